@@ -1,0 +1,1 @@
+"""Programs that measure: run by hand, they print ratios."""

@@ -1,0 +1,1 @@
+"""The learner itself: no I/O, no async, no clock, no environment."""

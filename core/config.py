@@ -1,0 +1,182 @@
+"""The configuration of a model: a frozen value that validates itself.
+
+Every default of a model stands here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from core.errors import InvalidInstance
+
+FIXED_ONCE_LEARNED = ("update", "boolean", "analyzer", "negative", "leak", "memory")
+"""Fields that cannot change on a model that has learned: its state would not mean the same any more."""
+
+MAX_COUNT = 2**31 - 1
+
+
+def _refuse(field: str, detail: str) -> None:
+    raise InvalidInstance(f"{field} {detail}", field)
+
+
+def _number(field: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        _refuse(field, "must be a finite number")
+    elif not low <= value <= high:
+        _refuse(field, f"must be from {low:g} to {high:g}, not {value!r}")
+
+
+def _whole(field: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        _refuse(field, f"must be a whole number from {low} to {high}")
+
+
+def _flag(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        _refuse(field, "must be true or false")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyzerConfig:
+    """How text becomes terms.
+
+    Attributes
+    ----------
+    kind : ``word`` | ``char`` | ``char_wb``
+        Words (runs of letters, digits and ``_``), characters, or characters inside word bounds.
+    ngrams : (low, high)
+        Lengths of the n-grams of words or characters, 1 to 8.
+    lowercase : bool
+    strip_accents : bool
+        Take accents and other marks off letters.
+    min_length : int
+        Words shorter than this are left out (only ``word``).
+    stop_words : ``english`` | None
+        Leave out scikit-learn's list of English stop words (only ``word``).
+    """
+
+    kind: Literal["word", "char", "char_wb"] = "word"
+    ngrams: tuple[int, int] = (1, 1)
+    lowercase: bool = True
+    strip_accents: bool = False
+    min_length: int = 1
+    stop_words: Literal["english"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("word", "char", "char_wb"):
+            _refuse("analyzer.kind", "must be word, char or char_wb")
+        if not isinstance(self.ngrams, (tuple, list)) or len(self.ngrams) != 2:
+            _refuse("analyzer.ngrams", "must be two numbers, the shortest and the longest length")
+        for length in self.ngrams:
+            _whole("analyzer.ngrams", length, 1, 8)
+        if self.ngrams[0] > self.ngrams[1]:
+            _refuse("analyzer.ngrams", "must have the shortest length first")
+        object.__setattr__(self, "ngrams", tuple(self.ngrams))
+        _flag("analyzer.lowercase", self.lowercase)
+        _flag("analyzer.strip_accents", self.strip_accents)
+        _whole("analyzer.min_length", self.min_length, 1, 64)
+        if self.stop_words not in (None, "english"):
+            _refuse("analyzer.stop_words", "must be null or english")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """What a model is. The paper is Madani, Connor and Greiner (JMLR 2009).
+
+    Attributes
+    ----------
+    update : ``fsu``
+        The Feature Streaming Update of the paper, section 4.2.
+    w_min : float, 0 to 1
+        Connections of less weight are dropped.
+    d_max : int, 1 to 65535
+        Only the heaviest ``d_max`` connections of a feature vote.
+    margin : float >= 0
+        A true class whose score exceeds the best other one by no more than this is updated.
+    leak : bool
+        Keep the weight of dropped connections in the feature's total (section 6.3.5).
+    rating : bool
+        Features seen fewer than ten times vote less (section 4.3.2).
+    boolean : bool
+        Every active feature has the value 1 and nothing is normalised.
+    memory : float or None
+        Horizon of the adaptive update, in feature weight: the total of a feature never grows beyond it, so
+        that weights become exponentially weighted means. None: the plain running mean of the paper.
+    max_features : int or None
+        Features held at once; beyond it one is evicted for each new one.
+    max_classes : int or None
+        A new class beyond this is refused.
+    analyzer : AnalyzerConfig
+    negative : ``ignore`` | ``split``
+        Negative numbers are ignored, as in the paper, or become the feature ``name=-`` with the absolute value.
+    """
+
+    update: Literal["fsu"] = "fsu"
+    w_min: float = 0.01
+    d_max: int = 25
+    margin: float = 0.0
+    leak: bool = True
+    rating: bool = True
+    boolean: bool = False
+    memory: float | None = None
+    max_features: int | None = None
+    max_classes: int | None = None
+    analyzer: AnalyzerConfig = AnalyzerConfig()
+    negative: Literal["ignore", "split"] = "ignore"
+
+    def __post_init__(self) -> None:
+        if self.update != "fsu":
+            _refuse("update", "must be fsu, the one update rule that this release has")
+        _number("w_min", self.w_min, 0.0, 1.0)
+        _whole("d_max", self.d_max, 1, 65_535)
+        _number("margin", self.margin, 0.0, 1e9)
+        for name in ("leak", "rating", "boolean"):
+            _flag(name, getattr(self, name))
+        if self.memory is not None:
+            _number("memory", self.memory, 1e-6, 1e12)
+        if self.max_features is not None:
+            _whole("max_features", self.max_features, 1, MAX_COUNT)
+        if self.max_classes is not None:
+            _whole("max_classes", self.max_classes, 1, MAX_COUNT)
+        if not isinstance(self.analyzer, AnalyzerConfig):
+            _refuse("analyzer", "must be an object")
+        if self.negative not in ("ignore", "split"):
+            _refuse("negative", "must be ignore or split")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; ``from_dict`` gives an equal configuration back."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        analyzer = {field.name: getattr(self.analyzer, field.name) for field in fields(self.analyzer)}
+        return plain | {"analyzer": analyzer | {"ngrams": list(self.analyzer.ngrams)}}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> ModelConfig:
+        """Defaults with the given fields in their place; InvalidInstance names a field that is unknown or wrong."""
+        return cls().changed(plain)
+
+    def changed(self, changes: dict[str, Any]) -> ModelConfig:
+        """This configuration with some fields changed; fields that are not named keep their value.
+
+        Raises
+        ------
+        InvalidInstance
+            A field is unknown or its value is out of range.
+        """
+        known = {field.name for field in fields(self)}
+        for name in changes:
+            if name not in known:
+                _refuse(str(name), "is not a field of a model's configuration")
+        values = dict(changes)
+        if isinstance(values.get("analyzer"), dict):
+            parts = {field.name for field in fields(AnalyzerConfig)}
+            for name in values["analyzer"]:
+                if name not in parts:
+                    _refuse(f"analyzer.{name}", "is not a field of an analyzer")
+            values["analyzer"] = replace(self.analyzer, **values["analyzer"])
+        return replace(self, **values)
+
+    def refused_once_learned(self, other: ModelConfig) -> list[str]:
+        """Names of the fields that differ in ``other`` and cannot change on a model that has learned."""
+        return [name for name in FIXED_ONCE_LEARNED if getattr(self, name) != getattr(other, name)]

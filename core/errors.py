@@ -1,0 +1,118 @@
+"""The errors of the product, and nothing else.
+
+    AboundError
+    ├── Malformed            the body is not what its content type says
+    ├── InvalidInstance      well formed, but a field breaks a rule; names the field
+    ├── TooLarge             a size limit is broken
+    ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot
+    ├── Conflict             against the present state: a configuration change, a class too many
+    ├── NotReady             this replica cannot answer (yet): starting, draining, behind
+    ├── Overloaded           a queue is full; the same request may be sent again later
+    ├── StoreUnavailable     the store is away; nothing was appended
+    ├── OutcomeUnknown       the store went away in the middle of an append
+    ├── Damaged              a snapshot part, a manifest or a log entry does not have its checksum or shape
+    └── CannotStart          the service refuses to start, and says what mends it
+
+``service/errors.py`` maps them to HTTP; nothing else does.
+"""
+
+from __future__ import annotations
+
+
+class AboundError(Exception):
+    """Anything that this product raises on purpose. ``str(error)`` is the sentence for the user."""
+
+
+class Malformed(AboundError):
+    """The body cannot be read as what its content type says it is."""
+
+
+class InvalidInstance(AboundError):
+    """A field breaks a rule.
+
+    Parameters
+    ----------
+    detail : str
+        What is wrong, in a sentence.
+    field : str
+        Where, as a path like ``features.price`` or ``instances[3].labels``.
+    """
+
+    def __init__(self, detail: str, field: str) -> None:
+        super().__init__(detail)
+        self.field = field
+
+    def inside(self, outer: str) -> InvalidInstance:
+        """The same error with ``outer`` in front of its field: ``instances[3]`` + ``labels``."""
+        return InvalidInstance(str(self), f"{outer}.{self.field}" if self.field else outer)
+
+
+class TooLarge(AboundError):
+    """A body, a batch or a line is over its limit."""
+
+
+class UnknownModel(AboundError):
+    """No model has this name."""
+
+
+class UnknownVersion(AboundError):
+    """The model has no such version."""
+
+
+class UnknownPrediction(AboundError):
+    """No instance is remembered under this id, or no longer."""
+
+
+class UnknownSnapshot(AboundError):
+    """The model has no such snapshot."""
+
+
+class Conflict(AboundError):
+    """Right in itself, but not in the present state of the model."""
+
+
+class NotReady(AboundError):
+    """This replica cannot answer now.
+
+    Parameters
+    ----------
+    detail : str
+        Why, in a sentence.
+    retry_after : float
+        Seconds after which another try makes sense.
+    lag : int or None
+        Entries that this replica is behind the log, where that is the reason.
+    """
+
+    def __init__(self, detail: str, retry_after: float = 1.0, lag: int | None = None) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+        self.lag = lag
+
+
+class Overloaded(AboundError):
+    """A bounded queue is full. Nothing of the request was taken."""
+
+    def __init__(self, detail: str, retry_after: float = 1.0) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+
+
+class StoreUnavailable(AboundError):
+    """The store cannot be reached. Nothing of the request was appended."""
+
+    def __init__(self, detail: str, retry_after: float = 1.0) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+
+
+class OutcomeUnknown(AboundError):
+    """The store went away during an append: the event may or may not be in the log."""
+
+
+class Damaged(AboundError):
+    """Stored bytes that do not have their checksum, format or shape. Says which."""
+
+
+class CannotStart(AboundError):
+    """The service refuses to start. Says why and which command or setting mends it."""

@@ -1,0 +1,64 @@
+"""Small values that every part speaks in: offsets and rankings."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+_OFFSET = re.compile(r"(\d{1,20})-(\d{1,20})\.(\d{1,9})", re.ASCII)
+
+
+class Offset(NamedTuple):
+    """A place in a model's log: the stream entry (milliseconds, sequence) and the position of an event in it.
+
+    Ordered numerically. Written ``1763600000000-0.3``.
+    """
+
+    milliseconds: int
+    sequence: int
+    position: int
+
+    @property
+    def entry(self) -> str:
+        """The id of the stream entry, without the position."""
+        return f"{self.milliseconds}-{self.sequence}"
+
+    def __str__(self) -> str:
+        return f"{self.milliseconds}-{self.sequence}.{self.position}"
+
+    @classmethod
+    def parse(cls, text: str) -> Offset:
+        """Read ``1763600000000-0.3``; ValueError when it is not of this form or a number is past 64 bits."""
+        match = _OFFSET.fullmatch(text)
+        if match is None:
+            raise ValueError(f"not an offset: {text[:64]!r}")
+        offset = cls(*map(int, match.groups()))
+        if max(offset) >= 2**64:
+            raise ValueError(f"not an offset: {text[:64]!r}")
+        return offset
+
+    @classmethod
+    def of_entry(cls, entry_id: bytes | str, position: int = 0) -> Offset:
+        """The offset of an event in the stream entry ``b'1763600000000-0'``."""
+        milliseconds, _, sequence = (entry_id if isinstance(entry_id, str) else entry_id.decode()).partition("-")
+        return cls(int(milliseconds), int(sequence), position)
+
+
+START = Offset(0, 0, 0)
+"""Before everything: the offset of a model that has applied nothing."""
+
+
+class Ranking(NamedTuple):
+    """Classes in order of their score, best first; equal scores by the class seen first.
+
+    Attributes
+    ----------
+    class_ids : int32 array, shape (k,)
+    scores : float64 array, shape (k,)
+    """
+
+    class_ids: npt.NDArray[np.int32]
+    scores: npt.NDArray[np.float64]
