@@ -1,0 +1,244 @@
+"""Measures of rankings against true labels, for one label an instance and for many.
+
+``R@k``, ``MRR`` and ``HR`` are those of Madani, Connor and Greiner (JMLR 2009), section 5: they look at the rank k_x
+of the highest ranked true label and are taken **over the instances that have a true label**. ``P@k``, ``nDCG@k`` and
+their propensity-scored forms ``PSP@k`` and ``PSnDCG@k`` are those of the Extreme Classification repository (Jain,
+Prabhu and Varma, KDD 2016): they are taken over **all** instances, and one without true labels counts with 0.
+
+Everything is in label ids: whole numbers >= 0 that rankings, true labels and training counts share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+AT = (1, 3, 5)
+"""The k of the multi-label measures."""
+
+RECALL_AT = (1, 5)
+"""The k of R@k."""
+
+RANK_MEASURES = (*(f"R@{k}" for k in RECALL_AT), "MRR", "HR")
+"""Names of the measures over the rank of the best true label."""
+
+
+class LabelSets(NamedTuple):
+    """The label sets of n instances, one after the other.
+
+    Attributes
+    ----------
+    starts : int64 array, shape (n + 1,)
+        Instance i has ``ids[starts[i]:starts[i + 1]]``.
+    ids : int64 array, shape (starts[n],)
+        Unique within an instance, in any order.
+    """
+
+    starts: Ints
+    ids: Ints
+
+    @classmethod
+    def of(cls, sets: Iterable[Sequence[int]]) -> LabelSets:
+        """From one sequence of ids an instance; repeated ids of an instance are taken once."""
+        unique = [list(dict.fromkeys(ids)) for ids in sets]
+        return cls(*_joined(unique))
+
+    @property
+    def sizes(self) -> Ints:
+        """Number of labels of each instance, shape (n,)."""
+        return np.diff(self.starts)
+
+
+class Rankings(NamedTuple):
+    """The ranked labels of n instances, one after the other: best first, ties by label id.
+
+    Attributes
+    ----------
+    starts : int64 array, shape (n + 1,)
+    ids : int64 array, shape (starts[n],)
+        Unique within an instance.
+    scores : float64 array, shape (starts[n],)
+    """
+
+    starts: Ints
+    ids: Ints
+    scores: Floats
+
+    @classmethod
+    def of(cls, starts: Ints, ids: Ints, scores: Floats) -> Rankings:
+        """Put each instance's labels in order: by score, highest first, then by label id. Scores must not be NaN."""
+        rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        order = np.lexsort((ids, -scores, rows))
+        return cls(starts, ids[order].astype(np.int64), scores[order].astype(np.float64))
+
+    @classmethod
+    def of_lists(cls, rankings: Iterable[tuple[Sequence[int], Sequence[float]]]) -> Rankings:
+        """From one pair (ids, scores) an instance, in any order."""
+        pairs = list(rankings)
+        starts, ids = _joined([list(ids) for ids, _ in pairs])
+        scores = np.fromiter((score for _, scores in pairs for score in scores), dtype=np.float64)
+        return cls.of(starts, ids, scores)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Propensity:
+    """How likely a true label is to have been recorded (Jain, Prabhu and Varma, KDD 2016, section 3).
+
+    p_l = 1 / (1 + C exp(-A ln(N_l + B))) with C = (ln n - 1) (B + 1)^A, for n training instances of which N_l carry l.
+
+    Attributes
+    ----------
+    a, b : float
+        0.55 and 1.5; the Amazon sets take 0.6 and 2.6, the Wikipedia sets 0.5 and 0.4. ``b`` > 0 keeps the weight of a
+        label that the training data lack finite.
+    """
+
+    a: float = 0.55
+    b: float = 1.5
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.a) and math.isfinite(self.b) and self.b > 0):
+            raise ValueError("a propensity needs a finite a and a finite b > 0")
+
+    def weights(self, counts: npt.ArrayLike, n_train: int) -> Floats:
+        """1 / p_l of each label.
+
+        Parameters
+        ----------
+        counts : array, shape (n_labels,)
+            N_l: training instances with the label, 0 for one that only the test data know.
+        n_train : int
+            All training instances, also those without labels.
+
+        Returns
+        -------
+        float64 array, shape (n_labels,)
+            At least 1 (with fewer than e training instances C would be negative; it is then taken as 0).
+        """
+        c = max(math.log(max(n_train, 1)) - 1.0, 0.0) * (self.b + 1.0) ** self.a
+        seen: Floats = np.asarray(counts, dtype=np.float64) + self.b
+        weights: Floats = 1.0 + c * seen**-self.a
+        return weights
+
+
+def first_ranks(rankings: Rankings, truth: LabelSets) -> Ints:
+    """k_x: the rank of the best true label of each instance, from 1; 0 = no true label is in the ranking.
+
+    Returns
+    -------
+    int64 array, shape (n,)
+    """
+    return _first_ranks(rankings, _hits(rankings, truth))
+
+
+def rank_measures(ranks: Ints) -> dict[str, float | None]:
+    """R@1, R@5, MRR and HR of instances that have a true label.
+
+    Parameters
+    ----------
+    ranks : int array, shape (n,)
+        k_x of each, 0 for infinite (the ranking has no true label).
+
+    Returns
+    -------
+    dict
+        R_k = mean of [k_x <= k]; MRR = mean of 1 / k_x; HR = 1 / MRR, the harmonic rank, None where MRR is 0.
+        All 0 without instances.
+    """
+    found = ranks[ranks > 0]
+    n = max(len(ranks), 1)
+    mrr = float(np.sum(1.0 / found)) / n
+    recalls: dict[str, float | None] = {f"R@{k}": int(np.count_nonzero(found <= k)) / n for k in RECALL_AT}
+    return recalls | {"MRR": mrr, "HR": 1.0 / mrr if mrr > 0 else None}
+
+
+def evaluate(rankings: Rankings, truth: LabelSets, weights: Floats) -> dict[str, float | None]:
+    """Every measure of the rankings of n instances.
+
+    Parameters
+    ----------
+    rankings : Rankings
+        The deeper, the more exact is MRR; P@5 and the like need 5 labels an instance.
+    truth : LabelSets
+    weights : float64 array, shape (n_labels,)
+        1 / p_l of every label id that occurs in ``rankings`` or ``truth``.
+
+    Returns
+    -------
+    dict
+        ``R@1 R@5 MRR HR`` over the instances that have a true label; ``P@k nDCG@k PSP@k PSnDCG@k`` for k = 1, 3, 5
+        over all. Each is in 0..1, but HR >= 1, or None where MRR is 0.
+    """
+    hits = _hits(rankings, truth)
+    ranks = _first_ranks(rankings, hits)
+    measures = rank_measures(ranks[truth.sizes > 0])
+    depth = max(AT)
+    won = _top(rankings, hits.astype(np.float64), depth)
+    won_weights = _top(rankings, np.where(hits, weights[rankings.ids], 0.0), depth)
+    best_weights = _best(truth, weights, depth)
+    discounts = 1.0 / np.log2(np.arange(2.0, depth + 2.0))
+    ideals = np.concatenate(([0.0], np.cumsum(discounts)))
+    n = max(len(truth.sizes), 1)
+    for k in AT:
+        # An instance without true labels has no gain; ideal 1 spares a division of 0 by 0.
+        ideal = np.where(truth.sizes > 0, ideals[np.minimum(truth.sizes, k)], 1.0)
+        gain, best = won_weights[:, :k], best_weights[:, :k]
+        measures[f"P@{k}"] = float(won[:, :k].sum()) / (n * k)
+        measures[f"nDCG@{k}"] = float((won[:, :k] @ discounts[:k] / ideal).sum()) / n
+        measures[f"PSP@{k}"] = _ratio(gain.sum(), best.sum())
+        measures[f"PSnDCG@{k}"] = _ratio((gain @ discounts[:k] / ideal).sum(), (best @ discounts[:k] / ideal).sum())
+    names = [*RANK_MEASURES, *(f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in AT)]
+    return {name: measures[name] for name in names}
+
+
+def _joined(lists: list[list[int]]) -> tuple[Ints, Ints]:
+    starts = np.concatenate(([0], np.cumsum([len(ids) for ids in lists], dtype=np.int64))).astype(np.int64)
+    return starts, np.fromiter((label for ids in lists for label in ids), dtype=np.int64, count=int(starts[-1]))
+
+
+def _places(starts: Ints) -> tuple[Ints, Ints]:
+    """Of each element of a ragged array: its row, and its place in the row from 0."""
+    rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    return rows, np.arange(int(starts[-1])) - starts[rows]
+
+
+def _hits(rankings: Rankings, truth: LabelSets) -> npt.NDArray[np.bool_]:
+    """Whether each ranked label is true, in the order of ``rankings.ids``."""
+    n_labels = 1 + int(max(rankings.ids.max(initial=0), truth.ids.max(initial=0)))
+    ranked = _places(rankings.starts)[0] * n_labels + rankings.ids
+    return np.isin(ranked, _places(truth.starts)[0] * n_labels + truth.ids)
+
+
+def _first_ranks(rankings: Rankings, hits: npt.NDArray[np.bool_]) -> Ints:
+    rows, places = _places(rankings.starts)
+    ranks = np.zeros(len(rankings.starts) - 1, dtype=np.int64)
+    # The last write to a row wins: from the worst true label to the best.
+    ranks[rows[hits][::-1]] = places[hits][::-1] + 1
+    return ranks
+
+
+def _top(rankings: Rankings, values: Floats, depth: int) -> Floats:
+    """The values of the first ``depth`` labels of each instance, 0 where a ranking is shorter; shape (n, depth)."""
+    rows, places = _places(rankings.starts)
+    shallow = places < depth
+    table = np.zeros((len(rankings.starts) - 1, depth))
+    table[rows[shallow], places[shallow]] = values[shallow]
+    return table
+
+
+def _best(truth: LabelSets, weights: Floats, depth: int) -> Floats:
+    """The ``depth`` greatest weights of each instance's true labels, greatest first, then 0; shape (n, depth)."""
+    heaviest = Rankings.of(truth.starts, truth.ids, weights[truth.ids])
+    return _top(heaviest, heaviest.scores, depth)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return float(part / whole) if whole > 0 else 0.0

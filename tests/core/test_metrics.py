@@ -1,0 +1,183 @@
+"""The measures against figures worked out by hand and against a plain, slow implementation of the same definitions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.metrics import AT, LabelSets, Propensity, Rankings, evaluate, first_ranks, rank_measures
+
+# Three instances, labels 0 to 3, worked out on paper.
+#   instance 0: ranked 2, 0, 1 ; true {0, 1}    -> hits at 2 and 3, k_x = 2
+#   instance 1: ranked 3       ; true {3}       -> hit at 1,        k_x = 1
+#   instance 2: ranked 1, 2    ; true {0}       -> no hit,          k_x infinite
+#   instance 3: ranked 0       ; true {}        -> no true label
+RANKED = [([0, 1, 2], [0.5, 0.25, 0.75]), ([3], [1.0]), ([1, 2], [0.5, 0.5]), ([0], [2.0])]
+TRUE = [[0, 1], [3], [0], []]
+WEIGHTS = np.array([1.0, 2.0, 4.0, 8.0])
+SECOND, THIRD = 1 / math.log2(3), 0.5  # discounts of the ranks 2 and 3
+
+
+@pytest.fixture
+def measures() -> dict[str, float | None]:
+    return evaluate(Rankings.of_lists(RANKED), LabelSets.of(TRUE), WEIGHTS)
+
+
+def test_ranks_of_the_best_true_label() -> None:
+    assert first_ranks(Rankings.of_lists(RANKED), LabelSets.of(TRUE)).tolist() == [2, 1, 0, 0]
+
+
+def test_rank_measures_leave_out_instances_without_true_labels(measures: dict[str, float | None]) -> None:
+    assert measures["R@1"] == pytest.approx(1 / 3)
+    assert measures["R@5"] == pytest.approx(2 / 3)
+    assert measures["MRR"] == pytest.approx((1 / 2 + 1 + 0) / 3)
+    assert measures["HR"] == pytest.approx(2.0)
+
+
+def test_precision_divides_by_k_and_counts_every_instance(measures: dict[str, float | None]) -> None:
+    assert measures["P@1"] == pytest.approx(1 / 4)
+    assert measures["P@3"] == pytest.approx((2 + 1) / (4 * 3))
+    assert measures["P@5"] == pytest.approx((2 + 1) / (4 * 5))
+
+
+def test_ndcg(measures: dict[str, float | None]) -> None:
+    assert measures["nDCG@1"] == pytest.approx(1 / 4)
+    first = (SECOND + THIRD) / (1 + SECOND)  # ideal: its two true labels at the ranks 1 and 2
+    assert measures["nDCG@3"] == pytest.approx((first + 1) / 4)
+    assert measures["nDCG@5"] == pytest.approx((first + 1) / 4)
+
+
+def test_propensity_scored_precision_is_a_ratio_of_sums(measures: dict[str, float | None]) -> None:
+    # @1 won: 0 + 8 ; best: label 1 of instance 0 (2), label 3 (8), label 0 (1)
+    assert measures["PSP@1"] == pytest.approx(8 / (2 + 8 + 1))
+    # @3 won: 1 + 2 + 8 ; best: 2 + 1, 8, 1
+    assert measures["PSP@3"] == pytest.approx(11 / 12)
+
+
+def test_propensity_scored_ndcg_divides_both_sums_by_the_unweighted_ideal(measures: dict[str, float | None]) -> None:
+    assert measures["PSnDCG@1"] == pytest.approx(8 / 11)
+    ideal = 1 + SECOND
+    won = (1 * SECOND + 2 * THIRD) / ideal + 8
+    best = (2 * 1 + 1 * SECOND) / ideal + 8 + 1
+    assert measures["PSnDCG@3"] == pytest.approx(won / best)
+
+
+def test_equal_scores_are_ordered_by_label_id() -> None:
+    tied = Rankings.of_lists([([7, 2, 5], [0.5, 0.5, 0.75])])
+    assert tied.ids.tolist() == [5, 2, 7]
+    assert tied.scores.tolist() == [0.75, 0.5, 0.5]
+
+
+def test_no_true_label_found_anywhere() -> None:
+    measures = evaluate(Rankings.of_lists([([1], [1.0])]), LabelSets.of([[0]]), np.ones(2))
+    assert measures["MRR"] == 0.0
+    assert measures["HR"] is None
+    assert measures["PSP@1"] == 0.0
+
+
+def test_nothing_at_all() -> None:
+    measures = evaluate(Rankings.of_lists([]), LabelSets.of([]), np.ones(0))
+    assert measures.pop("HR") is None
+    assert set(measures.values()) == {0.0}
+
+
+def test_instances_without_true_labels_only() -> None:
+    measures = evaluate(Rankings.of_lists([([1], [1.0])]), LabelSets.of([[]]), np.ones(2))
+    assert measures["R@1"] == measures["P@1"] == measures["PSnDCG@5"] == 0.0
+
+
+def test_repeated_true_labels_count_once() -> None:
+    assert LabelSets.of([[4, 4, 1], []]).ids.tolist() == [4, 1]
+
+
+def test_propensity_by_hand() -> None:
+    # 20 training instances: C = (ln 20 - 1) 2.5^0.55 = 1.9957323 * 1.6552630 = 3.3034618
+    # N = 1: 1/p = 1 + C 2.5^-0.55 = 1 + ln 20 - 1 = ln 20, by construction
+    weights = Propensity().weights([1, 0, 10], 20)
+    assert weights[0] == pytest.approx(math.log(20))
+    # N = 0: 1 + C 1.5^-0.55 = 1 + 3.3034618 * 0.8001102 ; N = 10: 1 + C 11.5^-0.55 = 1 + 3.3034618 * 0.2609854
+    assert weights[1:].tolist() == pytest.approx([3.6431335, 1.8621552], abs=1e-7)
+
+
+def test_propensity_takes_other_constants() -> None:
+    assert Propensity(a=0.6, b=2.6).weights([1], 1000)[0] == pytest.approx(math.log(1000))
+    with pytest.raises(ValueError, match="b > 0"):
+        Propensity(b=0.0)
+
+
+def test_propensity_of_a_tiny_training_set_stays_at_one() -> None:
+    assert Propensity().weights([0, 1], 2).tolist() == [1.0, 1.0]
+
+
+def test_rank_measures_by_hand() -> None:
+    assert rank_measures(np.array([1, 5, 6, 0])) == {
+        "R@1": 0.25,
+        "R@5": 0.5,
+        "MRR": pytest.approx((1 + 1 / 5 + 1 / 6) / 4),
+        "HR": pytest.approx(4 / (1 + 1 / 5 + 1 / 6)),
+    }
+
+
+def plain(
+    ranked: list[tuple[list[int], list[float]]], true: list[list[int]], weights: list[float]
+) -> dict[str, float | None]:
+    """The definitions, one instance and one label at a time."""
+    out: dict[str, float | None] = {}
+    orders = [[label for _, label in sorted((-s, i) for i, s in zip(*pair, strict=True))] for pair in ranked]
+    places = [
+        min([order.index(label) + 1 for label in labels if label in order], default=math.inf)
+        for order, labels in zip(orders, true, strict=True)
+        if labels
+    ]
+    for k in (1, 5):
+        out[f"R@{k}"] = sum(place <= k for place in places) / len(places) if places else 0.0
+    mrr = sum(1 / place for place in places) / len(places) if places else 0.0
+    out["MRR"], out["HR"] = mrr, (1 / mrr if mrr else None)
+    for k in AT:
+        p = ndcg = psp = psp_best = psn = psn_best = 0.0
+        for order, labels in zip(orders, true, strict=True):
+            if not labels:
+                continue
+            ideal = sum(1 / math.log2(place + 1) for place in range(1, min(k, len(labels)) + 1))
+            best = sorted((weights[label] for label in labels), reverse=True)[:k]
+            for place, label in enumerate(order[:k], start=1):
+                if label in labels:
+                    p += 1 / k
+                    ndcg += 1 / math.log2(place + 1) / ideal
+                    psp += weights[label]
+                    psn += weights[label] / math.log2(place + 1) / ideal
+            psp_best += sum(best)
+            psn_best += sum(w / math.log2(place + 1) for place, w in enumerate(best, start=1)) / ideal
+        n = max(len(true), 1)
+        out |= {f"P@{k}": p / n, f"nDCG@{k}": ndcg / n}
+        out |= {f"PSP@{k}": psp / psp_best if psp_best else 0.0, f"PSnDCG@{k}": psn / psn_best if psn_best else 0.0}
+    return out
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> tuple[list[tuple[list[int], list[float]]], list[list[int]], list[float]]:
+    n_labels = draw(st.integers(1, 9))
+    labels = st.lists(st.integers(0, n_labels - 1), unique=True)
+    instances = draw(st.lists(st.tuples(labels, labels), max_size=6))
+    scores = st.sampled_from([0.25, 0.5, 0.75, 1.0])
+    ranked = [(ids, draw(st.lists(scores, min_size=len(ids), max_size=len(ids)))) for ids, _ in instances]
+    weights = draw(st.lists(st.floats(1.0, 100.0), min_size=n_labels, max_size=n_labels))
+    return ranked, [true for _, true in instances], weights
+
+
+@given(tasks())
+def test_equals_the_plain_implementation(
+    task: tuple[list[tuple[list[int], list[float]]], list[list[int]], list[float]],
+) -> None:
+    ranked, true, weights = task
+    measures = evaluate(Rankings.of_lists(ranked), LabelSets.of(true), np.array(weights))
+    expected = plain(ranked, true, weights)
+    assert measures.keys() == expected.keys()
+    for name, value in expected.items():
+        assert measures[name] == (None if value is None else pytest.approx(value, abs=1e-12)), name
+    assert all(0.0 <= value <= 1.0 + 1e-12 for name, value in measures.items() if name != "HR" and value is not None)
+    assert measures["HR"] is None or measures["HR"] >= 1.0
