@@ -11,6 +11,7 @@
     ├── StoreUnavailable     the store is away; nothing was appended
     ├── OutcomeUnknown       the store went away in the middle of an append
     ├── Damaged              a snapshot part, a manifest or a log entry does not have its checksum or shape
+    ├── UnknownApplyVersion  a log entry or a snapshot of a release that is newer than this one
     └── CannotStart          the service refuses to start, and says what mends it
 
 ``service/errors.py`` maps them to HTTP; nothing else does.
@@ -112,6 +113,10 @@ class OutcomeUnknown(AboundError):
 
 class Damaged(AboundError):
     """Stored bytes that do not have their checksum, format or shape. Says which."""
+
+
+class UnknownApplyVersion(AboundError):
+    """A log entry or a snapshot was written by a release that means something else by it."""
 
 
 class CannotStart(AboundError):
