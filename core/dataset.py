@@ -1,0 +1,196 @@
+"""Data sets: reading their lines, and holding them vectorized.
+
+Reading is pure, bytes in and instances out; ``service/files.py`` opens the files. Three formats:
+
+``txt``
+    The text of the Extreme Classification repository: a header ``N D L``, then N lines ``l1,l2 f:v f:v``. A line
+    without labels starts with a space or with its first feature.
+``svm``
+    svmlight: ``l1,l2 f:v f:v # comment``. Blank lines and ``qid:`` are passed over.
+``jsonl``
+    One JSON object a line with ``text``, ``features`` or both, and ``labels`` (strings or whole numbers). Other fields
+    are passed over.
+
+The feature and label numbers of the first two become keys and labels as text: feature 17 is the key ``17``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from core.errors import Malformed
+
+Format = Literal["txt", "svm", "jsonl"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """An instance as it stands in a file.
+
+    Attributes
+    ----------
+    labels : tuple of str
+        Empty for an instance without true labels.
+    text : str or None
+    features : bytes or None
+        A JSON object, not validated beyond its syntax.
+    line : int
+        Where it stands in its file, from 1; 0 when it comes from elsewhere.
+    """
+
+    labels: tuple[str, ...] = ()
+    text: str | None = None
+    features: bytes | None = None
+    line: int = 0
+
+    def to_json(self, *, labels: bool = True) -> bytes:
+        """The instance as one line of JSON, as the service takes it; without its labels for classify."""
+        fields: dict[str, object] = {}
+        if self.text is not None:
+            fields["text"] = self.text
+        if self.features is not None:
+            fields["features"] = msgspec.Raw(self.features)
+        if labels:
+            fields["labels"] = self.labels
+        return msgspec.json.encode(fields)
+
+
+def read_instances(lines: Iterable[bytes], form: Format) -> Iterator[Instance]:
+    """The instances of a file, one after the other.
+
+    Parameters
+    ----------
+    lines : iterable of bytes
+        All lines of the file, with or without their line ends.
+    form : ``txt`` | ``svm`` | ``jsonl``
+
+    Raises
+    ------
+    Malformed
+        A line is not of the format; the sentence starts with ``line <number>``.
+    """
+    numbered = enumerate(lines, start=1)
+    if form == "txt":
+        yield from _read_txt(numbered)
+        return
+    parse = _parse_json if form == "jsonl" else _parse_svm
+    for number, line in numbered:
+        try:
+            instance = parse(line, number)
+        except Malformed as error:
+            raise Malformed(f"line {number}: {error}") from error
+        if instance is not None:
+            yield instance
+
+
+class _JsonInstance(msgspec.Struct):
+    text: str | None = None
+    features: msgspec.Raw = msgspec.Raw(b"null")
+    labels: list[str | int] = []
+
+
+_decode_json = msgspec.json.Decoder(_JsonInstance).decode
+
+
+def _parse_json(line: bytes, number: int) -> Instance | None:
+    if not line.strip():
+        return None
+    try:
+        fields = _decode_json(line)
+        line.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Malformed(f"not an instance in JSON: {error}") from error
+    features = None if bytes(fields.features) == b"null" else bytes(fields.features)
+    if fields.text is None and features is None:
+        raise Malformed("an instance needs text or features")
+    return Instance(labels=tuple(map(str, fields.labels)), text=fields.text, features=features, line=number)
+
+
+def _parse_svm(line: bytes, number: int) -> Instance | None:
+    line = line.partition(b"#")[0].rstrip()
+    if not line.strip():
+        return None
+    labels, pairs = _cut_labels(line)
+    named = tuple(_label_text(label) for label in labels)
+    pairs = [pair for pair in pairs if not pair.startswith(b"qid:")]
+    return Instance(labels=named, features=_pairs_to_json(pairs, None), line=number)
+
+
+def _read_txt(numbered: Iterator[tuple[int, bytes]]) -> Iterator[Instance]:
+    number, header = next(numbered, (1, b""))
+    sizes = header.split()
+    if len(sizes) != 3 or not all(size.isdigit() for size in sizes):
+        raise Malformed("line 1: the header must be three whole numbers, of instances, features and labels")
+    n_instances, n_features, n_labels = map(int, sizes)
+    read = 0
+    for number, line in numbered:
+        if read == n_instances:
+            if line.strip():
+                raise Malformed(f"line {number}: the header promises {n_instances} instances, there are more")
+            continue
+        read += 1
+        try:
+            labels, pairs = _cut_labels(line)
+            named = tuple(str(_id(label, n_labels, "label")) for label in labels)
+            yield Instance(labels=named, features=_pairs_to_json(pairs, n_features), line=number)
+        except Malformed as error:
+            raise Malformed(f"line {number}: {error}") from error
+    if read < n_instances:
+        raise Malformed(f"line {number}: the file ends after {read} of the {n_instances} instances of its header")
+
+
+def _cut_labels(line: bytes) -> tuple[list[bytes], list[bytes]]:
+    """The labels and the ``f:v`` pairs of a line."""
+    pairs = line.split()
+    if not pairs or line[:1].isspace() or b":" in pairs[0]:
+        return [], pairs
+    labels = pairs[0].split(b",")
+    return labels, pairs[1:]
+
+
+def _pairs_to_json(pairs: list[bytes], n_features: int | None) -> bytes:
+    parts = []
+    for pair in pairs:
+        key, colon, number = pair.partition(b":")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not colon or not math.isfinite(value):
+            raise Malformed(f"{_shown(pair)} is not a feature and its value, as in 17:0.5")
+        parts.append(f'"{_id(key, n_features, "feature")}":{value!r}')
+    return f"{{{','.join(parts)}}}".encode()
+
+
+def _id(text: bytes, bound: int | None, what: str) -> int:
+    if not text.isdigit() or len(text) > 18:
+        raise Malformed(f"{_shown(text)} is not the number of a {what}")
+    number = int(text)
+    if bound is not None and number >= bound:
+        raise Malformed(f"{what} {number} is not below the {bound} of the header")
+    return number
+
+
+def _label_text(label: bytes) -> str:
+    """A label of svmlight: whole numbers in one spelling (``+1`` and ``1.0`` are ``1``), others as they are."""
+    try:
+        number = float(label)
+    except ValueError:
+        number = math.nan
+    if number.is_integer() and abs(number) < 2**53:
+        return str(int(number))
+    if not label:
+        raise Malformed("an empty label")
+    try:
+        return label.decode()
+    except UnicodeDecodeError as error:
+        raise Malformed(f"{_shown(label)} is not UTF-8") from error
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:40].decode(errors="replace"))

@@ -1,0 +1,145 @@
+"""Data set files: opened by name, read as a stream with bounded memory.
+
+The end of the name says the format (``.txt``, ``.svm``, ``.jsonl``; see ``core/dataset.py``) and the compression
+(nothing, ``.gz`` or ``.zst``). ``-`` is standard input, as JSON lines.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Protocol, get_args
+
+import zstandard
+from typing_extensions import Buffer
+
+from core.dataset import Format, Instance, read_instances
+from core.errors import Malformed
+
+MAX_LINE_BYTES = 16 * 2**20
+"""Longer lines are refused: they are no instance that the service would take."""
+
+STANDARD_INPUT = "-"
+
+
+class _Readable(Protocol):
+    def readline(self, size: int = -1, /) -> bytes: ...
+
+
+def format_of(name: str) -> tuple[Format, str]:
+    """Format and compression (empty, ``gz`` or ``zst``) that the end of a file's name says.
+
+    Raises
+    ------
+    Malformed
+        The name ends in none of the known ways.
+    """
+    if name == STANDARD_INPUT:
+        return "jsonl", ""
+    stem, compression = Path(name).name, ""
+    for ending in ("gz", "zst"):
+        if stem.endswith(f".{ending}"):
+            stem, compression = stem.removesuffix(f".{ending}"), ending
+    for form in get_args(Format):
+        if stem.endswith(f".{form}"):
+            return form, compression
+    raise Malformed(
+        f"{name}: cannot tell its format; the name must end in .txt, .svm or .jsonl, or these and .gz or .zst"
+    )
+
+
+def read_file(name: str) -> Iterator[Instance]:
+    """The instances of a file, one at a time.
+
+    Raises
+    ------
+    Malformed
+        The file cannot be opened or read, is damaged, or a line is not of its format; names the file and the line.
+    """
+    form, compression = format_of(name)
+    shown = "standard input" if name == STANDARD_INPUT else name
+    try:
+        with _opened(name, compression) as stream:
+            yield from read_instances(_lines(stream), form)
+    except Malformed as error:
+        raise Malformed(f"{shown}: {error}") from error
+    except OSError as error:  # gzip.BadGzipFile is one
+        raise Malformed(f"{shown}: {error.strerror or error}") from error
+    except (EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise Malformed(f"{shown}: the compressed data are damaged or cut off: {error}") from error
+
+
+def size_of(name: str) -> int | None:
+    """Bytes of the file as it lies on the disk; None for standard input and what is no regular file."""
+    path = Path(name)
+    return path.stat().st_size if name != STANDARD_INPUT and path.is_file() else None
+
+
+@contextmanager
+def _opened(name: str, compression: str) -> Iterator[_Readable]:
+    if name == STANDARD_INPUT:
+        yield sys.stdin.buffer
+        return
+    with Path(name).open("rb") as raw:
+        if compression == "gz":
+            with gzip.open(raw, "rb") as plain:
+                yield plain
+        elif compression == "zst":
+            with io.BufferedReader(_Zstandard(raw), 2**16) as plain:
+                yield plain
+        else:
+            yield raw
+
+
+class _Zstandard(io.RawIOBase):
+    """What zstandard frames hold, one after the other; EOFError when the last one is cut off."""
+
+    # A frame expands up to 32,768 times: fed in pieces of this size, at most 32 MiB are in memory.
+    _PIECE = 1024
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._within = True
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Buffer, /) -> int:
+        while not self._ready:
+            piece = self._raw.read(self._PIECE)
+            if not piece:
+                if self._within:
+                    raise EOFError("the last frame does not end")
+                return 0
+            self._ready = memoryview(self._decompressed(piece))
+        target = memoryview(into).cast("B")
+        count = min(len(target), len(self._ready))
+        target[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def _decompressed(self, piece: bytes) -> bytes:
+        parts = []
+        while piece:
+            parts.append(self._frame.decompress(piece))
+            piece = self._frame.unused_data
+            self._within = not self._frame.eof
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+        return b"".join(parts)
+
+
+def _lines(stream: _Readable) -> Iterator[bytes]:
+    number = 0
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            raise Malformed(f"line {number}: longer than {MAX_LINE_BYTES} bytes")
+        yield line

@@ -1,0 +1,101 @@
+"""Lines of the three formats, right and wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.dataset import Format, Instance, read_instances
+from core.errors import Malformed
+
+
+def read(form: Format, *lines: str) -> list[Instance]:
+    return list(read_instances([line.encode() for line in lines], form))
+
+
+def test_extreme_classification_text() -> None:
+    instances = read("txt", "3 20 5\n", "1,4 0:0.5 17:2\n", " 3:1e-3\n", "2 \n")
+    assert [instance.labels for instance in instances] == [("1", "4"), (), ("2",)]
+    assert [json.loads(instance.features or b"") for instance in instances] == [{"0": 0.5, "17": 2.0}, {"3": 1e-3}, {}]
+    assert [instance.line for instance in instances] == [2, 3, 4]
+
+
+def test_a_line_without_labels_may_start_with_its_first_feature() -> None:
+    assert read("txt", "1 4 4", "3:1")[0].labels == ()
+
+
+def test_an_instance_of_nothing_is_an_empty_line() -> None:
+    assert [instance.features for instance in read("txt", "2 4 4", "\n", "\n", "\n")] == [b"{}", b"{}"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], "line 1: the header must be three whole numbers"),
+        (["1 2"], "line 1: the header"),
+        (["1 2 x"], "line 1: the header"),
+        (["1 2 2", "0 2:1"], "line 2: feature 2 is not below the 2"),
+        (["1 2 2", "2 1:1"], "line 2: label 2 is not below the 2"),
+        (["1 2 2", "1,x 1:1"], "line 2: 'x' is not the number of a label"),
+        (["1 2 2", "1, 1:1"], "line 2: '' is not the number of a label"),
+        (["1 2 2", "0 1"], "line 2: '1' is not a feature and its value"),
+        (["1 2 2", "0 1:x"], "line 2: '1:x' is not a feature and its value"),
+        (["1 2 2", "0 1:nan"], "line 2: '1:nan' is not"),
+        (["1 2 2", "0 1:1e999"], "line 2: '1:1e999' is not"),
+        (["1 2 2", "0 -1:1"], "line 2: '-1' is not the number of a feature"),
+        (["2 2 2", "0 1:1"], "line 2: the file ends after 1 of the 2 instances"),
+        (["1 2 2", "0 1:1", "0 1:1"], "line 3: the header promises 1 instances, there are more"),
+    ],
+)
+def test_damaged_extreme_classification_text(lines: list[str], message: str) -> None:
+    with pytest.raises(Malformed, match=message):
+        read("txt", *lines)
+
+
+def test_svmlight() -> None:
+    lines = ["# made by hand\n", "+1 qid:3 1:0.5 4:2 # the first\n", "\n", "-1,2.0 1:1\n", "ham 2:3\n", " 2:1\n"]
+    instances = read("svm", *lines)
+    assert [instance.labels for instance in instances] == [("1",), ("-1", "2"), ("ham",), ()]
+    assert json.loads(instances[0].features or b"") == {"1": 0.5, "4": 2.0}
+    assert [instance.line for instance in instances] == [2, 4, 5, 6]
+
+
+def test_json_lines() -> None:
+    lines = ['{"text": "a b", "labels": ["x", 7], "id": 3}', "", '{"features": {"a": [1, 2]}, "text": null}']
+    first, second = read("jsonl", *lines)
+    assert first == Instance(text="a b", labels=("x", "7"), line=1)
+    assert second == Instance(features=b'{"a": [1, 2]}', line=3)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{", "line 1: not an instance in JSON"),
+        (b"[]", "line 1: not an instance in JSON"),
+        (b'{"labels": ["a"]}', "line 1: an instance needs text or features"),
+        (b'{"features": null}', "line 1: an instance needs text or features"),
+        (b'{"text": "a", "labels": [1.5]}', "labels"),
+        (b'{"text": "a", "labels": "b"}', "labels"),
+        (b'{"features": {"\xff": 1}}', "line 1: not an instance in JSON"),
+    ],
+)
+def test_damaged_json_lines(line: bytes, message: str) -> None:
+    with pytest.raises(Malformed, match=message):
+        list(read_instances([line], "jsonl"))
+
+
+def test_as_the_service_takes_it() -> None:
+    instance = Instance(text='"', features=b'{"a": 1e2}', labels=("x",), line=4)
+    assert json.loads(instance.to_json()) == {"text": '"', "features": {"a": 100.0}, "labels": ["x"]}
+    assert b"labels" not in instance.to_json(labels=False)
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.floats(allow_nan=False, allow_infinity=False)), max_size=5))
+def test_numbers_come_through_exactly(pairs: list[tuple[int, float]]) -> None:
+    line = "0 " + " ".join(f"{key}:{value!r}" for key, value in pairs)
+    (instance,) = read("txt", "1 100 1", line)
+    found = json.loads(instance.features or b"", object_pairs_hook=list)
+    assert found == [(str(key), value) for key, value in pairs] or (found == {} and not pairs)
