@@ -13,13 +13,15 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol, get_args
+from typing import TYPE_CHECKING, BinaryIO, Protocol, get_args
 
 import zstandard
-from typing_extensions import Buffer
 
 from core.dataset import Format, Instance, read_instances
 from core.errors import Malformed
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 MAX_LINE_BYTES = 16 * 2**20
 """Longer lines are refused: they are no instance that the service would take."""
@@ -45,11 +47,12 @@ def format_of(name: str) -> tuple[Format, str]:
     for ending in ("gz", "zst"):
         if stem.endswith(f".{ending}"):
             stem, compression = stem.removesuffix(f".{ending}"), ending
+            break
     for form in get_args(Format):
         if stem.endswith(f".{form}"):
             return form, compression
     raise Malformed(
-        f"{name}: cannot tell its format; the name must end in .txt, .svm or .jsonl, or these and .gz or .zst"
+        f"{name}: cannot tell the format; the name must end in .txt, .svm or .jsonl, then .gz, .zst or nothing"
     )
 
 
@@ -111,7 +114,7 @@ class _Zstandard(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, into: Buffer, /) -> int:
+    def readinto(self, into: WriteableBuffer, /) -> int:
         while not self._ready:
             piece = self._raw.read(self._PIECE)
             if not piece:

@@ -47,7 +47,7 @@ def test_standard_input_is_json_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert size_of("-") is None
 
 
-@pytest.mark.parametrize("name", ["a.csv", "txt", "a.gz", "a.txt.bz2", "a.zst.jsonl.gz.gz"])
+@pytest.mark.parametrize("name", ["a.csv", "txt", "a.gz", "a.txt.bz2", "a.jsonl.zst.gz"])
 def test_unknown_formats(name: str) -> None:
     with pytest.raises(Malformed, match="cannot tell the format"):
         format_of(name)
