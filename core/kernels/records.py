@@ -1,0 +1,176 @@
+"""Reading records in place: where the parts of one lie, and whether bytes are records at all."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from core.kernels.memory import load_f32, load_u16, load_u32, load_u64
+
+GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING = range(8)
+"""What ``check`` finds."""
+
+_NOT_ASCII = np.uint64(0x8080808080808080)
+
+
+class RecordShape(NamedTuple):
+    """Where the parts of a record begin, in bytes from the start of the buffer.
+
+    ``n_features`` is -1 when the record does not lie inside the buffer, and nothing else holds then.
+    """
+
+    n_features: int
+    values_at: int
+    lengths_at: int
+    keys_at: int
+    n_labels: int
+    label_lengths_at: int
+    labels_at: int
+    end: int
+
+
+@njit(cache=True, nogil=True)
+def _part_end(buffer, lengths_at, n):
+    """Where the strings of a part end, -1 past the buffer: ``n`` u16 lengths, then the bytes."""
+    at = lengths_at + 2 * n
+    if at > len(buffer):
+        return np.int64(-1)
+    for i in range(n):
+        at += np.int64(load_u16(buffer, lengths_at + 2 * i))
+    return at if at <= len(buffer) else np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def vector_end(buffer, start):
+    """Where the vector that starts at byte ``start`` ends, its padding included; -1 when it overruns the buffer."""
+    if start < 0 or start > len(buffer) - 4:
+        return np.int64(-1)
+    n = np.int64(load_u32(buffer, start))
+    end = _part_end(buffer, start + 4 + 4 * n, n)
+    padded = (end - start + 3) // 4 * 4 + start
+    return padded if end >= 0 and padded <= len(buffer) else np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def record_shape(buffer, start):
+    """The shape of the record that starts at byte ``start`` of a uint8 array.
+
+    Reads no byte outside of the buffer, whatever is in it; keys and values are not looked at.
+    """
+    nothing = RecordShape(-1, 0, 0, 0, 0, 0, 0, 0)
+    second = vector_end(buffer, start)
+    if second < 0 or second > len(buffer) - 4:
+        return nothing
+    n = np.int64(load_u32(buffer, start))
+    lengths_at = start + 4 + 4 * n
+    n_labels = np.int64(load_u32(buffer, second))
+    end = _part_end(buffer, second + 4, n_labels)
+    padded = (end - second + 3) // 4 * 4 + second
+    if end < 0 or padded > len(buffer):
+        return nothing
+    labels_at = second + 4 + 2 * n_labels
+    return RecordShape(n, start + 4, lengths_at, lengths_at + 2 * n, n_labels, second + 4, labels_at, padded)
+
+
+@njit(cache=True, nogil=True)
+def _sequence_length(buffer, at, end):
+    """Bytes of the UTF-8 sequence at ``at``, 0 when it is not one: overlong, a surrogate, too high, or cut off."""
+    first = buffer[at]
+    if first < 0x80:
+        return 1
+    if first < 0xC2 or first > 0xF4:
+        return 0
+    length = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+    if at + length > end:
+        return 0
+    low, high = 0x80, 0xBF
+    if first == 0xE0:
+        low = 0xA0
+    elif first == 0xED:
+        high = 0x9F
+    elif first == 0xF0:
+        low = 0x90
+    elif first == 0xF4:
+        high = 0x8F
+    if buffer[at + 1] < low or buffer[at + 1] > high:
+        return 0
+    for i in range(2, length):
+        if buffer[at + i] & 0xC0 != 0x80:
+            return 0
+    return length
+
+
+@njit(cache=True, nogil=True)
+def is_utf8(buffer, at, length):
+    """Whether ``length`` bytes from ``at`` on are UTF-8 (no surrogates); they must lie inside the buffer."""
+    end = at + length
+    while at < end:
+        if at + 8 <= end and load_u64(buffer, at) & _NOT_ASCII == 0:
+            at += 8
+            continue
+        step = _sequence_length(buffer, at, end)
+        if step == 0:
+            return False
+        at += step
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _check_strings(buffer, lengths_at, n, strings_at):
+    """Check the strings of a part and the padding after them: no empty one, each UTF-8, zeros behind."""
+    at = strings_at
+    for i in range(n):
+        length = np.int64(load_u16(buffer, lengths_at + 2 * i))
+        if length == 0:
+            return EMPTY_KEY
+        if not is_utf8(buffer, at, length):
+            return BAD_UTF8
+        at += length
+    while (at - lengths_at) % 4 != 0:
+        if buffer[at] != 0:
+            return BAD_PADDING
+        at += 1
+    return GOOD
+
+
+@njit(cache=True, nogil=True)
+def check(buffer, n_records, ends):
+    """Check that a buffer is exactly ``n_records`` well-formed records.
+
+    Parameters
+    ----------
+    buffer : uint8 array
+        Anything at all; no byte outside of it is read.
+    n_records : int
+    ends : int64 array, shape (n_records + 1,)
+        Receives 0 and where each record ends.
+
+    Returns
+    -------
+    problem : int
+        GOOD, or what is wrong first.
+    n_good : int
+        Records before the wrong one.
+    """
+    ends[0] = 0
+    at = np.int64(0)
+    for i in range(n_records):
+        shape = record_shape(buffer, at)
+        if shape.n_features < 0:
+            return OVERRUN, i
+        for j in range(shape.n_features):
+            value = load_f32(buffer, shape.values_at + 4 * j)
+            if not 0 < value < np.inf:
+                return BAD_VALUE, i
+        if shape.n_labels == 0:
+            return NO_LABEL, i
+        problem = _check_strings(buffer, shape.lengths_at, shape.n_features, shape.keys_at)
+        if problem == GOOD:
+            problem = _check_strings(buffer, shape.label_lengths_at, shape.n_labels, shape.labels_at)
+        if problem != GOOD:
+            return problem, i
+        at = shape.end
+        ends[i + 1] = at
+    return (GOOD if at == len(buffer) else TRAILING), n_records

@@ -1,0 +1,38 @@
+"""How large an instance and its labels may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+MOST_FEATURES = 2**20
+MOST_KEY_BYTES = 2**15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one instance; ValueError when one is out of its own range.
+
+    Attributes
+    ----------
+    max_features : int, 1 to 1,048,576
+        Different active features of an instance, terms of its text included.
+    max_key_bytes : int, 1 to 32,768
+        UTF-8 bytes of a feature key, composed ones like ``country=FI`` as a whole.
+    max_labels : int, 1 to 1,048,576
+    max_label_bytes : int, 1 to 32,768
+    max_text_bytes : int >= 0
+        UTF-8 bytes of a text. Its terms are counted by ``max_features``.
+    """
+
+    max_features: int = 10_000
+    max_key_bytes: int = 512
+    max_labels: int = 100
+    max_label_bytes: int = 512
+    max_text_bytes: int = 2**20
+
+    def __post_init__(self) -> None:
+        most = {"max_key_bytes": MOST_KEY_BYTES, "max_label_bytes": MOST_KEY_BYTES, "max_text_bytes": 2**40}
+        for field in fields(self):
+            value, high = getattr(self, field.name), most.get(field.name, MOST_FEATURES)
+            if not 1 <= value <= high:
+                raise ValueError(f"{field.name} must be from 1 to {high}, not {value}")
