@@ -1,0 +1,105 @@
+"""A client's connection to a replica: uvicorn's, with bounds that it leaves open and errors in the form of all errors.
+
+Bounded are the bytes of a request's head, the bytes of a whole request, the time until a head is whole, the time in
+which nothing of a body comes, and the connections of a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from http import HTTPStatus
+from typing import ClassVar
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+LOOK_SECONDS = 5.0
+"""How often each connection is looked at for having come to a stop."""
+
+LOOKS_AT_HEAD = 3
+LOOKS_AT_BODY = 12
+"""So many looks at an unfinished head, or at a body of which nothing comes, and the connection is closed."""
+
+
+class Connection(HttpToolsProtocol):
+    """One connection; ``with_bounds`` makes the class to use."""
+
+    most_head_bytes: ClassVar[int]
+    most_request_bytes: ClassVar[int]
+    most_connections: ClassVar[int]
+
+    _counted: object = None  # the scope of the request that the bytes belong to
+    _bytes = 0  # of that request, from its second piece on: a first piece is bounded by what is read at once
+    _looks = 0
+    _looked_at: tuple[object, int] = (None, 0)
+
+    @classmethod
+    def with_bounds(cls, head_bytes: int, request_bytes: int, connections: int) -> type[Connection]:
+        """The class for the connections of a process."""
+        bounds = {"most_head_bytes": head_bytes, "most_request_bytes": request_bytes, "most_connections": connections}
+        return type("BoundedConnection", (cls,), bounds)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin; refuse one connection too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self.most_connections:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "Too much at once", "too many connections")
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, unless the request has become too long."""
+        super().data_received(data)
+        if self.scope is not self._counted:
+            self._counted, self._bytes = self.scope, 0
+            return
+        self._bytes += len(data)
+        if self._bytes > self.most_head_bytes and self._in_head():
+            self._refuse(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "too-large",
+                "Too large",
+                f"the head of a request is over {self.most_head_bytes} bytes",
+            )
+        elif self._bytes > self.most_request_bytes:
+            self._refuse(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                "too-large",
+                "Too large",
+                f"the request is over {self.most_request_bytes} bytes",
+            )
+
+    def look(self) -> None:
+        """Close the connection if its request has not come on for too long. To be called every ``LOOK_SECONDS``."""
+        if self._in_head():
+            seen, limit = (self.scope, 0), LOOKS_AT_HEAD
+        elif self.cycle.more_body and not self.cycle.response_complete and not self.flow.read_paused:
+            seen, limit = (self.scope, self._bytes), LOOKS_AT_BODY
+        else:
+            self._looks = 0
+            return
+        self._looks = self._looks + 1 if seen == self._looked_at else 0
+        self._looked_at = seen
+        if self._looks >= limit:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP."""
+        self._refuse(HTTPStatus.BAD_REQUEST, "malformed", "The request cannot be read", "this is not HTTP/1.1")
+
+    def _in_head(self) -> bool:
+        """Whether a request's head is awaited: of the first request, or begun and not whole."""
+        return self.cycle is None or self.cycle.scope is not self.scope
+
+    def _refuse(self, status: HTTPStatus, slug: str, title: str, detail: str) -> None:
+        """Answer with a problem document, where nothing is being answered, and close."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            problem = {"type": f"/problems/{slug}", "title": title, "status": status.value, "detail": detail}
+            body = msgspec.json.encode({**problem, "request_id": secrets.token_hex(8)})
+            lines = [f"HTTP/1.1 {status.value} {status.phrase}", "Content-Type: application/problem+json"]
+            if status == HTTPStatus.SERVICE_UNAVAILABLE:
+                lines.append("Retry-After: 1")
+            lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
+            self.transport.write("\r\n".join(lines).encode() + body)
+        self.transport.close()

@@ -1,0 +1,112 @@
+"""What the parent answers on the service's port while no replica does.
+
+``/livez`` is 200; everything else, ``/readyz`` among it, is 503 with how far the start is. One request a connection,
+and nothing of the body is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import secrets
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from service.listening import BACKLOG
+
+HEAD_SECONDS = 5.0
+HEAD_BYTES = 16_384
+MOST_CONNECTIONS = 512
+
+DISCARD_SECONDS = 2.0
+DISCARD_BYTES = 2**24
+"""How long and how much of a body is read and thrown away: closing on unread bytes would tear down the answer."""
+
+
+class Status(NamedTuple):
+    """What to tell: the stage in words, how much of it is done (0..1), when to ask again (seconds)."""
+
+    stage: str
+    progress: float
+    retry_after: float = 1.0
+
+
+class Doorkeeper:
+    """Answers on ``listening`` between ``open`` and ``close``, any number of times."""
+
+    def __init__(self, listening: socket.socket, status: Callable[[], Status]) -> None:
+        self._listening = listening
+        self._status = status
+        self._server: asyncio.Server | None = None
+        self._connections = 0
+
+    async def open(self) -> None:
+        """Accept connections, if that is not being done."""
+        if self._server is None:
+            # A copy of the socket: closing it leaves the one that the replicas accept from as it is.
+            copy = self._listening.dup()
+            self._server = await asyncio.start_server(self._serve, sock=copy, limit=HEAD_BYTES, backlog=BACKLOG)
+
+    def close(self) -> None:
+        """Accept no more; what is being answered is answered."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        try:
+            if self._connections <= MOST_CONNECTIONS:
+                await self._answer(reader, writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # the client went away, was too slow or sent no head of a request
+        finally:
+            self._connections -= 1
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(HEAD_SECONDS):
+            head = await reader.readuntil(b"\r\n\r\n")
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        if len(words) != 3:
+            return
+        path = words[1].partition(b"?")[0]
+        writer.write(answer(path, self._status(), with_body=words[0] != b"HEAD"))
+        writer.write_eof()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_SECONDS):
+                await writer.drain()
+                left = DISCARD_BYTES
+                while left > 0 and (data := await reader.read(65_536)):
+                    left -= len(data)
+
+
+def answer(path: bytes, status: Status, with_body: bool = True) -> bytes:
+    """The whole HTTP/1.1 response to a request for ``path``."""
+    if path == b"/livez":
+        body = msgspec.json.encode({"status": "alive"})
+        lines = ["HTTP/1.1 200 OK", "Content-Type: application/json"]
+    else:
+        body = msgspec.json.encode(
+            {
+                "type": "/problems/not-ready",
+                "title": "This replica cannot answer now",
+                "status": 503,
+                "detail": f"not ready: {status.stage}",
+                "request_id": secrets.token_hex(8),
+                "retry_after": status.retry_after,
+                "stage": status.stage,
+                "progress": round(status.progress, 3),
+            }
+        )
+        lines = [
+            "HTTP/1.1 503 Service Unavailable",
+            "Content-Type: application/problem+json",
+            f"Retry-After: {max(1, math.ceil(status.retry_after))}",
+        ]
+    lines += [f"Content-Length: {len(body)}", "Cache-Control: no-store", "Connection: close", "", ""]
+    return "\r\n".join(lines).encode() + (body if with_body else b"")

@@ -1,0 +1,157 @@
+"""A replica's process: ``python -m service.process --fd FD --status FD``, started by the supervisor.
+
+It warms the kernels, makes the application, lets it catch up with the log, and only then accepts connections from the
+inherited socket. On SIGTERM it finishes what it is answering and ends with exit code 0; when it refuses to start it
+says why through the status pipe and ends with ``REFUSED``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+
+from core.errors import CannotStart
+from service.connection import LOOK_SECONDS, Connection
+from service.listening import BACKLOG
+from service.report import REFUSED, Report, Reporter
+from service.settings import MIB, Settings
+
+QUICK_SECONDS = 3.0
+"""Loading compiled kernels takes less than this; what takes longer is compiling."""
+
+PARENT_SECONDS = 1.0
+
+
+class ReplicaServer(uvicorn.Server):
+    """uvicorn's server for one application that is up already; signals are not its business."""
+
+    def __init__(self, app: FastAPI, settings: Settings, reporter: Reporter) -> None:
+        largest = 2 * max(settings.max_body_bytes, settings.max_ndjson_bytes) + MIB
+        connection = Connection.with_bounds(settings.max_header_bytes, largest, settings.max_connections)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=connection,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=settings.keep_alive_seconds,
+                # uvicorn takes whole seconds
+                timeout_graceful_shutdown=max(1, round(settings.stop_seconds)),
+            )
+        )
+        self._reporter = reporter
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to ``serve``."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections and say so."""
+        await super().startup(sockets)
+        # What is here now stays: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        self._reporter.say(Report(stage="ready", progress=1.0, ready=True))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, say so, and finish what is being answered."""
+        self._reporter.say(Report(stage="stopping", ready=False))
+        await super().shutdown(sockets)
+
+    async def look_at_connections(self) -> None:
+        """Close connections that have come to a stop, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, Connection):
+                    connection.look()
+
+
+async def serve(settings: Settings, listening: socket.socket, reporter: Reporter) -> None:
+    """Run one replica until SIGTERM or SIGINT."""
+    from service.main import create_app
+
+    app = create_app(settings, report=reporter)
+    server = ReplicaServer(app, settings, reporter)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with app.router.lifespan_context(app):
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        looking = asyncio.create_task(server.look_at_connections())
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait([serving, looking, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set() and settings.drain_seconds:
+            app.state.draining = True
+            await asyncio.wait([serving], timeout=settings.drain_seconds)
+        server.should_exit = True
+        looking.cancel()
+        stopped.cancel()
+        await serving
+
+
+def warm(reporter: Reporter) -> None:
+    """Load the kernels, or compile them on a machine that has not done it yet, and say which it is."""
+    reporter("loading the kernels", 0.0)
+    compiling = threading.Timer(QUICK_SECONDS, reporter, ("compiling the kernels, once on this machine", 0.0))
+    compiling.daemon = True
+    compiling.start()
+    try:
+        from core.live import warmup
+
+        warmup()
+    finally:
+        compiling.cancel()
+    reporter.say(Report(warm=True))
+
+
+def end_with_parent(parent: int) -> None:
+    """End this process soon after its parent has: where the kernel does not do it."""
+    while os.getppid() == parent:
+        threading.Event().wait(PARENT_SECONDS)
+    os._exit(1)
+
+
+def main() -> int:
+    """Run the process; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m service.process", description=__doc__.splitlines()[0])
+    parser.add_argument("--fd", type=int, required=True, help="the inherited listening socket")
+    parser.add_argument("--status", type=int, help="the inherited pipe to the parent")
+    options = parser.parse_args()
+    if sys.platform != "linux":
+        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+    listening = socket.socket(fileno=options.fd)
+    listening.set_inheritable(False)
+    reporter = Reporter(options.status)
+    try:
+        settings = Settings.load()
+        warm(reporter)
+        uvloop.run(serve(settings, listening, reporter))
+    except CannotStart as error:
+        reporter.say(Report(error=str(error)))
+        return REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
