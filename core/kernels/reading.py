@@ -1,0 +1,338 @@
+"""The features object of an instance, JSON bytes, straight to a vector: the usual case in one kernel.
+
+Usual is an object without escapes whose values are numbers, strings, true, false and arrays of strings. Everything
+else, and everything wrong, returns UNUSUAL and is read again by ``core.active``, which says what is wrong. Both
+give the same bytes.
+
+Keys are gathered in ``memory`` from a fixed place on, one after the other as they will lie in the vector; values and
+lengths are written before them when all are known, so nothing is moved. A scratch table finds keys that come up
+again. Its hash has no secret: after ``MOST_PROBES`` steps an instance counts as unusual.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from core.kernels.decimals import read_number
+from core.kernels.hashing import mix
+from core.kernels.memory import (
+    copy_bytes,
+    load_part,
+    load_u32,
+    load_u64,
+    same_bytes,
+    store_f32,
+    store_u16,
+    store_u32,
+    store_u64,
+    trailing_zeros,
+)
+
+UNUSUAL, NO_ROOM = -1, -2
+"""Answers of ``read_features``: read it another way; make ``memory`` twice as large and try again."""
+
+MAX_FEATURES, MAX_KEY_BYTES, SPLIT, BOOLEAN, GENERATION, N_KEYS, MASK = range(7)
+"""Places in ``rules``. The first four are set by the caller, the others are the kernel's own."""
+
+MOST_PROBES = 32
+_GENERATIONS = 1 << 24
+
+_ONES = np.uint64(0x0101010101010101)
+_HIGHS = np.uint64(0x8080808080808080)
+_QUOTES = np.uint64(0x2222222222222222)
+_BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+_SPACES = np.uint64(0x2020202020202020)
+_TRUE, _FALS = 0x65757274, 0x736C6166
+_INDEX = np.uint64(2**20 - 1)
+
+
+class Draft(NamedTuple):
+    """Where an instance is gathered.
+
+    Attributes
+    ----------
+    rules : int64 array, shape (7,)
+    values : float64 array, shape (max_features,)
+    spans : uint64 array, shape (max_features,)
+        Start in ``memory`` << 16 | length, a key.
+    table : uint64 array, a power of two, at least twice max_features
+        Generation << 40 | hash << 20 | place of the key; entries of other generations count as empty.
+    memory : uint8 array
+    """
+
+    rules: np.ndarray
+    values: np.ndarray
+    spans: np.ndarray
+    table: np.ndarray
+    memory: np.ndarray
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _after_space(source, at):
+    """The first byte from ``at`` on that is no white space; the last byte of ``source`` is none."""
+    while source[at] == 32 or 9 <= source[at] <= 10 or source[at] == 13:
+        at += 1
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _copy_string(source, at, memory, to, most):
+    """Copy a string from behind its opening quote to ``memory``.
+
+    Returns where its closing quote is; -1 when there is a backslash or control character, no end, or more than
+    ``most`` bytes. Writes up to 8 bytes more than the string has.
+    """
+    size, i = len(source), np.int64(0)
+    while i <= most:
+        left = size - at - i
+        word = load_u64(source, at + i) if left >= 8 else load_part(source, at + i, left)
+        quote, slash = word ^ _QUOTES, word ^ _BACKSLASHES
+        ends = (((quote - _ONES) & ~quote) | ((slash - _ONES) & ~slash) | ((word - _SPACES) & ~word)) & _HIGHS
+        store_u64(memory, to + i, word)
+        if ends != 0:
+            i += np.int64(trailing_zeros(ends) >> np.uint64(3))
+            return at + i if i <= most and at + i < size and source[at + i] == 34 else np.int64(-1)
+        i += 8
+    return np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def _hash(memory, at, length):
+    state, i = np.uint64(length), np.int64(0)
+    while i + 8 <= length:
+        state = mix(state, load_u64(memory, at + i))
+        i += 8
+    return mix(state, load_part(memory, at + i, length - i))
+
+
+@njit(cache=True, nogil=True)
+def _add(draft, at, length, value):
+    """Add a value to the key that was written at ``at``; returns where the next key goes, or UNUSUAL."""
+    rules, table, memory = draft.rules, draft.table, draft.memory
+    mask = rules[MASK]
+    hashed = _hash(memory, at, length)
+    mark = (np.uint64(rules[GENERATION]) << np.uint64(20)) | (hashed >> np.uint64(44))
+    position = np.int64(hashed) & mask
+    for _ in range(MOST_PROBES):
+        entry = table[position]
+        if np.int64(entry >> np.uint64(40)) != rules[GENERATION]:
+            break
+        if entry >> np.uint64(20) == mark:
+            place = np.int64(entry & _INDEX)
+            span = draft.spans[place]
+            if np.int64(span & np.uint64(0xFFFF)) == length and same_bytes(
+                memory, np.int64(span >> np.uint64(16)), memory, at, length
+            ):
+                draft.values[place] += value
+                return at if draft.values[place] < np.inf else np.int64(UNUSUAL)
+        position = (position + 1) & mask
+    else:
+        return np.int64(UNUSUAL)
+    n = rules[N_KEYS]
+    if n == rules[MAX_FEATURES]:
+        return np.int64(UNUSUAL)
+    table[position] = (mark << np.uint64(20)) | np.uint64(n)
+    draft.values[n] = value
+    draft.spans[n] = (np.uint64(at) << np.uint64(16)) | np.uint64(length)
+    rules[N_KEYS] = n + 1
+    return at + length
+
+
+@njit(cache=True, nogil=True)
+def _add_string(draft, source, at, to, length):
+    """A string value behind its opening quote: the key of ``length`` bytes at ``to`` gets ``=`` and the string.
+
+    Returns where the string ends in the source and where the next key goes, or UNUSUAL as the latter.
+    """
+    draft.memory[to + length] = 61
+    end = _copy_string(source, at, draft.memory, to + length + 1, draft.rules[MAX_KEY_BYTES] - length - 1)
+    if end < 0:
+        return end, np.int64(UNUSUAL)
+    return end + 1, _add(draft, to, length + 1 + end - at, 1.0)
+
+
+@njit(cache=True, nogil=True)
+def _add_list(draft, source, at, to, name_at, length):
+    """A list of strings, ``at`` behind its bracket; as ``_add_string``, and NO_ROOM is possible too."""
+    at = _after_space(source, at)
+    if source[at] == 93:
+        return at + 1, to
+    while source[at] == 34:
+        if draft.memory.size - to < 2 * draft.rules[MAX_KEY_BYTES] + 32:
+            return at, np.int64(NO_ROOM)
+        copy_bytes(source, name_at, draft.memory, to, length)
+        at, to = _add_string(draft, source, at + 1, to, length)
+        if to < 0:
+            return at, to
+        at = _after_space(source, at)
+        if source[at] == 93:
+            return at + 1, to
+        if source[at] != 44:
+            break
+        at = _after_space(source, at + 1)
+    return at, np.int64(UNUSUAL)
+
+
+@njit(cache=True, nogil=True)
+def _add_number(draft, source, at, to, length):
+    """A number at ``at`` as the value of the key at ``to``; as ``_add_string``."""
+    value, end = read_number(source, at)
+    if end < 0:
+        return end, np.int64(UNUSUAL)
+    if value < 0 and draft.rules[SPLIT]:
+        if length + 2 > draft.rules[MAX_KEY_BYTES]:
+            return end, np.int64(UNUSUAL)
+        draft.memory[to + length] = 61
+        draft.memory[to + length + 1] = 45
+        return end, _add(draft, to, length + 2, -value)
+    return end, (_add(draft, to, length, value) if value > 0 else to)
+
+
+@njit(cache=True, nogil=True)
+def _add_pair(draft, source, at, to):
+    """A name and its value, ``at`` behind the name's opening quote; as ``_add_list``."""
+    name_at = at
+    end = _copy_string(source, at, draft.memory, to, draft.rules[MAX_KEY_BYTES])
+    length = end - at
+    if length <= 0:
+        return at, np.int64(UNUSUAL)
+    at = _after_space(source, end + 1)
+    if source[at] != 58:
+        return at, np.int64(UNUSUAL)
+    at = _after_space(source, at + 1)
+    first = source[at]
+    if first == 34:
+        return _add_string(draft, source, at + 1, to, length)
+    if first == 91:
+        return _add_list(draft, source, at + 1, to, name_at, length)
+    if first == 116 or first == 102:
+        if at + 5 > len(source):
+            return at, np.int64(UNUSUAL)
+        if load_u32(source, at) == _TRUE:
+            return at + 4, _add(draft, to, length, 1.0)
+        if load_u32(source, at) == _FALS and source[at + 4] == 101:
+            return at + 5, to
+        return at, np.int64(UNUSUAL)
+    return _add_number(draft, source, at, to, length)
+
+
+@njit(cache=True, nogil=True)
+def normalise(values, n):
+    """L2-normalise the first ``n`` values (float64, finite, > 0) in place; 0 below what a float32 holds.
+
+    The sum runs in order. Very large and very small vectors are divided by their largest value first, so that no
+    square is lost.
+    """
+    largest = 0.0
+    for i in range(n):
+        largest = max(largest, values[i])
+    if not 1e-100 <= largest <= 1e100:
+        for i in range(n):
+            values[i] /= largest
+    squares = 0.0
+    for i in range(n):
+        squares += values[i] * values[i]
+    norm = np.sqrt(squares)
+    for i in range(n):
+        values[i] /= norm
+
+
+@njit(cache=True, nogil=True)
+def _drop_inactive(draft, n, start):
+    """Take keys out whose value is 0 as a float32; returns how many are left and where their bytes end."""
+    kept, to = np.int64(0), start
+    for i in range(n):
+        if np.float32(draft.values[i]) > 0:
+            span = draft.spans[i]
+            at, length = np.int64(span >> np.uint64(16)), np.int64(span & np.uint64(0xFFFF))
+            for j in range(length):
+                draft.memory[to + j] = draft.memory[at + j]
+            draft.values[kept] = draft.values[i]
+            draft.spans[kept] = np.uint64(length)
+            kept += 1
+            to += length
+    return kept, to
+
+
+@njit(cache=True, nogil=True)
+def _finish(draft, start, end):
+    """Write values and lengths before the keys, zeros behind them; returns n << 32 | bytes of the vector."""
+    n = draft.rules[N_KEYS]
+    values, memory = draft.values, draft.memory
+    if draft.rules[BOOLEAN]:
+        values[:n] = 1.0
+    else:
+        normalise(values, n)
+    least = 1.0
+    for i in range(n):
+        least = min(least, values[i])
+    if np.float32(least) == 0:
+        n, end = _drop_inactive(draft, n, start)
+    head = start - 6 * n - 4
+    store_u32(memory, head, n)
+    for i in range(n):
+        store_f32(memory, head + 4 + 4 * i, values[i])
+        store_u16(memory, start - 2 * n + 2 * i, draft.spans[i] & np.uint64(0xFFFF))
+    size = end - head
+    store_u32(memory, end, 0)
+    return (n << 32) | ((size + 3) // 4 * 4)
+
+
+@njit(cache=True, nogil=True)
+def _begin(draft, size):
+    """Forget the instance before: a new generation of the table, as much of it as ``size`` bytes of JSON need."""
+    rules = draft.rules
+    rules[GENERATION] += 1
+    if rules[GENERATION] == _GENERATIONS:
+        draft.table[:] = 0
+        rules[GENERATION] = 1
+    n = np.int64(64)
+    while n < size // 2 and n < draft.table.size:
+        n *= 2
+    rules[MASK] = n - 1
+    rules[N_KEYS] = 0
+
+
+@njit(cache=True, nogil=True)
+def read_features(source, rules, values, spans, table, memory):
+    """The vector of a features object, in ``memory``.
+
+    Parameters
+    ----------
+    source : uint8 array
+        UTF-8; anything else than a JSON object is found out.
+    rules, values, spans, table, memory
+        The parts of a ``Draft``, changed in place. ``memory`` has room for ``6 * max_features + 4`` bytes and more.
+
+    Returns
+    -------
+    packed : int
+        UNUSUAL, NO_ROOM, or ``n << 32 | size``: the vector of n features is the ``size`` bytes of ``memory`` that start
+        ``6 * n + 4`` bytes before byte ``6 * max_features + 4``.
+    """
+    draft = Draft(rules, values, spans, table, memory)
+    size = len(source)
+    if size < 2 or source[0] != 123 or source[size - 1] != 125:
+        return np.int64(UNUSUAL)
+    _begin(draft, size)
+    start = 6 * rules[MAX_FEATURES] + 4
+    to = start
+    at = _after_space(source, 1)
+    if at == size - 1:
+        return _finish(draft, start, to)
+    while source[at] == 34:
+        if memory.size - to < 2 * rules[MAX_KEY_BYTES] + 32:
+            return np.int64(NO_ROOM)
+        at, to = _add_pair(draft, source, at + 1, to)
+        if to < 0:
+            return to
+        at = _after_space(source, at)
+        if at == size - 1:
+            return _finish(draft, start, to)
+        if source[at] != 44:
+            break
+        at = _after_space(source, at + 1)
+    return np.int64(UNUSUAL)

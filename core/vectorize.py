@@ -1,0 +1,137 @@
+"""Instances to vectors: the one vectorizer of the live index, of batch methods and of evaluation.
+
+Stateless: keys travel, dense ids are given where a vector is applied. See ``core.record`` for the bytes.
+
+    features {"price": 3}                 price        3          numbers <= 0 are ignored, or -3 is price=- with 3
+             {"country": "FI"}            country=FI   1
+             {"tags": ["a", "b"]}         tags=a 1, tags=b 1
+             {"urgent": true}             urgent       1          false is absent
+    text     "wheat and wheat"            wheat        1 + ln 2, and 1
+
+A key that comes up more than once has the sum of its values, the text's first. Then the vector is l2-normalised, or
+all values are 1 in a Boolean model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from core import text as analyzers
+from core.active import ActiveFeatures, read_json
+from core.config import ModelConfig
+from core.errors import InvalidInstance
+from core.kernels import reading as kernels
+from core.limits import Limits
+
+__all__ = ["Limits", "Vectorizer", "warmup"]
+
+_ROOM = 2**16
+_MOST_JSON = 2**31 - 2**17
+"""Bytes of a features object that the kernel takes: places in its memory must fit 32 bits."""
+
+
+class Vectorizer:
+    """Vectors for one configuration of a model.
+
+    Not for use by two threads at once: scratch memory is kept between calls.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Of which ``boolean``, ``negative`` and ``analyzer`` matter here.
+    limits : Limits
+    """
+
+    def __init__(self, config: ModelConfig, limits: Limits) -> None:
+        self._limits = limits
+        self._boolean = config.boolean
+        self._split = config.negative == "split"
+        self._analyzer_config = config.analyzer
+        self._analyzer: Callable[[str], list[str]] | None = None
+        self._rules = np.array([limits.max_features, limits.max_key_bytes, self._split, self._boolean, 0, 0, 0])
+        self._values = np.zeros(limits.max_features)
+        self._spans = np.zeros(limits.max_features, np.uint64)
+        self._table = np.zeros(max(64, 1 << (2 * limits.max_features - 1).bit_length()), np.uint64)
+        self._keys_at = 6 * limits.max_features + 4
+        self._make_memory(self._keys_at + 4 * limits.max_key_bytes + _ROOM)
+
+    def _make_memory(self, size: int) -> None:
+        self._memory = np.zeros(size, np.uint8)
+        self._view = self._memory.data
+
+    def vectorize(self, features: bytes | None, text: str | None) -> bytes:
+        """The vector of an instance.
+
+        Parameters
+        ----------
+        features : bytes or None
+            A JSON object as it came, UTF-8.
+        text : str or None
+
+        Raises
+        ------
+        InvalidInstance
+            Names the field: ``features``, ``features.price``, ``features.tags[2]`` or ``text``.
+        """
+        if text is None:
+            if features is None:
+                return self.vectorize_mapping({})
+            vector = self._read(features)
+            if vector is not None:
+                return vector
+        active = ActiveFeatures(self._limits, self._split)
+        if text is not None:
+            active.add_terms(self._weights(text))
+        if features is not None:
+            active.add_pairs(read_json(features))
+        return active.vector(self._boolean)
+
+    def vectorize_mapping(self, features: Mapping[str, Any]) -> bytes:
+        """The vector of features as Python values, by the same rules as JSON."""
+        active = ActiveFeatures(self._limits, self._split)
+        active.add_pairs(features.items())
+        return active.vector(self._boolean)
+
+    def vectorize_sparse(self, keys: Sequence[str], values: Sequence[float]) -> bytes:
+        """The vector of a sparse row: names and numbers of the same count, by the same rules as JSON."""
+        active = ActiveFeatures(self._limits, self._split)
+        active.add_pairs(zip(keys, values, strict=True))
+        return active.vector(self._boolean)
+
+    def _read(self, features: bytes) -> bytes | None:
+        """The vector by the kernel, None when the instance is unusual or wrong."""
+        if not features.isascii():
+            try:
+                features.decode()
+            except UnicodeDecodeError:
+                return None
+        while True:
+            packed: int = kernels.read_features(
+                features, self._rules, self._values, self._spans, self._table, self._memory
+            )
+            if packed >= 0:
+                start = self._keys_at - 4 - 6 * (packed >> 32)
+                return self._view[start : start + (packed & 0xFFFFFFFF)].tobytes()
+            if packed == kernels.UNUSUAL:
+                return None
+            self._make_memory(2 * self._memory.size)
+
+    def _weights(self, text: str) -> dict[str, float]:
+        most = self._limits.max_text_bytes
+        try:
+            size = len(text) if text.isascii() or len(text) > most else len(text.encode())
+        except UnicodeEncodeError:
+            raise InvalidInstance("text has half of a surrogate pair", "text") from None
+        if size > most:
+            raise InvalidInstance(f"text has at most {most} bytes", "text")
+        if self._analyzer is None:
+            self._analyzer = analyzers.build(self._analyzer_config)
+        return analyzers.weights(self._analyzer(text))
+
+
+def warmup() -> None:
+    """Compile every kernel of this module once, for the types that are used."""
+    Vectorizer(ModelConfig(), Limits()).vectorize(b'{"a": 1.5, "b": "c", "d": ["e"], "f": true, "g": false}', None)
