@@ -1,0 +1,223 @@
+"""Applying records: what one record of the log does to a model, from its bytes to the index and the score.
+
+For each record, in log order:
+
+1. keys become feature ids, labels become class ids, new ones get the next id;
+2. beyond ``max_features``, features are evicted for the new ones (``make_way``);
+3. the instance is ranked and learned (Feature Focus), and the ranks of its labels are counted.
+
+Arrays never grow in here. Where a record could need more room than there is, nothing of step 3 has happened yet: the
+kernel stops and says which arrays, the caller grows them, and the same record is done again; steps 1 and 2 find then
+what they did the first time.
+
+**Eviction** is the generalised clock: a feature gets a credit each time it is seen again, ``MAX_CREDIT`` at most. A
+hand goes round the feature ids; it takes one credit from each feature it passes and evicts the first that has none.
+Features of the current instance are pinned. If an instance alone has more features than ``max_features``, the
+surplus, in its own order, is not learned.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from core.kernels.keys import N_IDS, N_LIVE, KeyArrays, add_key, find_key, intern_vector, remove_key, room_for
+from core.kernels.learning import has_room, learn_instance
+from core.kernels.memory import load_f32, load_u16
+from core.kernels.postings import IndexArrays, KernelParams, forget
+from core.kernels.prequential import count_ranks
+from core.kernels.records import record_shape
+
+AT, DONE, STATUS, ACTIVE = range(4)
+"""Places in the cursor: byte of the next record, records done by the last call, why it stopped, and how many features
+of the next record have an id in the scratch (with ``INDEX_FULL``)."""
+
+ENOUGH, NAMES_FULL, INDEX_FULL = range(3)
+"""Why it stopped: all records or enough work are done; or the vocabularies, or the index, must grow first."""
+
+MAX_FEATURES, HAND = range(2)
+"""Places in ``control``: the bound (0: none), and the feature id that the clock's hand is at."""
+
+SLICE_WORK = 16_384
+"""Feature updates after which a call returns, so that no slice is long."""
+
+MAX_CREDIT = 3
+PINNED = 128
+
+_SPAN_LENGTH = np.uint64(0xFFFF)
+
+
+class LiveArrays(NamedTuple):
+    """The state of a model as the apply kernel takes it.
+
+    Attributes
+    ----------
+    features, labels : KeyArrays
+    index : IndexArrays
+    params : KernelParams
+    score : PrequentialArrays
+    label_counts : int64 array, shape (>= n_classes,)
+        Times each class was learned.
+    credits : uint8 array, shape (>= n_features,) or (0,)
+        Of the clock; empty without ``max_features``.
+    control : int64 array, shape (2,)
+    """
+
+    features: KeyArrays
+    labels: KeyArrays
+    index: IndexArrays
+    params: KernelParams
+    score: NamedTuple
+    label_counts: npt.NDArray[np.int64]
+    credits: npt.NDArray[np.uint8]
+    control: npt.NDArray[np.int64]
+
+
+class ApplyScratch(NamedTuple):
+    """Room for the parts of one record: ids and values of features, ids and ranks of labels."""
+
+    ids: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
+    class_ids: npt.NDArray[np.int32]
+    ranks: npt.NDArray[np.int32]
+
+
+@njit(cache=True, nogil=True)
+def apply_records(buffer, cursor, live, scratch, ranks, updated):
+    """Apply records to a model, in place.
+
+    Parameters
+    ----------
+    buffer : bytes
+        Checked records (``core.record.check_records``).
+    cursor : int64 array, shape (4,)
+        ``AT`` says where to begin; all four are written.
+    live : LiveArrays
+    scratch : ApplyScratch
+    ranks : int32 array, shape (n,)
+        At most ``n`` records are done. Written: the rank of the best true label before learning, 0 = not retrieved.
+    updated : bool array, shape (n,)
+        Written: whether the index changed.
+    """
+    at, done, work = cursor[AT], 0, 0
+    cursor[STATUS] = ENOUGH
+    while done < len(ranks) and work < SLICE_WORK:
+        shape = record_shape(buffer, at)
+        n, m = shape.n_features, shape.n_labels
+        if not has_names_room(live, scratch, shape):
+            cursor[STATUS] = NAMES_FULL
+            break
+        class_ids = scratch.class_ids[:m]
+        intern_labels(live, buffer, shape, class_ids)
+        if live.control[MAX_FEATURES] == 0:
+            intern_vector(live.features, buffer, at, scratch.ids)
+            for i in range(n):
+                scratch.values[i] = load_f32(buffer, shape.values_at + 4 * i)
+        else:
+            n = intern_bounded(live, buffer, shape, scratch)
+        ids, values = scratch.ids[:n], scratch.values[:n]
+        if not has_room(live.index, ids, class_ids):
+            cursor[STATUS] = INDEX_FULL
+            cursor[ACTIVE] = n
+            break
+        changed = learn_instance(live.index, live.params, ids, values, class_ids, True, scratch.ranks[:m])
+        ranks[done] = count_ranks(live.score, live.label_counts, class_ids, scratch.ranks[:m], changed)
+        updated[done] = changed
+        for j in range(m):
+            live.label_counts[class_ids[j]] += 1
+        if live.control[MAX_FEATURES] > 0:
+            for i in range(n):
+                live.credits[ids[i]] &= PINNED - 1
+        at = shape.end
+        done += 1
+        work += n * m
+    cursor[AT] = at
+    cursor[DONE] = done
+
+
+@njit(cache=True, nogil=True)
+def has_names_room(live, scratch, shape):
+    """Whether all keys and labels of a record can get ids, and scratch holds it."""
+    n, m = shape.n_features, shape.n_labels
+    n_ids, n_classes = live.features.state[N_IDS], live.labels.state[N_IDS]
+    bounded = live.control[MAX_FEATURES] > 0
+    return (
+        n <= len(scratch.ids)
+        and m <= len(scratch.class_ids)
+        and room_for(live.features, n, shape.end - shape.keys_at)
+        and room_for(live.labels, m, shape.end - shape.labels_at)
+        and n_classes + m <= len(live.label_counts)
+        and (not bounded or n_ids + n <= len(live.credits))
+        and (n_ids + n) * 2 <= len(live.index.headers)
+    )
+
+
+@njit(cache=True, nogil=True)
+def intern_labels(live, buffer, shape, class_ids):
+    """The class ids of a record's labels, new ones given in their order."""
+    at = shape.labels_at
+    for j in range(shape.n_labels):
+        length = np.int64(load_u16(buffer, shape.label_lengths_at + 2 * j))
+        class_ids[j] = add_key(live.labels, buffer, at, length)
+        at += length
+
+
+@njit(cache=True, nogil=True)
+def intern_bounded(live, buffer, shape, scratch):
+    """Feature ids and values under ``max_features``; the number of features that are learned."""
+    ids = scratch.ids
+    at, n_new, n_pinned = shape.keys_at, 0, 0
+    for i in range(shape.n_features):
+        length = np.int64(load_u16(buffer, shape.lengths_at + 2 * i))
+        ids[i] = find_key(live.features, buffer, at, length)
+        at += length
+        if ids[i] < 0:
+            n_new += 1
+        else:
+            n_pinned += 1
+            if live.credits[ids[i]] < PINNED:
+                live.credits[ids[i]] = PINNED | min(live.credits[ids[i]] + 1, MAX_CREDIT)
+    make_way(live, n_new, n_pinned)
+    at, kept = shape.keys_at, 0
+    for i in range(shape.n_features):
+        length = np.int64(load_u16(buffer, shape.lengths_at + 2 * i))
+        key_id = np.int64(ids[i])
+        if key_id < 0 and live.features.state[N_LIVE] < live.control[MAX_FEATURES]:
+            key_id = add_key(live.features, buffer, at, length)
+            live.credits[key_id] = PINNED
+        at += length
+        if key_id >= 0:
+            ids[kept] = key_id
+            scratch.values[kept] = load_f32(buffer, shape.values_at + 4 * i)
+            kept += 1
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def make_way(live, n_new, n_pinned):
+    """Evict features until ``n_new`` more fit under the bound, or only pinned ones are left."""
+    state, control = live.features.state, live.control
+    n_evict = min(state[N_LIVE] + n_new - control[MAX_FEATURES], state[N_LIVE] - n_pinned)
+    hand = control[HAND]
+    while n_evict > 0:
+        if hand >= state[N_IDS]:
+            hand = 0
+        if live.features.spans[hand] & _SPAN_LENGTH:
+            credit = live.credits[hand]
+            if credit == 0:
+                remove_key(live.features, hand)
+                forget(live.index, np.uint64(hand))
+                n_evict -= 1
+            elif credit < PINNED:
+                live.credits[hand] = credit - 1
+        hand += 1
+    control[HAND] = hand
+
+
+@njit(cache=True, nogil=True)
+def pass_over_records(buffer, at, n):
+    """Where the record after ``n`` checked records from byte ``at`` on begins."""
+    for _ in range(n):
+        at = record_shape(buffer, at).end
+    return at

@@ -1,0 +1,62 @@
+"""Counting the ranks that true labels had before they were learned."""
+
+from numba import njit
+
+LEARNED, UPDATED, HITS_AT_1, HITS_AT_5, LABELS = range(5)
+"""Columns of the counts. LABELS counts single labels and is used in row 0 only."""
+
+N_COUNTS = 5
+N_GROUPS = 3
+GROUP_BITS = 2
+
+TORSO_FROM = 10
+HEAD_FROM = 100
+
+
+@njit(cache=True, nogil=True)
+def count_ranks(score, label_counts, class_ids, ranks, updated):
+    """Count one learned instance, in place.
+
+    Parameters
+    ----------
+    score : PrequentialArrays
+    label_counts : int64 array, shape (>= n_classes,)
+        Times each class was learned before this instance; not changed here.
+    class_ids : int32 array, shape (m,)
+        The true classes.
+    ranks : int32 array, shape (m,)
+        The rank of each before learning, from 1; 0 when not retrieved.
+    updated : bool
+        Whether the index was changed.
+
+    Returns
+    -------
+    best : int
+        The rank of the best true class, 0 when none was retrieved.
+    """
+    best = 0
+    for j in range(class_ids.shape[0]):
+        rank = ranks[j]
+        if rank > 0 and (best == 0 or rank < best):
+            best = rank
+        seen = label_counts[class_ids[j]]
+        group = 2 if seen >= HEAD_FROM else (1 if seen >= TORSO_FROM else 0)
+        score.label_window[score.counts[0, LABELS] % score.label_window.shape[0]] = (rank << GROUP_BITS) | group
+        score.counts[0, LABELS] += 1
+        _count(score, group + 1, rank)
+    score.window[score.counts[0, LEARNED] % score.window.shape[0]] = best
+    _count(score, 0, best)
+    if updated:
+        score.counts[0, UPDATED] += 1
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _count(score, row, rank):
+    score.counts[row, LEARNED] += 1
+    if rank > 0:
+        score.reciprocal[row] += 1.0 / rank
+        if rank == 1:
+            score.counts[row, HITS_AT_1] += 1
+        if rank <= 5:
+            score.counts[row, HITS_AT_5] += 1

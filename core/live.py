@@ -1,0 +1,420 @@
+"""The live model: the whole replicated state of one model, changed only by applying what the log holds.
+
+Everything that replicas must agree on is in here: the feature-to-class index, the two vocabularies that give dense
+ids in log order, how often each label was learned, the prequential score, the receipts of idempotency keys, and
+the configuration. The same events in the same order give the same state, bit for bit; ``digest`` says so in 32 hex
+characters. There is no clock, no randomness and no thread in here: the secret of the key tables decides where a
+key lies in memory and nothing else.
+
+Learning goes in slices, so that the one event loop that owns the model can answer in between::
+
+    applying = model.begin(records, n, units, entry)
+    while not applying.done:
+        applying.step(32)
+        await asyncio.sleep(0)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from core.applying import Applying, Unit
+from core.config import ModelConfig
+from core.errors import Conflict, Damaged
+from core.index import EVERYTHING, Index, IndexParams
+from core.kernels.answer import explain_vector, rank_vector
+from core.kernels.apply import (
+    ACTIVE,
+    AT,
+    DONE,
+    HAND,
+    INDEX_FULL,
+    MAX_FEATURES,
+    NAMES_FULL,
+    STATUS,
+    ApplyScratch,
+    LiveArrays,
+    apply_records,
+    pass_over_records,
+)
+from core.limits import Limits
+from core.prequential import Prequential
+from core.receipts import Receipts
+from core.record import pack_labels, record_shape, unpack_vector
+from core.types import START, Offset, Ranking
+from core.vectorize import Vectorizer
+from core.vocabulary import Vocabulary
+
+DIGEST_SLICE = 64
+"""Pages of 256 features or labels that are digested between two chances for others to go on."""
+
+_json = msgspec.json.Encoder()
+
+
+class LiveModel:
+    """A model that learns from every event.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    secret : (int, int)
+        Two random 64-bit numbers, local to the process: they key the hash tables against crafted collisions.
+    limits : Limits
+        What the door lets in. Not part of the state: what is in the log applies, whatever the limits are now.
+    """
+
+    def __init__(self, config: ModelConfig, secret: tuple[int, int], limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.features = Vocabulary(secret)
+        self.labels = Vocabulary(secret)
+        self.index = Index(IndexParams.of(config))
+        self.prequential = Prequential()
+        self.receipts = Receipts()
+        self._label_counts = np.zeros(0, np.int64)
+        self._credits = np.zeros(0, np.uint8)
+        self._control = np.zeros(2, np.int64)
+        self._scratch = _scratch(64, 16)
+        self._cursor = np.zeros(4, np.int64)
+        self._label_json: list[bytes] = []
+        self._take_config(config)
+
+    # --- the configuration
+
+    def _take_config(self, config: ModelConfig) -> None:
+        self.config = config
+        self.vectorizer = Vectorizer(config, self.limits)
+        self.index.params = IndexParams.of(config)
+        if config.max_features is None:
+            self._credits = np.zeros(0, np.uint8)
+            self._control[:] = 0
+        else:
+            self._control[MAX_FEATURES] = config.max_features
+        self._make_room(0, 0, 0, 0)
+
+    def check_change(self, changes: dict[str, Any]) -> ModelConfig:
+        """The configuration that ``changes`` lead to.
+
+        Raises
+        ------
+        InvalidInstance
+            A field is unknown or out of range.
+        Conflict
+            The model has learned, and a field is one that would change what its state means.
+        """
+        config = self.config.changed(changes)
+        refused = self.config.refused_once_learned(config) if self.n_learned else []
+        if refused:
+            raise Conflict(
+                f"{', '.join(refused)} cannot change on a model that has learned; a new model can be created instead"
+            )
+        return config
+
+    def configure(self, changes: dict[str, Any]) -> None:
+        """Apply a configuration event. Fields that may not change any more by now keep their value."""
+        config = self.config.changed(changes)
+        if self.n_learned:
+            kept = {name: getattr(self.config, name) for name in self.config.refused_once_learned(config)}
+            config = config.changed(kept)
+        self._take_config(config)
+
+    # --- learning
+
+    @property
+    def n_learned(self) -> int:
+        """Instances learned since the beginning."""
+        return self.prequential.n_learned
+
+    def begin(self, records: bytes, n: int, units: Sequence[Unit], entry: Offset = START) -> Applying:
+        """Start to apply the checked records of one log entry; see ``core.applying``."""
+        return Applying(self, records, n, units, entry)
+
+    def apply(
+        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+    ) -> tuple[int, int]:
+        """Apply at most ``len(ranks)`` records from byte ``at`` on, at least one.
+
+        Returns
+        -------
+        at : int
+            Where the next record begins.
+        done : int
+            Records applied; ``ranks[:done]`` and ``updated[:done]`` are written.
+        """
+        self._cursor[AT] = at
+        while True:
+            apply_records(buffer, self._cursor, self._arrays, self._scratch, ranks, updated)
+            if self._cursor[DONE] > 0 or len(ranks) == 0:
+                return int(self._cursor[AT]), int(self._cursor[DONE])
+            shape = record_shape(buffer, int(self._cursor[AT]))
+            if self._cursor[STATUS] == NAMES_FULL:
+                key_bytes, label_bytes = shape.end - shape.keys_at, shape.end - shape.labels_at
+                self._make_room(shape.n_features, key_bytes, shape.n_labels, label_bytes)
+            elif self._cursor[STATUS] == INDEX_FULL:
+                ids, class_ids = self._scratch.ids, self._scratch.class_ids
+                self.index.make_room_for(ids[: self._cursor[ACTIVE]], class_ids[: shape.n_labels])
+                self._bind()
+
+    def pass_over(self, buffer: bytes, at: int, n: int) -> int:
+        """Where the record after the next ``n`` begins."""
+        return int(pass_over_records(buffer, at, n))
+
+    def check_labels(self, labels: Collection[str]) -> None:
+        """The door's question before an append: Conflict when a label would be a class over ``max_classes``."""
+        most = self.config.max_classes
+        if most is None:
+            return
+        new = {label for label in labels if self.labels.find(label.encode()) < 0}
+        if new and len(self.labels) + len(new) > most:
+            raise Conflict(f"the model holds {len(self.labels)} classes of at most {most}: {sorted(new)[0]!r} is new")
+
+    def _make_room(self, n_features: int, key_bytes: int, n_labels: int, label_bytes: int) -> None:
+        """Room for the names of one more record: ids, their bytes, and what is kept beside each id."""
+        self.features.make_room(n_features, key_bytes)
+        self.labels.make_room(n_labels, label_bytes)
+        features, classes = self.features.n_ids + n_features, self.labels.n_ids + n_labels
+        self.index.make_room(features, classes, n_labels)
+        if classes > len(self._label_counts):
+            self._label_counts.resize(classes + classes // 8 + 64, refcheck=False)
+        if self._control[MAX_FEATURES] and features > len(self._credits):
+            self._credits.resize(features + features // 8 + 64, refcheck=False)
+        if n_features > len(self._scratch.ids) or n_labels > len(self._scratch.class_ids):
+            self._scratch = _scratch(
+                max(n_features, len(self._scratch.ids)), max(n_labels, len(self._scratch.class_ids))
+            )
+        self._bind()
+
+    def _bind(self) -> None:
+        """Make ``_arrays`` of the present arrays; after any of them has moved."""
+        self._arrays = LiveArrays(
+            self.features.arrays,
+            self.labels.arrays,
+            self.index.arrays,
+            self.index.kernel_params,
+            self.prequential.arrays,
+            self._label_counts,
+            self._credits,
+            self._control,
+        )
+
+    # --- answering
+
+    def rank(
+        self,
+        vector: bytes,
+        k: int,
+        include: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+        threshold: float | None = None,
+    ) -> Ranking:
+        """The best classes for a vector, at most ``k``, best first; equal scores by the class seen first.
+
+        Parameters
+        ----------
+        vector : bytes
+            From ``vectorizer``.
+        include, exclude : collections of labels
+            Only these, all but these; labels that were never learned change nothing.
+        threshold : float
+            Only classes with at least this score.
+        """
+        if k > self.labels.n_ids:
+            k = self.labels.n_ids
+        class_ids, scores = np.empty(k, np.int32), np.empty(k, np.float64)
+        mask = EVERYTHING if include is None and exclude is None else self._mask(include, exclude)
+        n = rank_vector(vector, self._arrays, self._scratch, mask, class_ids, scores)
+        if n < 0:
+            self._make_scratch(vector)
+            n = rank_vector(vector, self._arrays, self._scratch, mask, class_ids, scores)
+        if threshold is not None:
+            n = int(np.count_nonzero(scores[:n] >= threshold))
+        return Ranking(class_ids[:n], scores[:n])
+
+    def explain(self, vector: bytes, ranking: Ranking) -> list[list[tuple[str, float]]]:
+        """Which features speak for each class of a ranking: (key, contribution), largest first.
+
+        The contributions of a class sum to its score, up to the rounding of the sum.
+        """
+        keys = unpack_vector(vector)[0]
+        if len(keys) > len(self._scratch.ids):
+            self._make_scratch(vector)
+        contributions = np.empty(len(keys), np.float64)
+        because = []
+        for class_id in ranking.class_ids.tolist():
+            explain_vector(vector, self._arrays, self._scratch, class_id, contributions)
+            order = np.argsort(-contributions, kind="stable")[: np.count_nonzero(contributions)]
+            because.append([(keys[i], float(contributions[i])) for i in order.tolist()])
+        return because
+
+    def label(self, class_id: int) -> str:
+        """The label that a class id stands for."""
+        return self.labels.key(class_id).decode()
+
+    def label_json(self, class_id: int) -> bytes:
+        """The label as a JSON string; made once a class."""
+        known = self._label_json
+        if class_id >= len(known):
+            known.extend([b""] * (self.labels.n_ids - len(known)))
+        if not known[class_id]:
+            known[class_id] = _json.encode(self.label(class_id))
+        return known[class_id]
+
+    def label_count(self, class_id: int) -> int:
+        """How often a class was learned."""
+        return int(self._label_counts[class_id])
+
+    def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:
+        mask = np.full(self.labels.n_ids, include is None, np.uint8)
+        for labels, value in ((include or (), 1), (exclude or (), 0)):
+            for label in labels:
+                class_id = self.labels.find(label.encode())
+                if class_id >= 0:
+                    mask[class_id] = value
+        return mask
+
+    def _make_scratch(self, vector: bytes) -> None:
+        n = int.from_bytes(vector[:4], "little")
+        self._scratch = _scratch(max(n, len(self._scratch.ids)), len(self._scratch.class_ids))
+
+    # --- what it is
+
+    def stats(self) -> dict[str, Any]:
+        """The prequential score and the size of the model, as plain values."""
+        learned = {"learned": self.n_learned, "updated": self.prequential.n_updated}
+        return {**learned, **self.prequential.scores(), **self.sizes()}
+
+    def sizes(self) -> dict[str, Any]:
+        """Counts, and bytes of memory."""
+        features = len(self.features)
+        return {
+            "connections": self.index.n_connections,
+            "features": features,
+            "classes": len(self.labels),
+            "mean_out_degree": self.index.n_connections / features if features else 0.0,
+            "memory": {
+                "index": self.index.n_bytes,
+                "features": self.features.n_bytes,
+                "labels": self.labels.n_bytes + self._label_counts.nbytes,
+            },
+        }
+
+    def digest_steps(self) -> Iterator[None]:
+        """Do the work of ``digest`` in slices of a millisecond or so; the model must not learn in between."""
+        for part in (self.features, self.labels, self.index):
+            while not part.digest_pages(DIGEST_SLICE):
+                yield
+
+    def digest(self) -> str:
+        """32 hex characters over the whole logical state, whatever its layout.
+
+        Costs what changed since the last time, by pages of 256 features; equal for a model that never stopped and
+        one that was loaded from a snapshot and caught up.
+        """
+        n_classes = self.labels.n_ids
+        hashed = hashlib.blake2b(digest_size=16)
+        for part in (
+            _json.encode(self.config.to_dict()),
+            self.features.digest(),
+            self.labels.digest(),
+            self.index.digest(),
+            self._label_counts[:n_classes].tobytes(),
+            self._credits[: self.features.n_ids].tobytes() if self._control[MAX_FEATURES] else b"",
+            self._control.tobytes(),
+            self.prequential.digest_bytes(),
+            self.receipts.digest_bytes(),
+        ):
+            hashed.update(len(part).to_bytes(8, "little"))
+            hashed.update(part)
+        return hashed.hexdigest()
+
+    # --- snapshots
+
+    def meta(self) -> dict[str, Any]:
+        """What goes beside the arrays: plain JSON values."""
+        return {"config": self.config.to_dict(), "hand": int(self._control[HAND])}
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The whole logical state as named arrays, ``index/counts`` and so on; ``from_arrays`` gives an equal model."""
+        n_credits = self.features.n_ids if self._control[MAX_FEATURES] else 0
+        parts: dict[str, Mapping[str, npt.NDArray[Any]]] = {
+            "features": self.features.to_arrays(),
+            "labels": self.labels.to_arrays(),
+            "index": self.index.to_arrays(),
+            "prequential": self.prequential.to_arrays(),
+            "receipts": self.receipts.to_arrays(),
+            "live": {
+                "label_counts": self._label_counts[: self.labels.n_ids].copy(),
+                "credits": self._credits[:n_credits].copy(),
+            },
+        }
+        return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
+
+    @classmethod
+    def from_arrays(
+        cls,
+        meta: Mapping[str, Any],
+        arrays: Mapping[str, npt.NDArray[Any]],
+        secret: tuple[int, int],
+        limits: Limits | None = None,
+    ) -> LiveModel:
+        """The model that ``meta`` and ``to_arrays`` described; Damaged when they do not fit together."""
+        parts: dict[str, dict[str, npt.NDArray[Any]]] = {
+            name: {} for name in ("features", "labels", "index", "prequential", "receipts", "live")
+        }
+        try:
+            for name, array in arrays.items():
+                part, _, rest = name.partition("/")
+                parts[part][rest] = array
+            model = cls(ModelConfig.from_dict(meta["config"]), secret, limits)
+            model.features = Vocabulary.from_arrays(secret, parts["features"])
+            model.labels = Vocabulary.from_arrays(secret, parts["labels"])
+            model.index = Index.from_arrays(IndexParams.of(model.config), parts["index"])
+            model.prequential = Prequential.from_arrays(parts["prequential"])
+            model.receipts = Receipts.from_arrays(parts["receipts"])
+            counts, credit = parts["live"]["label_counts"], parts["live"]["credits"]
+            model._control[HAND] = meta["hand"]
+        except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
+            raise Damaged(f"the arrays of a model do not fit together: {error}") from error
+        bounded = bool(model._control[MAX_FEATURES])
+        if (
+            counts.shape != (model.labels.n_ids,)
+            or counts.dtype != np.int64
+            or credit.shape != (model.features.n_ids if bounded else 0,)
+            or credit.dtype != np.uint8
+            or model.index.n_features > model.features.n_ids
+            or int(arrays["index/class_ids"].max(initial=0)) >= max(1, model.labels.n_ids)
+            or len(model.labels) != model.labels.n_ids
+        ):
+            raise Damaged("the sizes of a model's arrays do not fit together")
+        model._label_counts, model._credits = counts.copy(), credit.copy()
+        model._make_room(0, 0, 0, 0)
+        return model
+
+
+def _scratch(n_features: int, n_labels: int) -> ApplyScratch:
+    return ApplyScratch(
+        np.zeros(n_features, np.int32),
+        np.zeros(n_features, np.float32),
+        np.zeros(n_labels, np.int32),
+        np.zeros(n_labels, np.int32),
+    )
+
+
+def warmup() -> None:
+    """Compile every kernel that a model uses, or load them from numba's cache."""
+    for bound in (None, 1):
+        model = LiveModel(ModelConfig(max_features=bound), (1, 2))
+        for label in ("a", "b"):
+            vector = model.vectorizer.vectorize(b'{"wheat": 1, "price": 2.5}', label)
+            record = vector + pack_labels([label], model.limits)
+            applying = model.begin(record, 1, [Unit(1)])
+            while not applying.done:
+                applying.step(1)
+        model.pass_over(record, 0, 1)
+        model.explain(vector, model.rank(vector, 10))
+        LiveModel.from_arrays(model.meta(), model.to_arrays(), (1, 2)).digest()

@@ -1,0 +1,100 @@
+"""Receipts: what each idempotency key led to, so that a request that comes twice is learned once.
+
+The table is part of a model's state and is asked while applying, so two replicas that race on one key cannot both
+learn: the entry that comes first in the log wins, the other one applies as nothing. It holds the newest
+``CAPACITY`` keys; an older key is forgotten and would be learned again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from core.types import Offset
+
+CAPACITY = 100_000
+
+
+class Receipt(msgspec.Struct, array_like=True, frozen=True):
+    """What a request with an idempotency key led to.
+
+    Attributes
+    ----------
+    body : bytes
+        Hash of the request's body: the same key with another body is refused.
+    offset : (milliseconds, sequence, position)
+        Of the request's first event.
+    ranks : list of int
+        Rank before learning, an instance; 0 when not retrieved.
+    updated : list of bool
+    """
+
+    body: bytes
+    offset: Offset
+    ranks: list[int]
+    updated: list[bool]
+
+
+class AnotherBody(msgspec.Struct, frozen=True):
+    """The answer to a key that came before with another body: nothing was learned.
+
+    Attributes
+    ----------
+    key : str
+    """
+
+    key: str
+
+
+Outcome = Receipt | AnotherBody | None
+"""What applying did with a unit: the receipt of its first time, a refusal, or None: it was learned now."""
+
+
+class Receipts:
+    """The newest receipts by key, oldest first."""
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._capacity = capacity
+        self._by_key: OrderedDict[str, Receipt] = OrderedDict()
+        self._sum = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def get(self, key: str) -> Receipt | None:
+        """The receipt of ``key``, or None when it never came or is forgotten."""
+        return self._by_key.get(key)
+
+    def put(self, key: str, receipt: Receipt) -> None:
+        """Keep a receipt under a key that has none, and forget the oldest one beyond the capacity."""
+        self._by_key[key] = receipt
+        self._sum += _hash(key, receipt)
+        if len(self._by_key) > self._capacity:
+            self._sum -= _hash(*self._by_key.popitem(last=False))
+
+    def digest_bytes(self) -> bytes:
+        """A sum over all receipts: kept up to date at every change, so asking costs nothing."""
+        return (self._sum % 2**64).to_bytes(8, "little") + len(self._by_key).to_bytes(8, "little")
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The table as one uint8 array of msgpack, oldest first."""
+        packed = msgspec.msgpack.encode(list(self._by_key.items()))
+        return {"receipts": np.frombuffer(packed, np.uint8)}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]], capacity: int = CAPACITY) -> Receipts:
+        """The table that ``to_arrays`` gave; ValueError when it cannot be read."""
+        table = cls(capacity)
+        for key, receipt in msgspec.msgpack.decode(arrays["receipts"].tobytes(), type=list[tuple[str, Receipt]]):
+            table.put(key, receipt)
+        return table
+
+
+def _hash(key: str, receipt: Receipt) -> int:
+    packed = msgspec.msgpack.encode((key, receipt))
+    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")

@@ -1,0 +1,262 @@
+"""The live model: eviction against a plain oracle, slices, receipts, digests, snapshots, growth from nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.applying import Unit
+from core.config import ModelConfig
+from core.errors import Conflict, Damaged, InvalidInstance
+from core.limits import Limits
+from core.live import LiveModel
+from core.receipts import AnotherBody, Receipt, Receipts
+from core.record import pack_labels, pack_vector
+from core.types import Offset
+
+Instance = tuple[list[str], list[str]]
+
+instances = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from([f"f{i}" for i in range(30)]), min_size=1, max_size=8, unique=True),
+        st.lists(st.sampled_from([f"c{i}" for i in range(12)]), min_size=1, max_size=3, unique=True),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+def vector_of(keys: list[str]) -> bytes:
+    value = np.float32(1 / np.sqrt(len(keys)))
+    return pack_vector([key.encode() for key in keys], np.full(len(keys), value, np.float32))
+
+
+def records_of(stream: list[Instance]) -> bytes:
+    return b"".join(vector_of(keys) + pack_labels(labels, Limits()) for keys, labels in stream)
+
+
+def learned(
+    stream: list[Instance], slices: int = 1000, secret: tuple[int, int] = (3, 4), **config: object
+) -> LiveModel:
+    model = LiveModel(ModelConfig.from_dict(dict(config)), secret)
+    learn(model, stream, slices)
+    return model
+
+
+def learn(model: LiveModel, stream: list[Instance], slices: int = 1000) -> None:
+    applying = model.begin(records_of(stream), len(stream), [Unit(len(stream))])
+    while not applying.done:
+        applying.step(slices)
+
+
+def live_features(model: LiveModel) -> set[str]:
+    lengths = model.features.to_arrays()["lengths"]
+    return {model.features.key(i).decode() for i in range(len(lengths)) if lengths[i]}
+
+
+class Clock:
+    """The eviction rule in plain Python: ids in a list, credits beside them, a hand."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.hand = most, 0
+        self.keys: list[str | None] = []
+        self.credits: list[int] = []
+        self.free: list[int] = []
+
+    def see(self, keys: list[str]) -> list[str]:
+        known = [key for key in keys if key in self.keys]
+        for key in known:
+            self.credits[self.keys.index(key)] = min(3, self.credits[self.keys.index(key)] + 1)
+        pinned = set(known)
+        n_live = sum(key is not None for key in self.keys)
+        for _ in range(min(n_live + len(keys) - len(known) - self.most, n_live - len(pinned))):
+            self._evict(pinned)
+        kept = []
+        for key in keys:
+            if key in pinned:
+                kept.append(key)
+            elif sum(key is not None for key in self.keys) < self.most:
+                at = self.free.pop() if self.free else len(self.keys)
+                if at == len(self.keys):
+                    self.keys.append(key)
+                    self.credits.append(0)
+                self.keys[at], self.credits[at] = key, 0
+                kept.append(key)
+        return kept
+
+    def _evict(self, pinned: set[str]) -> None:
+        while True:
+            self.hand = self.hand if self.hand < len(self.keys) else 0
+            at, self.hand = self.hand, self.hand + 1
+            key = self.keys[at]
+            if key is None or key in pinned:
+                continue
+            if self.credits[at]:
+                self.credits[at] -= 1
+                continue
+            self.keys[at] = None
+            self.free.append(at)
+            return
+
+
+@settings(max_examples=150, deadline=None)
+@given(instances, st.integers(3, 20), st.integers(1, 7))
+def test_evicts_as_the_plain_clock_does(stream: list[Instance], most: int, slices: int) -> None:
+    clock = Clock(most)
+    model = LiveModel(ModelConfig(max_features=most), (1, 2))
+    for keys, labels in stream:
+        clock.see(keys)
+        learn(model, [(keys, labels)], slices)
+        assert live_features(model) == {key for key in clock.keys if key is not None}
+        assert len(model.features) <= most
+
+
+@settings(max_examples=60, deadline=None)
+@given(instances, st.integers(1, 9), st.sampled_from([None, 5, 12]))
+def test_slices_and_secrets_change_nothing(stream: list[Instance], slices: int, most: int | None) -> None:
+    at_once = learned(stream, max_features=most)
+    in_slices = learned(stream, slices, secret=(99, 7), max_features=most)
+    assert at_once.digest() == in_slices.digest()
+
+
+@settings(max_examples=60, deadline=None)
+@given(instances, instances, st.sampled_from([None, 5, 12]))
+def test_a_loaded_model_goes_on_as_one_that_never_stopped(
+    before: list[Instance], after: list[Instance], most: int | None
+) -> None:
+    never_stopped = learned(before, max_features=most, margin=0.3)
+    loaded = LiveModel.from_arrays(never_stopped.meta(), never_stopped.to_arrays(), (8, 9))
+    assert loaded.digest() == never_stopped.digest()
+    learn(never_stopped, after)
+    learn(loaded, after, 2)
+    assert loaded.digest() == never_stopped.digest()
+    for keys, _ in after:
+        ours, theirs = never_stopped.rank(vector_of(keys), 20), loaded.rank(vector_of(keys), 20)
+        assert ours.class_ids.tolist() == theirs.class_ids.tolist()
+        assert ours.scores.tobytes() == theirs.scores.tobytes()
+
+
+def test_every_part_of_the_state_is_in_the_digest() -> None:
+    stream: list[Instance] = [(["a", "b"], ["x"]), (["b", "c"], ["y"])]
+    digest = learned(stream).digest()
+    assert digest == learned(stream).digest()
+    assert digest != learned(stream, margin=0.5).digest(), "configuration"
+    assert digest != learned([*stream, (["a"], ["x"])]).digest(), "one event more"
+    assert digest != learned([(["a", "b"], ["x"]), (["b", "c"], ["z"])]).digest(), "a label's name"
+    assert digest != learned([(["a", "b"], ["x"]), (["b", "d"], ["y"])]).digest(), "a feature's name"
+    receipted = learned(stream)
+    receipted.receipts.put("key", Receipt(b"", Offset(1, 1, 0), [1], [True]))
+    assert digest != receipted.digest(), "receipts"
+
+
+def test_a_key_that_comes_twice_is_learned_once() -> None:
+    stream: list[Instance] = [(["a"], ["x"]), (["a"], ["x"]), (["a"], ["y"]), (["b"], ["z"])]
+    model = LiveModel(ModelConfig(), (1, 2))
+    units = [Unit(1, "k", b"body"), Unit(1, "k", b"body"), Unit(1, "k", b"other"), Unit(1)]
+    applying = model.begin(records_of(stream), 4, units, Offset(5, 0, 0))
+    while not applying.done:
+        applying.step(1)
+    assert applying.outcomes == [None, Receipt(b"body", Offset(5, 0, 0), [0], [True]), AnotherBody("k"), None]
+    assert model.n_learned == 2
+    assert [model.labels.find(label) >= 0 for label in (b"x", b"y", b"z")] == [True, False, True]
+
+
+def test_a_batch_under_one_key_is_passed_over_whole() -> None:
+    batch: list[Instance] = [(["a"], ["x"]), (["b"], ["y"]), (["a"], ["x"])]
+    model = LiveModel(ModelConfig(), (1, 2))
+    for turn in range(2):
+        applying = model.begin(records_of(batch), 3, [Unit(3, "batch", b"body")], Offset(turn, 0, 0))
+        while not applying.done:
+            applying.step(2)
+    assert model.n_learned == 3
+    assert applying.outcomes == [Receipt(b"body", Offset(0, 0, 0), [0, 0, 1], [True, True, False])]
+
+
+def test_receipts_forget_the_oldest_and_keep_their_sum() -> None:
+    table = Receipts(capacity=2)
+    for i in range(5):
+        table.put(f"k{i}", Receipt(b"", Offset(i, 0, 0), [1], [False]))
+    fresh = Receipts(capacity=2)
+    for i in (3, 4):
+        fresh.put(f"k{i}", Receipt(b"", Offset(i, 0, 0), [1], [False]))
+    assert len(table) == 2
+    assert table.get("k2") is None
+    assert table.digest_bytes() == fresh.digest_bytes()
+
+
+def test_answers_only_what_is_asked_for() -> None:
+    model = learned([(["a", "b"], ["x"]), (["a", "c"], ["y"]), (["a", "d"], ["z"])], margin=1.0)
+    vector = vector_of(["a", "b", "unheard"])
+    names = [model.label(i) for i in model.rank(vector, 10).class_ids.tolist()]
+    assert names[0] == "x"
+    assert sorted(names) == ["x", "y", "z"]
+    only = [model.label(i) for i in model.rank(vector, 10, include=["y", "z", "never"]).class_ids.tolist()]
+    assert only == ["y", "z"], "equal scores: the one seen first comes first"
+    without = [model.label(i) for i in model.rank(vector, 10, exclude=["x"]).class_ids.tolist()]
+    assert without == ["y", "z"]
+    scores = model.rank(vector, 10).scores
+    assert len(model.rank(vector, 10, threshold=float(scores[0])).scores) == 1
+    assert len(model.rank(vector, 2).scores) == 2
+
+
+def test_contributions_sum_to_the_score() -> None:
+    model = learned([(["a", "b"], ["x"]), (["a", "c"], ["y"]), (["b", "c"], ["x"])] * 8, margin=1.0)
+    vector = vector_of(["c", "a", "unheard", "b"])
+    ranking = model.rank(vector, 5)
+    because = model.explain(vector, ranking)
+    assert len(because) == 2
+    for score, reasons in zip(ranking.scores, because, strict=True):
+        assert abs(sum(part for _, part in reasons) - score) < 1e-12
+        assert [part for _, part in reasons] == sorted((part for _, part in reasons), reverse=True)
+        assert "unheard" not in dict(reasons)
+
+
+def test_an_empty_model_and_an_empty_vector_give_nothing() -> None:
+    model = LiveModel(ModelConfig(), (1, 2))
+    assert len(model.rank(vector_of(["a"]), 10).class_ids) == 0
+    learn(model, [(["a"], ["x"])])
+    assert len(model.rank(bytes(4), 10).class_ids) == 0
+
+
+def test_a_vector_larger_than_any_before_is_answered() -> None:
+    model = learned([(["a"], ["x"])])
+    keys = [f"k{i}" for i in range(3000)] + ["a"]
+    ranking = model.rank(vector_of(keys), 3)
+    assert model.label(int(ranking.class_ids[0])) == "x"
+    assert model.explain(vector_of(keys), ranking)[0][0][0] == "a"
+
+
+def test_what_a_learned_model_refuses_to_change() -> None:
+    model = LiveModel(ModelConfig(), (1, 2))
+    model.configure({"boolean": True})
+    assert model.config.boolean
+    learn(model, [(["a"], ["x"])])
+    with pytest.raises(Conflict, match="boolean"):
+        model.check_change({"boolean": False})
+    model.configure({"boolean": False, "margin": 0.5})
+    assert model.config.boolean, "applied too late: keeps its value"
+    assert model.config.margin == 0.5
+    with pytest.raises(InvalidInstance, match="w_min"):
+        model.check_change({"w_min": 2})
+
+
+def test_the_door_counts_classes() -> None:
+    model = learned([(["a"], ["x"]), (["a"], ["y"])], max_classes=3)
+    model.check_labels(["x", "y", "new"])
+    with pytest.raises(Conflict, match="at most 3"):
+        model.check_labels(["one", "two"])
+
+
+@pytest.mark.parametrize(
+    "name", ["live/label_counts", "index/counts", "features/bytes", "prequential/window", "receipts/receipts"]
+)
+def test_arrays_that_do_not_fit_are_refused(name: str) -> None:
+    model = learned([(["a", "b"], ["x"]), (["b", "c"], ["y"])], max_features=10)
+    arrays = model.to_arrays()
+    with pytest.raises(Damaged):
+        LiveModel.from_arrays(model.meta(), {**arrays, name: arrays[name][:-1]}, (1, 2))
+    del arrays[name]
+    with pytest.raises(Damaged):
+        LiveModel.from_arrays(model.meta(), arrays, (1, 2))

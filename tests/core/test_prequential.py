@@ -1,0 +1,65 @@
+"""The prequential score against a plain count of the same ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core import prequential
+from core.kernels.prequential import count_ranks
+from core.prequential import Prequential
+
+events = st.lists(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 8)), min_size=1, max_size=4, unique_by=lambda e: e[0])
+)
+
+
+def plain(ranks: list[int]) -> dict[str, float | None]:
+    if not ranks:
+        return {"n": 0, "R@1": None, "R@5": None, "MRR": None}
+    n = len(ranks)
+    return {
+        "n": n,
+        "R@1": sum(rank == 1 for rank in ranks) / n,
+        "R@5": sum(1 <= rank <= 5 for rank in ranks) / n,
+        "MRR": sum(1 / rank for rank in ranks if rank) / n,
+    }
+
+
+@settings(max_examples=100, deadline=None)
+@given(events, st.sampled_from([0, 7, 40, 200]))
+def test_counts_like_plain_python(stream: list[list[tuple[int, int]]], seen_before: int) -> None:
+    score, counts = Prequential(), np.full(6, seen_before, np.int64)
+    best: list[int] = []
+    groups: dict[str, list[int]] = {"tail": [], "torso": [], "head": []}
+    for event in stream:
+        class_ids = np.array([class_id for class_id, _ in event], np.int32)
+        ranks = np.array([rank for _, rank in event], np.int32)
+        for class_id, rank in event:
+            seen = counts[class_id]
+            groups["tail" if seen < 10 else "torso" if seen < 100 else "head"].append(rank)
+        found = [rank for _, rank in event if rank]
+        best.append(min(found, default=0))
+        assert count_ranks(score.arrays, counts, class_ids, ranks, True) == best[-1]
+        counts[class_ids] += 1
+    for part in (score.scores()["all"], score.scores()["window"]):
+        assert {key: part[key] for key in plain([])} == pytest.approx(plain(best))
+        for name, ranks_of in groups.items():
+            assert part["groups"][name] == pytest.approx(plain(ranks_of))
+    assert score.n_learned == score.n_updated == len(stream)
+
+
+def test_the_window_forgets_and_all_time_does_not() -> None:
+    score, counts, one = Prequential(), np.zeros(1, np.int64), np.zeros(1, np.int32)
+    for _ in range(prequential.WINDOW):
+        count_ranks(score.arrays, counts, one, np.array([1], np.int32), False)
+    for _ in range(prequential.WINDOW):
+        count_ranks(score.arrays, counts, one, np.array([0], np.int32), False)
+    assert score.scores()["window"]["R@1"] == 0.0
+    assert score.scores()["all"]["R@1"] == 0.5
+    assert score.n_updated == 0
+    copied = Prequential.from_arrays(score.to_arrays())
+    assert copied.digest_bytes() == score.digest_bytes()
+    assert copied.scores() == score.scores()
