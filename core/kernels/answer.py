@@ -49,11 +49,11 @@ def rank_vector(vector, live, scratch, mask, ids_out, scores_out):
     if load_u32(vector, 0) > len(scratch.ids):
         return -1
     n = resolve(vector, live.features, scratch.ids, scratch.values)
-    return rank_classes(live.index, live.params, scratch.ids[:n], scratch.values[:n], mask, ids_out, scores_out)
+    return rank_classes(live.postings, live.params, scratch.ids[:n], scratch.values[:n], mask, ids_out, scores_out)
 
 
 @njit(cache=True, nogil=True)
 def explain_vector(vector, live, scratch, class_id, contributions):
     """What each feature of a vector adds to the score of a class: float64, shape (n,). The scratch is long enough."""
     n = resolve(vector, live.features, scratch.ids, scratch.values)
-    explain_score(live.index, live.params, scratch.ids[:n], scratch.values[:n], class_id, contributions)
+    explain_score(live.postings, live.params, scratch.ids[:n], scratch.values[:n], class_id, contributions)

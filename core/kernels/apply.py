@@ -54,7 +54,7 @@ class LiveArrays(NamedTuple):
     Attributes
     ----------
     features, labels : KeyArrays
-    index : IndexArrays
+    postings : IndexArrays
     params : KernelParams
     score : PrequentialArrays
     label_counts : int64 array, shape (>= n_classes,)
@@ -66,7 +66,7 @@ class LiveArrays(NamedTuple):
 
     features: KeyArrays
     labels: KeyArrays
-    index: IndexArrays
+    postings: IndexArrays
     params: KernelParams
     score: NamedTuple
     label_counts: npt.NDArray[np.int64]
@@ -117,11 +117,11 @@ def apply_records(buffer, cursor, live, scratch, ranks, updated):
         else:
             n = intern_bounded(live, buffer, shape, scratch)
         ids, values = scratch.ids[:n], scratch.values[:n]
-        if not has_room(live.index, ids, class_ids):
+        if not has_room(live.postings, ids, class_ids):
             cursor[STATUS] = INDEX_FULL
             cursor[ACTIVE] = n
             break
-        changed = learn_instance(live.index, live.params, ids, values, class_ids, True, scratch.ranks[:m])
+        changed = learn_instance(live.postings, live.params, ids, values, class_ids, True, scratch.ranks[:m])
         ranks[done] = count_ranks(live.score, live.label_counts, class_ids, scratch.ranks[:m], changed)
         updated[done] = changed
         for j in range(m):
@@ -149,7 +149,7 @@ def has_names_room(live, scratch, shape):
         and room_for(live.labels, m, shape.end - shape.labels_at)
         and n_classes + m <= len(live.label_counts)
         and (not bounded or n_ids + n <= len(live.credits))
-        and (n_ids + n) * 2 <= len(live.index.headers)
+        and (n_ids + n) * 2 <= len(live.postings.headers)
     )
 
 
@@ -207,7 +207,7 @@ def make_way(live, n_new, n_pinned):
             credit = live.credits[hand]
             if credit == 0:
                 remove_key(live.features, hand)
-                forget(live.index, np.uint64(hand))
+                forget(live.postings, np.uint64(hand))
                 n_evict -= 1
             elif credit < PINNED:
                 live.credits[hand] = credit - 1
