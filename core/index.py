@@ -1,0 +1,309 @@
+"""The live index: feature -> classes, learned by FF with FSU (Madani, Connor and Greiner, JMLR 2009).
+
+The state is a bundle of plain arrays (``core.kernels.postings``), and this class is the way to hold it: it grows the
+arrays, hands them to the kernels and names what comes back. Another kernel may take ``index.arrays`` and
+``index.kernel_params`` and call these itself, after ``has_room`` said yes for the same arguments:
+
+- ``core.kernels.learning.has_room(arrays, ids, class_ids) -> bool``
+- ``core.kernels.learning.learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out) -> bool``
+- ``core.kernels.ranking.rank_classes(arrays, params, ids, values, mask, ids_out, scores_out) -> n``
+
+When ``has_room`` says no: ``index.make_room_for(ids, class_ids)``, and fetch ``index.arrays`` anew, because arrays may
+have moved. Nothing here is safe for two threads at once: scores are accumulated in one shared array.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from core.config import ModelConfig
+from core.errors import Damaged
+from core.kernels import export, learning, postings, ranking
+from core.kernels.postings import IndexArrays, KernelParams
+from core.types import Ranking
+
+EVERYTHING: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
+"""The mask that lets every class be ranked."""
+
+PARTS = {"lengths": np.uint16, "seen": np.uint16, "totals": np.float64, "class_ids": np.uint32, "counts": np.float64}
+"""Names and types of the arrays that an index is written as."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexParams:
+    """What the index is told; the fields are those of ``ModelConfig``, where their ranges are checked."""
+
+    w_min: float
+    d_max: int
+    margin: float
+    leak: bool
+    rating: bool
+    memory: float | None
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> IndexParams:
+        """The part of a model's configuration that the index needs."""
+        return cls(
+            w_min=config.w_min,
+            d_max=config.d_max,
+            margin=config.margin,
+            leak=config.leak,
+            rating=config.rating,
+            memory=config.memory,
+        )
+
+
+class Index:
+    """An index, empty at first.
+
+    Feature and class ids are small whole numbers given by the caller; arrays grow to the highest ones.
+
+    Parameters
+    ----------
+    params : IndexParams
+        May be changed at any time by setting ``index.params``; what it means
+        for a feature's connections takes effect with its next update.
+    """
+
+    def __init__(self, params: IndexParams) -> None:
+        self.params = params
+        self._headers = np.zeros(2, np.uint64)
+        self._arena = np.zeros(64, np.uint64)
+        self._scores = np.zeros(1, np.float64)
+        self._touched = np.zeros(2, np.int32)
+        self._scratch = np.zeros(2, np.uint64)
+        self._counters = np.zeros(postings.N_COUNTERS, np.int64)
+        self._counters[postings.FREE :] = -1
+        self._dirty = np.ones(1, np.uint8)
+        self._hashes = np.zeros(1, np.uint64)
+        self._digested = 0
+        self._bind()
+
+    @property
+    def params(self) -> IndexParams:
+        """What the index was told."""
+        return self._params
+
+    @params.setter
+    def params(self, params: IndexParams) -> None:
+        self._params = params
+        memory = math.inf if params.memory is None else float(params.memory)
+        self.kernel_params = KernelParams(
+            float(params.w_min), np.uint64(params.d_max), float(params.margin), params.leak, params.rating, memory
+        )
+
+    def _bind(self) -> None:
+        """Make ``arrays`` of the present arrays; after any of them has grown."""
+        self._counters[postings.SKEW] = self._arena.ctypes.data % 64 // 8
+        self.arrays = IndexArrays(
+            self._headers,
+            self._arena,
+            self._arena.view(np.uint32),
+            self._scores,
+            self._touched,
+            self._scratch,
+            self._counters,
+            self._dirty,
+        )
+
+    @property
+    def n_features(self) -> int:
+        """1 + the highest feature id that was learned."""
+        return int(self._counters[postings.N_FEATURES])
+
+    @property
+    def n_connections(self) -> int:
+        """Connections of all features together."""
+        return int(self._counters[postings.N_CONNECTIONS])
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory that the index holds, with what is reserved for growth."""
+        return sum(array.nbytes for array in (*self.arrays, self._hashes)) - self.arrays.arena_ids.nbytes
+
+    @property
+    def n_bytes_used(self) -> int:
+        """Bytes of headers and of blocks up to the arena's front: free blocks count, room for growth does not."""
+        return 16 * self.n_features + 8 * int(self._counters[postings.USED])
+
+    def make_room(self, n_features: int, n_classes: int, n_labels: int = 1, n_units: int = 0) -> None:
+        """Grow so that ids below these numbers can be learned; existing ``arrays`` are void afterwards.
+
+        Parameters
+        ----------
+        n_features, n_classes : int
+            1 + the highest id of a feature, of a class.
+        n_labels : int
+            True classes of one instance.
+        n_units : int
+            Room after the arena's front, in units of 8 bytes.
+
+        Notes
+        -----
+        Arrays grow in place (realloc) by at least an eighth, so that learning does not pause for a copy.
+        """
+        grown = [
+            _grow(self._headers, 2 * n_features),
+            _grow(self._scores, n_classes),
+            _grow(self._touched, n_classes + 1),
+            _grow(self._scratch, 2 * n_labels),
+            _grow(self._arena, int(self._counters[postings.USED]) + n_units),
+        ]
+        if any(grown):
+            n_pages = len(self._headers) // 512 + 1
+            _grow(self._dirty, n_pages, fill=1)
+            _grow(self._hashes, n_pages)
+            self._bind()
+
+    def make_room_for(self, ids: npt.NDArray[np.int32], class_ids: npt.NDArray[np.int32]) -> None:
+        """Grow so that ``has_room`` says yes for this instance."""
+        self.make_room(int(ids.max(initial=-1)) + 1, int(class_ids.max(initial=-1)) + 1, len(class_ids))
+        self.make_room(0, 0, 0, int(learning.units_needed(self.arrays, ids, np.uint64(len(class_ids)))))
+
+    def learn(
+        self,
+        ids: npt.NDArray[np.int32],
+        values: npt.NDArray[np.float32],
+        class_ids: npt.NDArray[np.int32],
+        count_seen: bool = True,
+    ) -> tuple[int, bool]:
+        """Learn one instance by FF with FSU (section 4).
+
+        Parameters
+        ----------
+        ids, values : int32, float32, shape (l,)
+            Active features, unique, and their values, > 0.
+        class_ids : int32, shape (m,)
+            True classes, unique, m > 0; new ids may come.
+        count_seen : bool
+            Whether the features count as seen once more: False in all passes but the first.
+
+        Returns
+        -------
+        rank : int
+            Of the best true class before learning, from 1; 0 when none was retrieved.
+        updated : bool
+            Whether connections were updated.
+        """
+        if not learning.has_room(self.arrays, ids, class_ids):
+            self.make_room_for(ids, class_ids)
+        ranks = np.empty(len(class_ids), np.int32)
+        updated = learning.learn_instance(self.arrays, self.kernel_params, ids, values, class_ids, count_seen, ranks)
+        return int(min((rank for rank in ranks.tolist() if rank), default=0)), bool(updated)
+
+    def rank(
+        self,
+        ids: npt.NDArray[np.int32],
+        values: npt.NDArray[np.float32],
+        k: int,
+        mask: npt.NDArray[np.uint8] | None = None,
+    ) -> Ranking:
+        """The k best classes for an instance (section 3.2); fewer when fewer have a score.
+
+        Parameters
+        ----------
+        ids, values : int32, float32, shape (l,)
+            Active features and their values; ids below 0 or not learned are skipped.
+        k : int
+        mask : uint8, shape (n_classes,)
+            1 for a class that may be ranked.
+        """
+        k = min(k, len(self._scores))
+        class_ids, scores = np.empty(k, np.int32), np.empty(k, np.float64)
+        allowed = EVERYTHING if mask is None else mask
+        n = ranking.rank_classes(self.arrays, self.kernel_params, ids, values, allowed, class_ids, scores)
+        return Ranking(class_ids[:n], scores[:n])
+
+    def explain(
+        self, ids: npt.NDArray[np.int32], values: npt.NDArray[np.float32], class_id: int
+    ) -> npt.NDArray[np.float64]:
+        """What each feature adds to the score of a class, shape (l,); 0 without a voting connection."""
+        contributions = np.empty(len(ids), np.float64)
+        ranking.explain_score(self.arrays, self.kernel_params, ids, values, class_id, contributions)
+        return contributions
+
+    def forget_feature(self, feature_id: int) -> None:
+        """Make a feature as if it had never been seen; its block is used again."""
+        if 0 <= feature_id < self.n_features:
+            postings.forget(self.arrays, np.uint64(feature_id))
+
+    def digest_pages(self, limit: int) -> bool:
+        """Digest up to ``limit`` changed pages of 256 features; True when no changed page is left."""
+        done = export.digest_dirty(self.arrays, self._hashes, self._digested, limit)
+        n_pages = -(-self.n_features // 256)
+        self._digested = int(done) if done < n_pages else 0
+        return self._digested == 0 and not self._dirty[:n_pages].any()
+
+    def digest(self) -> bytes:
+        """16 bytes that are equal for equal logical states: totals, times seen and connections of all features."""
+        while not self.digest_pages(2**62):
+            pass
+        n_pages = -(-self.n_features // 256)
+        return hashlib.blake2b(
+            self.n_features.to_bytes(8, "little") + self._hashes[:n_pages].tobytes(), digest_size=16
+        ).digest()
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The logical state as fresh arrays (``PARTS``): three of length n_features, two of length n_connections."""
+        shapes = [self.n_features] * 3 + [self.n_connections] * 2
+        arrays = {name: np.empty(n, dtype) for (name, dtype), n in zip(PARTS.items(), shapes, strict=True)}
+        export.export_features(self.arrays, *arrays.values())
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, params: IndexParams, arrays: dict[str, npt.NDArray[Any]]) -> Index:
+        """The index that ``to_arrays`` wrote.
+
+        Raises
+        ------
+        Damaged
+            Missing arrays, other types, or what no index can look like.
+        """
+        if any(
+            name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1 for name, dtype in PARTS.items()
+        ):
+            raise Damaged(f"an index has the arrays {', '.join(PARTS)}, each of its own type and one dimension")
+        parts = [np.require(arrays[name], requirements=("C", "W")) for name in PARTS]
+        lengths, seen, totals, class_ids, counts = parts
+        n_features, n_connections = len(lengths), len(class_ids)
+        if not len(seen) == len(totals) == n_features or len(counts) != n_connections:
+            raise Damaged("the arrays of the index do not have matching lengths")
+        if int(lengths.sum(dtype=np.int64)) != n_connections or class_ids.max(initial=0) >= 2**31:
+            raise Damaged("the lengths of the index do not add up to its connections, or a class id is too large")
+        index = cls(params)
+        n_classes = int(class_ids.max(initial=0)) + 1
+        index.make_room(n_features, n_classes, 1, int(export.units_to_import(lengths)))
+        if not export.import_features(index.arrays, *parts):
+            raise Damaged("the connections of the index are not in their order, or a number is out of range")
+        index._arena.resize(int(index._counters[postings.USED]) + 64, refcheck=False)
+        index._bind()
+        return index
+
+
+def _grow(array: npt.NDArray[Any], n: int, fill: int = 0) -> bool:
+    """Make an array at least ``n`` long, in place; new elements are ``fill``. Whether it had to grow."""
+    old = len(array)
+    if n <= old:
+        return False
+    array.resize(max(n, old + old // 8 + 64), refcheck=False)
+    if fill:
+        array[old:] = fill
+    return True
+
+
+def warmup() -> None:
+    """Compile every kernel of the index, or load them from numba's cache."""
+    params = IndexParams(w_min=0.01, d_max=25, margin=0.0, leak=True, rating=True, memory=None)
+    index = Index(params)
+    ids, values, one = np.arange(2, dtype=np.int32), np.ones(2, np.float32), np.zeros(1, np.int32)
+    index.learn(ids, values, one)
+    index.rank(ids, values, 1)
+    index.explain(ids, values, 0)
+    index.digest()
+    Index.from_arrays(params, index.to_arrays()).forget_feature(0)
