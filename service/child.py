@@ -203,6 +203,8 @@ class Child:
         if report.ready is not None:
             self.ready = report.ready
             self.was_ready = self.was_ready or report.ready
+        if report.warning is not None:
+            self._say(report.warning)
         if report.error is not None:
             self._error = report.error
         self._changed()

@@ -26,7 +26,7 @@ from core.errors import CannotStart
 from service.connection import LOOK_SECONDS, Connection
 from service.listening import BACKLOG
 from service.report import REFUSED, Report, Reporter
-from service.settings import MIB, Settings
+from service.settings import MIB, Settings, unknown_variables
 
 QUICK_SECONDS = 3.0
 """Loading compiled kernels takes less than this; what takes longer is compiling."""
@@ -137,6 +137,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m service.process", description=__doc__.splitlines()[0])
     parser.add_argument("--fd", type=int, required=True, help="the inherited listening socket")
     parser.add_argument("--status", type=int, help="the inherited pipe to the parent")
+    parser.add_argument("--first", action="store_true", help="tell what all replicas would tell alike")
     options = parser.parse_args()
     if sys.platform != "linux":
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
@@ -146,6 +147,9 @@ def main() -> int:
     try:
         settings = Settings.load()
         warm(reporter)
+        for sentence in unknown_variables(os.environ) if options.first else ():
+            if sentence not in unknown_variables(os.environ, groups=False):  # the parent has told these
+                reporter.say(Report(warning=sentence))
         uvloop.run(serve(settings, listening, reporter))
     except CannotStart as error:
         reporter.say(Report(error=str(error)))

@@ -2,8 +2,11 @@
 
 A value comes from the command line, else from the environment variable ``ABOUND_<NAME>``, else from the file that
 ``ABOUND_<NAME>_FILE`` names (so that a secret need not stand in the environment), else from the default here. An
-empty variable counts as not set. A group of settings (a dataclass that stands beside the code it steers) is reached
-as ``ABOUND_<GROUP>_<NAME>``.
+empty variable counts as not set.
+
+Parameters of one part stand beside its code, in a frozen dataclass; such a **group** is reached as
+``ABOUND_<GROUP>_<NAME>`` and read by ``settings.group(Params)``. The parent process needs none of them and does not
+import them, since most stand beside the learner itself.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ import ipaddress
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import Field, PrivateAttr, SecretStr, ValidationError, field_validator
+from pydantic import Field, PrivateAttr, SecretStr, TypeAdapter, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -28,6 +32,16 @@ PREFIX = "ABOUND_"
 
 READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY")
 """Variables of ours that the service does not read: where the tests' data sets are, the client's URL and key."""
+
+GROUPS = {
+    "limits": "core.limits.Limits",
+    "log": "service.log.LogParams",
+    "snapshots": "service.snapshots.SnapshotParams",
+    "store": "service.store.StoreParams",
+}
+"""Name of each group and the dataclass that it is."""
+
+G = TypeVar("G")
 
 MIB = 2**20
 
@@ -47,12 +61,7 @@ class EnvironmentSource(PydanticBaseSettingsSource):
     """Reads ``ABOUND_*`` and ``ABOUND_*_FILE`` for the fields of :class:`Settings`."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """The value of one field (None: not set), its name, and whether it is a group."""
-        value: Any
-        if is_dataclass(field.annotation):
-            parts = {part.name: _variable(f"{field_name}_{part.name}") for part in fields(field.annotation)}
-            value = {name: found[0] for name, found in parts.items() if found is not None}
-            return value or None, field_name, True
+        """The value of one field (None: not set), its name, and that its value is plain text."""
         found = _variable(field_name)
         return (found[0] if found else None), field_name, False
 
@@ -135,9 +144,22 @@ class Settings(BaseSettings):
             settings = cls(**given)
         except ValidationError as error:
             raise CannotStart("; ".join(_sentences(error, given))) from None
-        for name, _, origin in _leaves(settings):
-            settings._origins[name] = "command line" if name in given else origin
+        for name in cls.model_fields:
+            found = _variable(name)
+            settings._origins[name] = "command line" if name in given else found[1] if found else "default"
         return settings
+
+    def group(self, kind: type[G]) -> G:
+        """The group of settings ``kind``, a dataclass named in ``GROUPS``, from the environment and its defaults.
+
+        CannotStart when a value is out of range; names the variable.
+        """
+        name = next(group for group, path in GROUPS.items() if path == f"{kind.__module__}.{kind.__qualname__}")
+        given = {part: found[0] for part in _parts(kind) if (found := _variable(f"{name}_{part}"))}
+        try:
+            return TypeAdapter(kind).validate_python(given)
+        except ValidationError as error:
+            raise CannotStart("; ".join(_sentences(error, (), f"{name}_"))) from None
 
     def store_url(self) -> str:
         """The URL of the store, password and all; CannotStart when there is none."""
@@ -146,17 +168,24 @@ class Settings(BaseSettings):
         return self.redis_url.get_secret_value()
 
     def environment(self) -> dict[str, str]:
-        """These settings as variables, for a child process. Holds secrets."""
-        return {_variable_name(name): _text(value) for name, value, _ in _leaves(self) if value is not None}
+        """These settings as variables, for a child process, without the groups. Holds secrets."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {_variable_name(name): _text(value) for name, value in values.items() if value is not None}
 
     def describe(self) -> list[Described]:
-        """Every setting with its value and where it comes from; secrets masked."""
+        """Every setting with its value and where it comes from, groups included; secrets masked."""
         described = []
-        for name, value, origin in _leaves(self):
-            field = type(self).model_fields.get(name)
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
             shown = masked(value.get_secret_value()) if isinstance(value, SecretStr) else _text(value)
-            meaning = (field.description if field else None) or ""
-            described.append(Described(name, shown, self._origins.get(name, origin), meaning))
+            described.append(Described(name, shown, self._origins.get(name, "default"), field.description or ""))
+        for group, path in GROUPS.items():
+            kind = _kind(path)
+            values = self.group(kind)
+            for part in _parts(kind):
+                found = _variable(f"{group}_{part}")
+                shown, origin = _text(getattr(values, part)), found[1] if found else "default"
+                described.append(Described(f"{group}_{part}", shown, origin, f"see {path}"))
         return described
 
     def check_exposure(self) -> None:
@@ -188,17 +217,33 @@ def masked(url: str) -> str:
     return re.sub(r"(?<=[?&]password=)[^&#]*", "***", url)
 
 
-def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable that begins with ``ABOUND_`` and means nothing, with the nearest that does."""
-    known = {_variable_name(name): None for name in _leaf_names()}
+def unknown_variables(environment: Mapping[str, str], groups: bool = True) -> list[str]:
+    """A sentence for each variable that begins with ``ABOUND_`` and means nothing, with the nearest that does.
+
+    Without ``groups``, variables that could belong to a group are passed over, and none is imported.
+    """
+    ours = [*READ_ELSEWHERE, *(_variable_name(name) for name in Settings.model_fields)]
+    if groups:
+        ours += [_variable_name(f"{group}_{part}") for group, path in GROUPS.items() for part in _parts(_kind(path))]
     sentences = []
     for variable in sorted(environment):
         plain = variable.removesuffix("_FILE")
-        if not variable.startswith(PREFIX) or plain in known or variable in READ_ELSEWHERE:
+        if not variable.startswith(PREFIX) or plain in ours:
             continue
-        near = difflib.get_close_matches(plain, [*known, *READ_ELSEWHERE], n=1, cutoff=0.0)
-        sentences.append(f"{variable} is not a setting and is ignored; the nearest one is {near[0]}")
+        if groups or not plain.startswith(tuple(_variable_name(f"{group}_") for group in GROUPS)):
+            near = difflib.get_close_matches(plain, ours, n=1, cutoff=0.0)[0]
+            sentences.append(f"{variable} is not a setting and is ignored; the nearest one is {near}")
     return sentences
+
+
+def _kind(path: str) -> type[Any]:
+    module, _, name = path.rpartition(".")
+    kind: type[Any] = getattr(import_module(module), name)
+    return kind
+
+
+def _parts(kind: type[Any]) -> list[str]:
+    return [part.name for part in fields(kind)]
 
 
 def _variable_name(name: str) -> str:
@@ -223,26 +268,6 @@ def _variable(name: str) -> tuple[str, str] | None:
     return text.strip(), f"{variable}_FILE"
 
 
-def _leaf_names() -> Iterator[str]:
-    for name, field in Settings.model_fields.items():
-        if is_dataclass(field.annotation):
-            yield from (f"{name}_{part.name}" for part in fields(field.annotation))
-        else:
-            yield name
-
-
-def _leaves(settings: Settings) -> Iterator[tuple[str, Any, str]]:
-    """(name, value, where the environment has it from) of each setting, groups taken apart."""
-    for name in type(settings).model_fields:
-        value = getattr(settings, name)
-        parts = [(name, value)]
-        if is_dataclass(value):
-            parts = [(f"{name}_{part.name}", getattr(value, part.name)) for part in fields(value)]
-        for leaf, inner in parts:
-            found = _variable(leaf)
-            yield leaf, inner, found[1] if found else "default"
-
-
 def _text(value: object) -> str:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
@@ -251,7 +276,7 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _sentences(error: ValidationError, given: Iterable[str]) -> Iterator[str]:
+def _sentences(error: ValidationError, given: Iterable[str], prefix: str = "") -> Iterator[str]:
     """What is wrong, one sentence a setting, by the name under which it was given; values are left out of it."""
     for problem in error.errors(include_input=False, include_url=False):
         name = "_".join(str(part) for part in problem["loc"])
@@ -261,4 +286,4 @@ def _sentences(error: ValidationError, given: Iterable[str]) -> Iterator[str]:
         elif name in given:
             yield f"--{name.replace('_', '-')}: {message[:1].lower()}{message[1:]}"
         else:
-            yield f"{_variable_name(name)}: {message[:1].lower()}{message[1:]}"
+            yield f"{_variable_name(prefix + name).rstrip('_')}: {message[:1].lower()}{message[1:]}"

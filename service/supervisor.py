@@ -40,6 +40,12 @@ from service.listening import listen, url_of
 from service.runtime import prepare_runtime_dir, runtime_dir
 from service.settings import Settings, unknown_variables
 
+REPLICA = "service.process"
+WORKER = "service.worker"
+
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Where prometheus-client keeps the values of several processes."""
+
 WATCH_SECONDS = 0.1
 """How often the store's process is looked at."""
 
@@ -55,7 +61,7 @@ STEP = 0.1
 def serve(settings: Settings) -> int:
     """Run the service until it is told to stop; returns the exit code: 0 stopped, 1 could not start or go on."""
     teller = Teller(settings.log_format == "json")
-    for sentence in unknown_variables(os.environ):
+    for sentence in unknown_variables(os.environ, groups=False):
         teller.say(sentence, level="warning")
     try:
         settings.check_exposure()
@@ -189,35 +195,35 @@ class Supervisor:
         values = effective.environment()
         ours = {name for variable in values for name in (variable, f"{variable}_FILE")}
         others = {name: value for name, value in os.environ.items() if name not in ours}
-        return others | values | {"PROMETHEUS_MULTIPROC_DIR": str(metrics)}
+        return others | values | {METRICS_VARIABLE: str(metrics)}
 
     def _start_children(self, environment: dict[str, str]) -> None:
         fd = self._listening.fileno()
-
-        def child(name: str, module: str, fds: list[int], essential: bool) -> Child:
-            arguments = [word for inherited in fds for word in ("--fd", str(inherited))]
-            made = Child(
-                name,
-                module,
-                arguments,
-                environment,
-                fds,
-                changed=self._changed.set,
-                say=lambda sentence: self._say(sentence, level="warning"),
-                essential=essential,
-            )
-            made.ended = lambda pid: _forget_metrics(Path(environment["PROMETHEUS_MULTIPROC_DIR"]), pid)
-            return made
-
-        self._replicas = [
-            child(f"replica {i + 1}", "service.process", [fd], True) for i in range(self._settings.processes)
-        ]
-        self._in_background(self._replicas[0].keep())
+        for i in range(self._settings.processes):
+            arguments = ["--fd", str(fd), *(["--first"] if i == 0 else [])]
+            self._replicas.append(self._child(f"replica {i + 1}", REPLICA, arguments, environment, [fd]))
         later = self._replicas[1:]
         if self._settings.worker:
-            self._worker = child("worker", "service.worker", [], False)
+            self._worker = self._child("worker", WORKER, [], environment, [])
             later = [*later, self._worker]
+        self._in_background(self._replicas[0].keep())
         self._starting = self._in_background(self._start_later(later))
+
+    def _child(
+        self, name: str, module: str, arguments: list[str], environment: dict[str, str], fds: list[int]
+    ) -> Child:
+        child = Child(
+            name,
+            module,
+            arguments,
+            environment,
+            fds,
+            changed=self._changed.set,
+            say=lambda sentence: self._say(sentence, level="warning"),
+            essential=module == REPLICA,
+        )
+        child.ended = lambda pid: _forget_metrics(Path(environment[METRICS_VARIABLE]), pid)
+        return child
 
     async def _start_later(self, children: list[Child]) -> None:
         await self._replicas[0].was_warm.wait()

@@ -1,17 +1,19 @@
 """Settings: where values come from, what is refused, what is shown."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from core.errors import CannotStart
+from core.limits import Limits
 from service.settings import Settings, is_loopback, masked, unknown_variables
 
 
 @pytest.fixture(autouse=True)
 def _bare_environment(monkeypatch):
-    import os
-
     for variable in list(os.environ):
         if variable.startswith("ABOUND_"):
             monkeypatch.delenv(variable)
@@ -116,17 +118,45 @@ def test_every_setting_says_what_it_means():
     assert [line.name for line in Settings.load().describe() if not line.meaning] == []
 
 
+def test_a_group_is_read_and_checked_beside_its_code(monkeypatch):
+    settings = Settings.load()
+    assert settings.group(Limits) == Limits()
+    monkeypatch.setenv("ABOUND_LIMITS_MAX_LABELS", "7")
+    assert settings.group(Limits) == Limits(max_labels=7)
+    assert described(settings)["limits_max_labels"][1:3] == ("7", "ABOUND_LIMITS_MAX_LABELS")
+    monkeypatch.setenv("ABOUND_LIMITS_MAX_LABELS", "-7")
+    with pytest.raises(CannotStart, match=r"^ABOUND_LIMITS: max_labels must be from 1"):
+        settings.group(Limits)
+    monkeypatch.setenv("ABOUND_LIMITS_MAX_LABELS", "many")
+    with pytest.raises(CannotStart, match=r"^ABOUND_LIMITS_MAX_LABELS: input should be a valid integer"):
+        settings.group(Limits)
+
+
+def test_the_parent_does_not_import_the_learner():
+    program = """
+import sys, service.supervisor
+service.supervisor.unknown_variables({"ABOUND_LIMITS_X": "1"}, groups=False)
+print([name for name in ("numba", "numpy", "redis", "fastapi") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_unknown_variables_are_told_with_the_nearest_name():
     environment = {
         "ABOUND_PROT": "1",
         "ABOUND_REDIS_URL_FILE": "x",
         "ABOUND_PORT": "1",
         "ABOUND_DATA": "x",
+        "ABOUND_LIMITS_MAX_LABELS": "7",
+        "ABOUND_LIMITS_MAX_LABEL": "7",
         "HOME": "x",
     }
     assert unknown_variables(environment) == [
-        "ABOUND_PROT is not a setting and is ignored; the nearest one is ABOUND_PORT"
+        "ABOUND_LIMITS_MAX_LABEL is not a setting and is ignored; the nearest one is ABOUND_LIMITS_MAX_LABELS",
+        "ABOUND_PROT is not a setting and is ignored; the nearest one is ABOUND_PORT",
     ]
+    assert len(unknown_variables(environment, groups=False)) == 1
 
 
 @pytest.mark.parametrize(
