@@ -17,13 +17,17 @@ The feature and label numbers of the first two become keys and labels as text: f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+import numpy as np
 
-from core.errors import Malformed
+from core.errors import InvalidInstance, Malformed
+from core.limits import Limits
+from core.metrics import Ints, LabelSets
+from core.record import EMPTY_VECTOR, pack_labels
 
 Format = Literal["txt", "svm", "jsonl"]
 
@@ -39,6 +43,8 @@ class Instance:
     text : str or None
     features : bytes or None
         A JSON object, not validated beyond its syntax.
+    source : str
+        The file that it comes from, as messages call it.
     line : int
         Where it stands in its file, from 1; 0 when it comes from elsewhere.
     """
@@ -46,7 +52,13 @@ class Instance:
     labels: tuple[str, ...] = ()
     text: str | None = None
     features: bytes | None = None
+    source: str = ""
     line: int = 0
+
+    @property
+    def place(self) -> str:
+        """Where it comes from, for messages: ``train.jsonl: line 3``."""
+        return f"{self.source}: line {self.line}" if self.source else f"line {self.line}"
 
     def to_json(self, *, labels: bool = True) -> bytes:
         """The instance as one line of JSON, as the service takes it; without its labels for classify."""
@@ -60,7 +72,81 @@ class Instance:
         return msgspec.json.encode(fields)
 
 
-def read_instances(lines: Iterable[bytes], form: Format) -> Iterator[Instance]:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Dataset:
+    """Instances vectorized, with their labels.
+
+    Attributes
+    ----------
+    vectors : list of bytes, n of them
+        See ``core/record.py``.
+    labels : LabelSets
+        Of each instance, as places in ``names``.
+    names : list of str
+        Every label once, in order of first appearance.
+    """
+
+    vectors: list[bytes]
+    labels: LabelSets
+    names: list[str]
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def learnable(self) -> Ints:
+        """Places of the instances that have a label and an active feature, in order."""
+        active = np.fromiter((vector != EMPTY_VECTOR for vector in self.vectors), dtype=np.bool_, count=len(self))
+        return np.flatnonzero(active & (self.labels.sizes > 0))
+
+    @property
+    def label_counts(self) -> Ints:
+        """Instances that carry each label, shape (len(names),)."""
+        return np.bincount(self.labels.ids, minlength=len(self.names))
+
+    def records(self, places: Iterable[int], limits: Limits) -> bytes:
+        """Records of these instances, one after the other; each must have a label."""
+        starts, ids = self.labels
+        parts = []
+        for place in places:
+            labels = [self.names[label] for label in ids[starts[place] : starts[place + 1]].tolist()]
+            parts += [self.vectors[place], pack_labels(labels, limits)]
+        return b"".join(parts)
+
+
+def vectorized(
+    instances: Iterable[Instance], vectorize: Callable[[bytes | None, str | None], bytes], limits: Limits
+) -> Dataset:
+    """Hold a whole stream of instances vectorized.
+
+    Parameters
+    ----------
+    instances : iterable of Instance
+    vectorize : callable
+        ``Vectorizer.vectorize`` of the model that is to learn.
+    limits : Limits
+        Of the labels.
+
+    Raises
+    ------
+    Malformed
+        An instance is not valid; the sentence starts with its place.
+    """
+    vectors: list[bytes] = []
+    label_sets: list[list[int]] = []
+    ids: dict[str, int] = {}
+    for instance in instances:
+        try:
+            vectors.append(vectorize(instance.features, instance.text))
+            if instance.labels:
+                pack_labels(instance.labels, limits)
+        except InvalidInstance as error:
+            raise Malformed(f"{instance.place}: {error.field}: {error}") from error
+        label_sets.append([ids.setdefault(label, len(ids)) for label in instance.labels])
+    return Dataset(vectors=vectors, labels=LabelSets.of(label_sets), names=list(ids))
+
+
+def read_instances(lines: Iterable[bytes], form: Format, source: str = "") -> Iterator[Instance]:
     """The instances of a file, one after the other.
 
     Parameters
@@ -68,22 +154,24 @@ def read_instances(lines: Iterable[bytes], form: Format) -> Iterator[Instance]:
     lines : iterable of bytes
         All lines of the file, with or without their line ends.
     form : ``txt`` | ``svm`` | ``jsonl``
+    source : str
+        What messages call the file.
 
     Raises
     ------
     Malformed
-        A line is not of the format; the sentence starts with ``line <number>``.
+        A line is not of the format; the sentence starts with ``<source>: line <number>``.
     """
     numbered = enumerate(lines, start=1)
     if form == "txt":
-        yield from _read_txt(numbered)
+        yield from _read_txt(numbered, source)
         return
     parse = _parse_json if form == "jsonl" else _parse_svm
     for number, line in numbered:
         try:
-            instance = parse(line, number)
+            instance = parse(line, number, source)
         except Malformed as error:
-            raise Malformed(f"line {number}: {error}") from error
+            raise _at(source, number, error) from error
         if instance is not None:
             yield instance
 
@@ -97,7 +185,7 @@ class _JsonInstance(msgspec.Struct):
 _decode_json = msgspec.json.Decoder(_JsonInstance).decode
 
 
-def _parse_json(line: bytes, number: int) -> Instance | None:
+def _parse_json(line: bytes, number: int, source: str) -> Instance | None:
     if not line.strip():
         return None
     try:
@@ -108,40 +196,46 @@ def _parse_json(line: bytes, number: int) -> Instance | None:
     features = None if bytes(fields.features) == b"null" else bytes(fields.features)
     if fields.text is None and features is None:
         raise Malformed("an instance needs text or features")
-    return Instance(labels=tuple(map(str, fields.labels)), text=fields.text, features=features, line=number)
+    return Instance(
+        labels=tuple(map(str, fields.labels)), text=fields.text, features=features, source=source, line=number
+    )
 
 
-def _parse_svm(line: bytes, number: int) -> Instance | None:
+def _parse_svm(line: bytes, number: int, source: str) -> Instance | None:
     line = line.partition(b"#")[0].rstrip()
     if not line.strip():
         return None
     labels, pairs = _cut_labels(line)
     named = tuple(_label_text(label) for label in labels)
     pairs = [pair for pair in pairs if not pair.startswith(b"qid:")]
-    return Instance(labels=named, features=_pairs_to_json(pairs, None), line=number)
+    return Instance(labels=named, features=_pairs_to_json(pairs, None), source=source, line=number)
 
 
-def _read_txt(numbered: Iterator[tuple[int, bytes]]) -> Iterator[Instance]:
+def _read_txt(numbered: Iterator[tuple[int, bytes]], source: str) -> Iterator[Instance]:
     number, header = next(numbered, (1, b""))
     sizes = header.split()
     if len(sizes) != 3 or not all(size.isdigit() for size in sizes):
-        raise Malformed("line 1: the header must be three whole numbers, of instances, features and labels")
+        raise _at(source, 1, "the header must be three whole numbers, of instances, features and labels")
     n_instances, n_features, n_labels = map(int, sizes)
     read = 0
     for number, line in numbered:
         if read == n_instances:
             if line.strip():
-                raise Malformed(f"line {number}: the header promises {n_instances} instances, there are more")
+                raise _at(source, number, f"the header promises {n_instances} instances, there are more")
             continue
         read += 1
         try:
             labels, pairs = _cut_labels(line)
             named = tuple(str(_id(label, n_labels, "label")) for label in labels)
-            yield Instance(labels=named, features=_pairs_to_json(pairs, n_features), line=number)
+            yield Instance(labels=named, features=_pairs_to_json(pairs, n_features), source=source, line=number)
         except Malformed as error:
-            raise Malformed(f"line {number}: {error}") from error
+            raise _at(source, number, error) from error
     if read < n_instances:
-        raise Malformed(f"line {number}: the file ends after {read} of the {n_instances} instances of its header")
+        raise _at(source, number, f"the file ends after {read} of the {n_instances} instances of its header")
+
+
+def _at(source: str, number: int, detail: object) -> Malformed:
+    return Malformed(f"{source}: line {number}: {detail}" if source else f"line {number}: {detail}")
 
 
 def _cut_labels(line: bytes) -> tuple[list[bytes], list[bytes]]:

@@ -10,7 +10,7 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, get_args
@@ -27,6 +27,9 @@ MAX_LINE_BYTES = 16 * 2**20
 """Longer lines are refused: they are no instance that the service would take."""
 
 STANDARD_INPUT = "-"
+
+LINES_A_REPORT = 256
+"""After so many lines each the progress is told."""
 
 
 class _Readable(Protocol):
@@ -56,8 +59,14 @@ def format_of(name: str) -> tuple[Format, str]:
     )
 
 
-def read_file(name: str) -> Iterator[Instance]:
+def read_file(name: str, progress: Callable[[int], None] | None = None) -> Iterator[Instance]:
     """The instances of a file, one at a time.
+
+    Parameters
+    ----------
+    name : str
+    progress : callable or None
+        Told now and then how many bytes of the file, as it lies on the disk, have been read; see :func:`size_of`.
 
     Raises
     ------
@@ -65,16 +74,20 @@ def read_file(name: str) -> Iterator[Instance]:
         The file cannot be opened or read, is damaged, or a line is not of its format; names the file and the line.
     """
     form, compression = format_of(name)
-    shown = "standard input" if name == STANDARD_INPUT else name
+    shown = shown_name(name)
     try:
-        with _opened(name, compression) as stream:
-            yield from read_instances(_lines(stream), form)
-    except Malformed as error:
-        raise Malformed(f"{shown}: {error}") from error
+        with _opened(name, compression) as (stream, position):
+            tell = None if progress is None else lambda: progress(position())
+            yield from read_instances(_lines(stream, tell, shown), form, shown)
     except OSError as error:  # gzip.BadGzipFile is one
         raise Malformed(f"{shown}: {error.strerror or error}") from error
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
         raise Malformed(f"{shown}: the compressed data are damaged or cut off: {error}") from error
+
+
+def shown_name(name: str) -> str:
+    """How messages call a file."""
+    return "standard input" if name == STANDARD_INPUT else name
 
 
 def size_of(name: str) -> int | None:
@@ -84,19 +97,20 @@ def size_of(name: str) -> int | None:
 
 
 @contextmanager
-def _opened(name: str, compression: str) -> Iterator[_Readable]:
+def _opened(name: str, compression: str) -> Iterator[tuple[_Readable, Callable[[], int]]]:
+    """The plain bytes of a file, and a function that tells how far it is read."""
     if name == STANDARD_INPUT:
-        yield sys.stdin.buffer
+        yield sys.stdin.buffer, int
         return
     with Path(name).open("rb") as raw:
         if compression == "gz":
             with gzip.open(raw, "rb") as plain:
-                yield plain
+                yield plain, raw.tell
         elif compression == "zst":
             with io.BufferedReader(_Zstandard(raw), 2**16) as plain:
-                yield plain
+                yield plain, raw.tell
         else:
-            yield raw
+            yield raw, raw.tell
 
 
 class _Zstandard(io.RawIOBase):
@@ -139,10 +153,12 @@ class _Zstandard(io.RawIOBase):
         return b"".join(parts)
 
 
-def _lines(stream: _Readable) -> Iterator[bytes]:
+def _lines(stream: _Readable, tell: Callable[[], None] | None, shown: str) -> Iterator[bytes]:
     number = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
         if len(line) > MAX_LINE_BYTES:
-            raise Malformed(f"line {number}: longer than {MAX_LINE_BYTES} bytes")
+            raise Malformed(f"{shown}: line {number}: longer than {MAX_LINE_BYTES} bytes")
+        if tell is not None and number % LINES_A_REPORT == 0:
+            tell()
         yield line

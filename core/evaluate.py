@@ -1,0 +1,156 @@
+"""Fitting the live index on a data set, ranking another one, and measuring: the same code path as the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.applying import Unit
+from core.config import ModelConfig
+from core.dataset import Dataset
+from core.kernels.keys import find_vector
+from core.limits import Limits
+from core.live import LiveModel
+from core.metrics import Ints, LabelSets, Propensity, Rankings, evaluate
+from core.record import unpack_vector
+from core.types import Ranking
+
+LIMITS = Limits(max_features=2**20, max_key_bytes=2**15, max_labels=2**20, max_label_bytes=2**15, max_text_bytes=2**26)
+"""For data sets, which may hold larger instances than a service would take."""
+
+CHUNK = 1000
+"""Instances between two reports of progress."""
+
+Progress = Callable[[int], None]
+"""Told how many instances were done since the last time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Ranked:
+    """The rankings of a data set, and what they cost.
+
+    Attributes
+    ----------
+    rankings : list of Ranking, one an instance
+        Every class that has a score, in class ids of the model.
+    work_per_feature : float
+        Connections that voted per active feature, of all instances together.
+    """
+
+    rankings: list[Ranking]
+    work_per_feature: float
+
+
+def fit(
+    train: Dataset,
+    config: ModelConfig,
+    secret: tuple[int, int],
+    *,
+    passes: int = 1,
+    rng: np.random.Generator | None = None,
+    progress: Progress = lambda n: None,
+) -> LiveModel:
+    """Learn a data set by FF with FSU (Madani, Connor and Greiner, JMLR 2009, section 4).
+
+    Instances without labels or without active features are passed over.
+
+    Parameters
+    ----------
+    train : Dataset
+    config : ModelConfig
+        The one that the data set was vectorized with.
+    secret : (int, int)
+        Of the key tables; does not change the outcome.
+    passes : int
+        How often the data are gone through. Features count as seen in the first pass only.
+    rng : Generator or None
+        Draws a new order for each pass; None keeps the order of the data.
+    progress : callable
+    """
+    live = LiveModel(config, secret)
+    class_ids: list[int] = []
+    for number in range(passes):
+        places = train.learnable if rng is None else rng.permutation(train.learnable)
+        for chunk in (places[at : at + CHUNK] for at in range(0, len(places), CHUNK)):
+            if number == 0:
+                _learn_first(live, train, chunk)
+            else:
+                _learn_again(live, train, chunk, class_ids)
+            progress(len(chunk))
+        class_ids = [live.labels.find(name.encode()) for name in train.names]
+    return live
+
+
+def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None) -> Ranked:
+    """Rank all classes for each instance of a data set."""
+    lengths = np.minimum(live.index.to_arrays()["lengths"], live.config.d_max).astype(np.int64)
+    depth = max(len(live.labels), 1)
+    rankings = []
+    active = votes = 0
+    for count, vector in enumerate(test.vectors, start=1):
+        ids = _feature_ids(live, vector)
+        rankings.append(live.index.rank(ids, unpack_vector(vector)[1], depth))
+        active += len(ids)
+        votes += int(lengths[ids[(ids >= 0) & (ids < len(lengths))]].sum())
+        if count % CHUNK == 0:
+            progress(CHUNK)
+    return Ranked(rankings=rankings, work_per_feature=votes / active if active else 0.0)
+
+
+def measure(
+    live: LiveModel, train: Dataset, test: Dataset, ranked: Ranked, propensity: Propensity
+) -> dict[str, float | None]:
+    """All measures of the rankings; see ``core/metrics.py``.
+
+    A label that the model does not know gets an id behind all classes, so it is never ranked and never found.
+    """
+    ids = _label_ids(live, [*train.names, *test.names])
+    counts = np.zeros(max(ids.values(), default=-1) + 1, dtype=np.int64)
+    counts[[ids[name] for name in train.names]] = train.label_counts
+    true = np.array([ids[name] for name in test.names], dtype=np.int64)
+    truth = LabelSets(test.labels.starts, true[test.labels.ids])
+    starts = np.cumsum([0, *(len(ranking.class_ids) for ranking in ranked.rankings)])
+    flat = [np.concatenate([ranking[part] for ranking in ranked.rankings] or [np.zeros(0)]) for part in (0, 1)]
+    rankings = Rankings.of(starts, flat[0].astype(np.int64), flat[1])
+    return evaluate(rankings, truth, propensity.weights(counts, len(train)))
+
+
+def _learn_first(live: LiveModel, train: Dataset, places: Ints) -> None:
+    n = len(places)
+    applying = live.begin(train.records(places.tolist(), LIMITS), n, [Unit(n=n)])
+    while not applying.done:
+        applying.step(n)
+
+
+def _learn_again(live: LiveModel, train: Dataset, places: Ints, class_ids: list[int]) -> None:
+    starts, labels = train.labels
+    for place in places.tolist():
+        vector = train.vectors[place]
+        true = [class_ids[label] for label in labels[starts[place] : starts[place + 1]].tolist()]
+        ids, values = _feature_ids(live, vector), unpack_vector(vector)[1]
+        known = ids >= 0  # all, unless max_features made the model forget some
+        live.index.learn(ids[known], values[known], np.array(true, dtype=np.int32), count_seen=False)
+
+
+def _feature_ids(live: LiveModel, vector: bytes) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    ids = np.empty(int.from_bytes(vector[:4], "little"), dtype=np.int32)
+    find_vector(live.features.arrays, vector, ids)
+    return ids
+
+
+def _label_ids(live: LiveModel, names: list[str]) -> dict[str, int]:
+    ids: dict[str, int] = {}
+    unknown = _from(live.labels.n_ids)
+    for name in names:
+        if name not in ids:
+            found = live.labels.find(name.encode())
+            ids[name] = found if found >= 0 else next(unknown)
+    return ids
+
+
+def _from(first: int) -> Iterator[int]:
+    while True:
+        yield first
+        first += 1

@@ -1,0 +1,78 @@
+"""``abound evaluate``: fit on one file, evaluate on another, in this process."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from core.config import ModelConfig
+from core.dataset import Instance, vectorized
+from core.evaluate import LIMITS, Progress, fit, measure, rank
+from core.metrics import Propensity
+from core.vectorize import Vectorizer
+
+
+def evaluate(
+    train_instances: Iterable[Instance],
+    test_instances: Iterable[Instance],
+    config: ModelConfig,
+    *,
+    passes: int = 1,
+    shuffle: int | None = None,
+    propensity: Propensity | None = None,
+    progress: Progress = lambda n: None,
+) -> dict[str, Any]:
+    """Fit the live index on some instances and evaluate it on others.
+
+    Parameters
+    ----------
+    train_instances, test_instances : iterables of Instance
+    config : ModelConfig
+    passes : int
+    shuffle : int or None
+        Seed of the order in which the training instances are learned, another one each pass; None: as they come.
+    propensity : Propensity or None
+        None: its defaults.
+    progress : callable
+        Told how many instances were learned or ranked since the last time.
+
+    Returns
+    -------
+    dict
+        ``metrics`` (HR is None where MRR is 0), ``connections``, ``work_per_feature`` (connections that voted per
+        active feature while classifying), ``bytes`` (memory of the model), ``seconds`` (``fit`` and ``rank``, without
+        reading and vectorizing, which are ``vectorize``), ``instances`` (all that the files hold), ``learned``
+        (training instances that have labels and active features), ``features``, ``classes``.
+
+    Raises
+    ------
+    Malformed
+        An instance is not valid.
+    """
+    clock = time.perf_counter
+    started = clock()
+    vectorizer = Vectorizer(config, LIMITS)
+    train = vectorized(train_instances, vectorizer.vectorize, LIMITS)
+    test = vectorized(test_instances, vectorizer.vectorize, LIMITS)
+    read = clock()
+    secret = (secrets.randbits(64), secrets.randbits(64))
+    rng = None if shuffle is None else np.random.default_rng(shuffle)
+    live = fit(train, config, secret, passes=passes, rng=rng, progress=progress)
+    fitted = clock()
+    ranked = rank(live, test, progress=progress)
+    done = clock()
+    return {
+        "metrics": measure(live, train, test, ranked, propensity or Propensity()),
+        "connections": live.index.n_connections,
+        "work_per_feature": ranked.work_per_feature,
+        "bytes": sum(live.sizes()["memory"].values()),
+        "seconds": {"vectorize": read - started, "fit": fitted - read, "rank": done - fitted},
+        "instances": {"train": len(train), "test": len(test)},
+        "learned": len(train.learnable),
+        "features": len(live.features),
+        "classes": len(live.labels),
+    }
