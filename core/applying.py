@@ -75,6 +75,11 @@ class Applying:
         """Whether every record is applied or passed over."""
         return self._run == len(self._runs)
 
+    @property
+    def n_done(self) -> int:
+        """Records applied or passed over so far."""
+        return self._record
+
     def step(self, limit: int) -> None:
         """Apply up to ``limit`` records, fewer when they are large. Never refuses."""
         while limit > 0 and not self.done:
