@@ -91,8 +91,8 @@ def read_number(source, at):
 
     Parameters
     ----------
-    source : uint8 array
-        Its last byte is no digit, point, sign or ``e``: reading stops there at the latest.
+    source : pointer to uint8
+        The last byte is no digit, point, sign or ``e``: reading stops there at the latest.
     at : int
 
     Returns

@@ -24,7 +24,7 @@ from numba import njit
 
 from core.kernels.hashing import mix, mix_bytes, mix_end, siphash13
 from core.kernels.machine import prefetch
-from core.kernels.memory import copy_bytes, load_u16, load_u32, same_bytes
+from core.kernels.memory import copy_bytes, load_u16, load_u32, pointer, same_bytes
 
 N_IDS, N_LIVE, FREE, USED, GARBAGE, SECRET_0, SECRET_1 = range(7)
 """Places in ``state``: ids ever given, ids with a key, first free id + 1, arena bytes in use, of these without an
@@ -50,45 +50,92 @@ class KeyArrays(NamedTuple):
     dirty: np.ndarray
 
 
+class _Table(NamedTuple):
+    """The same as pointers, which cost nothing to pass on, and the last slot."""
+
+    slots: np.ndarray
+    spans: np.ndarray
+    arena: np.ndarray
+    state: np.ndarray
+    dirty: np.ndarray
+    last: int
+
+
+@njit(cache=True, nogil=True)
+def _opened(arrays):
+    return _Table(
+        pointer(arrays.slots),
+        pointer(arrays.spans),
+        pointer(arrays.arena),
+        pointer(arrays.state),
+        pointer(arrays.dirty),
+        arrays.slots.size - 1,
+    )
+
+
 @njit(cache=True, nogil=True, inline="always")
-def _home(half, n_slots):
-    return np.int64((half * np.uint64(n_slots)) >> _HALF)
+def _home(half, last):
+    """The slot where the search for a half hash begins: its top bits, as many as number the slots."""
+    return np.int64((half * np.uint64(last + 1)) >> _HALF)
 
 
 @njit(cache=True, nogil=True)
-def _half_hash(arrays, buffer, at, length):
-    k0, k1 = np.uint64(arrays.state[SECRET_0]), np.uint64(arrays.state[SECRET_1])
-    return siphash13(k0, k1, buffer, at, length) >> _HALF
+def _half_hash(table, data, at, length):
+    k0, k1 = np.uint64(table.state[SECRET_0]), np.uint64(table.state[SECRET_1])
+    return siphash13(k0, k1, data, at, length) >> _HALF
 
 
 @njit(cache=True, nogil=True)
-def _is_key(arrays, key_id, buffer, at, length):
-    span = arrays.spans[key_id]
+def _is_key(table, key_id, data, at, length):
+    span = table.spans[key_id]
     if np.int64(span & _LENGTH) != length:
         return False
-    return same_bytes(arrays.arena, np.int64(span >> _START), buffer, at, length)
+    return same_bytes(table.arena, np.int64(span >> _START), data, at, length)
 
 
 @njit(cache=True, nogil=True)
-def _probe(arrays, half, buffer, at, length):
+def _probe(table, half, data, at, length):
     """The id of a key, or -1, and the slot where the search ended."""
-    last = arrays.slots.size - 1
-    position = _home(half, arrays.slots.size)
+    position = _home(half, table.last)
     while True:
-        slot = arrays.slots[position]
+        slot = table.slots[position]
         if slot == 0:
             return np.int64(-1), position
         if slot >> _HALF == half:
             key_id = np.int64(slot & _LOW) - 1
-            if _is_key(arrays, key_id, buffer, at, length):
+            if _is_key(table, key_id, data, at, length):
                 return key_id, position
-        position = (position + 1) & last
+        position = (position + 1) & table.last
+
+
+@njit(cache=True, nogil=True)
+def _add(table, data, at, length):
+    half = _half_hash(table, data, at, length)
+    key_id, position = _probe(table, half, data, at, length)
+    if key_id >= 0:
+        return key_id
+    state = table.state
+    if state[FREE] > 0:
+        key_id = state[FREE] - 1
+        state[FREE] = np.int64(table.spans[key_id] >> _START)
+    else:
+        key_id = state[N_IDS]
+        state[N_IDS] += 1
+    start = state[USED]
+    copy_bytes(data, at, table.arena, start, length)
+    table.spans[key_id] = (np.uint64(start) << _START) | np.uint64(length)
+    table.slots[position] = (half << _HALF) | np.uint64(key_id + 1)
+    table.dirty[key_id >> PAGE_BITS] = 1
+    state[USED] = start + length
+    state[N_LIVE] += 1
+    return key_id
 
 
 @njit(cache=True, nogil=True)
 def find_key(arrays, buffer, at, length):
-    """The id of the key ``buffer[at : at + length]``, -1 when it has none."""
-    return _probe(arrays, _half_hash(arrays, buffer, at, length), buffer, at, length)[0]
+    """The id of the key ``buffer[at : at + length]`` (uint8), -1 when it has none."""
+    table, data = _opened(arrays), pointer(buffer)
+    return _probe(table, _half_hash(table, data, at, length), data, at, length)[0]
 
 
 @njit(cache=True, nogil=True)
@@ -119,50 +166,31 @@ def add_key(arrays, buffer, at, length):
     id : int
         The id freed last is given first, then the next one that was never given.
     """
-    half = _half_hash(arrays, buffer, at, length)
-    key_id, position = _probe(arrays, half, buffer, at, length)
-    if key_id >= 0:
-        return key_id
-    state = arrays.state
-    if state[FREE] > 0:
-        key_id = state[FREE] - 1
-        state[FREE] = np.int64(arrays.spans[key_id] >> _START)
-    else:
-        key_id = state[N_IDS]
-        state[N_IDS] += 1
-    start = state[USED]
-    copy_bytes(buffer, at, arrays.arena, start, length)
-    arrays.spans[key_id] = (np.uint64(start) << _START) | np.uint64(length)
-    arrays.slots[position] = (half << _HALF) | np.uint64(key_id + 1)
-    arrays.dirty[key_id >> PAGE_BITS] = 1
-    state[USED] = start + length
-    state[N_LIVE] += 1
-    return key_id
+    return _add(_opened(arrays), pointer(buffer), at, length)
 
 
 @njit(cache=True, nogil=True)
 def remove_key(arrays, key_id):
     """Take the key off an id that has one; the id is the next to be given. Changes the arrays in place."""
-    span = arrays.spans[key_id]
+    table = _opened(arrays)
+    span, slots, last = table.spans[key_id], table.slots, table.last
     start, length = np.int64(span >> _START), np.int64(span & _LENGTH)
-    slots, last = arrays.slots, arrays.slots.size - 1
-    hole = _probe(arrays, _half_hash(arrays, arrays.arena, start, length), arrays.arena, start, length)[1]
+    hole = _probe(table, _half_hash(table, table.arena, start, length), table.arena, start, length)[1]
     position = hole
     while True:
         position = (position + 1) & last
         slot = slots[position]
         if slot == 0:
             break
-        home = _home(slot >> _HALF, slots.size)
-        if (position - home) & last >= (position - hole) & last:
+        if (position - _home(slot >> _HALF, last)) & last >= (position - hole) & last:
             slots[hole] = slot
             hole = position
     slots[hole] = 0
-    arrays.spans[key_id] = np.uint64(arrays.state[FREE]) << _START
-    arrays.dirty[key_id >> PAGE_BITS] = 1
-    arrays.state[FREE] = key_id + 1
-    arrays.state[GARBAGE] += length
-    arrays.state[N_LIVE] -= 1
+    table.spans[key_id] = np.uint64(table.state[FREE]) << _START
+    table.dirty[key_id >> PAGE_BITS] = 1
+    table.state[FREE] = key_id + 1
+    table.state[GARBAGE] += length
+    table.state[N_LIVE] -= 1
 
 
 @njit(cache=True, nogil=True)
@@ -171,7 +199,7 @@ def rehash(slots, larger):
     last = larger.size - 1
     for slot in slots:
         if slot != 0:
-            position = _home(slot >> _HALF, larger.size)
+            position = _home(slot >> _HALF, last)
             while larger[position] != 0:
                 position = (position + 1) & last
             larger[position] = slot
@@ -194,44 +222,42 @@ def compact(arrays, arena):
 
 
 @njit(cache=True, nogil=True)
-def _candidates(arrays, ids, first, end):
+def _candidates(table, ids, first, end):
     """Replace half hashes in ``ids[first:end]`` by the first id with that half, or -1; fetch the spans."""
-    slots, last = arrays.slots, arrays.slots.size - 1
     for i in range(first, end):
         half = np.uint64(np.uint32(ids[i]))
-        position = _home(half, slots.size)
-        while True:
-            slot = slots[position]
-            if slot == 0:
-                ids[i] = -1
-                break
-            if slot >> _HALF == half:
-                key_id = np.int64(slot & _LOW) - 1
-                ids[i] = key_id
-                prefetch(arrays.spans, key_id)
-                break
-            position = (position + 1) & last
+        position = _home(half, table.last)
+        slot = table.slots[position]
+        while slot != 0 and slot >> _HALF != half:
+            position = (position + 1) & table.last
+            slot = table.slots[position]
+        key_id = np.int64(slot & _LOW) - 1
+        ids[i] = key_id
+        prefetch(table.spans, max(key_id, 0))
 
 
 @njit(cache=True, nogil=True)
-def _find_block(arrays, buffer, lengths_at, key_at, ids, first, end):
-    """Ids of the keys ``first`` to ``end`` of a vector, -1 for unknown ones; each pass fetches what the next reads."""
+def _find_block(table, data, lengths_at, key_at, ids, first, end):
+    """Ids of the keys ``first`` to ``end`` of a vector, -1 for unknown ones; each pass fetches what the next reads.
+
+    ``key_at`` is where the first of them lies; returns where the last one ends.
+    """
     at = key_at
     for i in range(first, end):
-        length = np.int64(load_u16(buffer, lengths_at + 2 * i))
-        half = _half_hash(arrays, buffer, at, length)
-        prefetch(arrays.slots, _home(half, arrays.slots.size))
+        length = np.int64(load_u16(data, lengths_at + 2 * i))
+        half = _half_hash(table, data, at, length)
+        prefetch(table.slots, _home(half, table.last))
         ids[i] = np.int32(np.uint32(half))
         at += length
-    _candidates(arrays, ids, first, end)
+    _candidates(table, ids, first, end)
     for i in range(first, end):
         if ids[i] >= 0:
-            prefetch(arrays.arena, np.int64(arrays.spans[ids[i]] >> _START))
+            prefetch(table.arena, np.int64(table.spans[ids[i]] >> _START))
     at = key_at
     for i in range(first, end):
-        length = np.int64(load_u16(buffer, lengths_at + 2 * i))
-        if ids[i] >= 0 and not _is_key(arrays, ids[i], buffer, at, length):
-            ids[i] = find_key(arrays, buffer, at, length)
+        length = np.int64(load_u16(data, lengths_at + 2 * i))
+        if ids[i] >= 0 and not _is_key(table, ids[i], data, at, length):
+            ids[i] = _probe(table, _half_hash(table, data, at, length), data, at, length)[0]
         at += length
     return at
 
@@ -253,10 +279,11 @@ def find_vector(arrays, vector, ids):
     n : int
         Features of the vector.
     """
-    n = np.int64(load_u32(vector, 0))
+    table, data, out = _opened(arrays), pointer(vector), pointer(ids)
+    n = np.int64(load_u32(data, 0))
     at = 4 + 6 * n
     for first in range(0, n, BLOCK):
-        at = _find_block(arrays, vector, 4 + 4 * n, at, ids, first, min(n, first + BLOCK))
+        at = _find_block(table, data, 4 + 4 * n, at, out, first, min(n, first + BLOCK))
     return n
 
 
@@ -267,17 +294,18 @@ def intern_vector(arrays, buffer, start, ids):
     Like ``find_vector``, but unknown keys get ids; the caller has made room for all keys of the vector. A key that is
     there twice gets one id.
     """
-    n = np.int64(load_u32(buffer, start))
+    table, data, out = _opened(arrays), pointer(buffer), pointer(ids)
+    n = np.int64(load_u32(data, start))
     lengths_at = start + 4 + 4 * n
     at = lengths_at + 2 * n
     for first in range(0, n, BLOCK):
         end = min(n, first + BLOCK)
         key_at = at
-        at = _find_block(arrays, buffer, lengths_at, at, ids, first, end)
+        at = _find_block(table, data, lengths_at, at, out, first, end)
         for i in range(first, end):
-            length = np.int64(load_u16(buffer, lengths_at + 2 * i))
-            if ids[i] < 0:
-                ids[i] = add_key(arrays, buffer, key_at, length)
+            length = np.int64(load_u16(data, lengths_at + 2 * i))
+            if out[i] < 0:
+                out[i] = _add(table, data, key_at, length)
             key_at += length
     return n
 

@@ -13,7 +13,7 @@ def prefetch(typingctx, array, index):
 
     Parameters
     ----------
-    array : 1-d contiguous array
+    array : 1-d contiguous array, or pointer
     index : unsigned integer
         Not checked; a prefetch of an address outside of the array has no effect.
     """
@@ -21,17 +21,18 @@ def prefetch(typingctx, array, index):
 
     def generate(context, builder, signature, arguments):
         array_type, index_type = signature.args
-        view = context.make_array(array_type)(context, builder, arguments[0])
+        is_pointer = isinstance(array_type, types.CPointer)
+        data = arguments[0] if is_pointer else context.make_array(array_type)(context, builder, arguments[0]).data
         at = context.cast(builder, arguments[1], index_type, types.uintp)
-        pointer = builder.bitcast(builder.gep(view.data, [at]), cgutils.voidptr_t)
+        pointer = builder.bitcast(builder.gep(data, [at]), cgutils.voidptr_t)
         i32 = ir.IntType(32)
         function = cgutils.get_or_insert_function(
             builder.module,
             ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32]),
             "llvm.prefetch.p0",
         )
-        read, keep, data = i32(0), i32(3), i32(1)
-        builder.call(function, [pointer, read, keep, data])
+        read, keep, cached = i32(0), i32(3), i32(1)
+        builder.call(function, [pointer, read, keep, cached])
         return context.get_dummy_value()
 
     return signature, generate

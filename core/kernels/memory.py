@@ -1,4 +1,4 @@
-"""Unaligned loads and stores in byte arrays, and the high half of a product: what numba has no name for.
+"""Pointers, unaligned loads and stores, and the high half of a product: what numba has no name for.
 
 All numbers are little-endian, as in a record. None of these checks bounds: the caller does.
 """
@@ -17,16 +17,34 @@ if sys.byteorder != "little":
     raise ImportError("records are read in place, which needs a little-endian machine")
 
 
-def _address(context, builder, array_type, array, at):
-    """Pointer to byte ``at`` of a contiguous byte array (no wrap-around of negative indices)."""
-    data = context.make_array(array_type)(context, builder, array).data
+def _address(context, builder, kind, buffer, at):
+    """Pointer to element ``at`` of a contiguous array or behind a pointer (no wrap-around of negative indices)."""
+    data = buffer if isinstance(kind, types.CPointer) else context.make_array(kind)(context, builder, buffer).data
     return builder.gep(data, [at])
 
 
-def _is_bytes(array, at) -> bool:
-    if not isinstance(array, Buffer) or not isinstance(at, types.Integer):
-        return False
-    return bool(array.dtype == types.uint8 and array.ndim == 1 and array.layout == "C")
+def _is_flat(kind) -> bool:
+    return isinstance(kind, types.CPointer) or (isinstance(kind, Buffer) and kind.ndim == 1 and kind.layout == "C")
+
+
+def _is_bytes(kind, at) -> bool:
+    return _is_flat(kind) and kind.dtype == types.uint8 and isinstance(at, types.Integer)
+
+
+@intrinsic
+def pointer(typing_context, array):
+    """``pointer(array)``: where the elements of a contiguous array lie, to be indexed like it.
+
+    It holds no reference, so passing it on costs nothing; whoever called the kernel keeps the array alive. There is no
+    size, no check, and a negative index means what is before the array.
+    """
+    if not _is_flat(array):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        return _address(context, builder, array, arguments[0], ir.Constant(ir.IntType(64), 0))
+
+    return types.CPointer(array.dtype)(array), generate
 
 
 def _loader(name, result, llvm_type):
@@ -44,7 +62,7 @@ def _loader(name, result, llvm_type):
         return result(array, at), generate
 
     load.__name__ = load.__qualname__ = name
-    load.__doc__ = f"``{name}(buffer, at)``: the {result} that starts at byte ``at`` of a uint8 array."
+    load.__doc__ = f"``{name}(buffer, at)``: the {result} that starts at byte ``at`` of a uint8 array or pointer."
     return intrinsic(load)
 
 
@@ -63,7 +81,7 @@ def _storer(name, kind, llvm_type):
         return types.void(array, at, kind), generate
 
     store.__name__ = store.__qualname__ = name
-    store.__doc__ = f"``{name}(buffer, at, value)``: write a {kind} from byte ``at`` of a uint8 array on."
+    store.__doc__ = f"``{name}(buffer, at, value)``: write a {kind} from byte ``at`` of a uint8 array or pointer on."
     return intrinsic(store)
 
 

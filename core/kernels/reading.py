@@ -23,6 +23,7 @@ from core.kernels.memory import (
     load_part,
     load_u32,
     load_u64,
+    pointer,
     same_bytes,
     store_f32,
     store_u16,
@@ -50,17 +51,19 @@ _INDEX = np.uint64(2**20 - 1)
 
 
 class Draft(NamedTuple):
-    """Where an instance is gathered.
+    """Where an instance is gathered, as pointers.
 
     Attributes
     ----------
-    rules : int64 array, shape (7,)
-    values : float64 array, shape (max_features,)
-    spans : uint64 array, shape (max_features,)
+    rules : int64, 7 of them
+    values : float64, max_features
+    spans : uint64, max_features
         Start in ``memory`` << 16 | length, a key.
-    table : uint64 array, a power of two, at least twice max_features
+    table : uint64, a power of two, at least twice max_features
         Generation << 40 | hash << 20 | place of the key; entries of other generations count as empty.
-    memory : uint8 array
+    memory : uint8
+    room : int
+        Bytes of ``memory``.
     """
 
     rules: np.ndarray
@@ -68,12 +71,20 @@ class Draft(NamedTuple):
     spans: np.ndarray
     table: np.ndarray
     memory: np.ndarray
+    room: int
+
+
+class Source(NamedTuple):
+    """JSON bytes: a pointer and how many there are."""
+
+    data: np.ndarray
+    size: int
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _after_space(source, at):
-    """The first byte from ``at`` on that is no white space; the last byte of ``source`` is none."""
-    while source[at] == 32 or 9 <= source[at] <= 10 or source[at] == 13:
+def _after_space(data, at):
+    """The first byte from ``at`` on that is no white space; the last byte of the source is none."""
+    while data[at] == 32 or 9 <= data[at] <= 10 or data[at] == 13:
         at += 1
     return at
 
@@ -85,16 +96,16 @@ def _copy_string(source, at, memory, to, most):
     Returns where its closing quote is; -1 when there is a backslash or control character, no end, or more than
     ``most`` bytes. Writes up to 8 bytes more than the string has.
     """
-    size, i = len(source), np.int64(0)
+    data, size, i = source.data, source.size, np.int64(0)
     while i <= most:
         left = size - at - i
-        word = load_u64(source, at + i) if left >= 8 else load_part(source, at + i, left)
+        word = load_u64(data, at + i) if left >= 8 else load_part(data, at + i, left)
         quote, slash = word ^ _QUOTES, word ^ _BACKSLASHES
         ends = (((quote - _ONES) & ~quote) | ((slash - _ONES) & ~slash) | ((word - _SPACES) & ~word)) & _HIGHS
         store_u64(memory, to + i, word)
         if ends != 0:
             i += np.int64(trailing_zeros(ends) >> np.uint64(3))
-            return at + i if i <= most and at + i < size and source[at + i] == 34 else np.int64(-1)
+            return at + i if i <= most and at + i < size and data[at + i] == 34 else np.int64(-1)
         i += 8
     return np.int64(-1)
 
@@ -157,29 +168,30 @@ def _add_string(draft, source, at, to, length):
 @njit(cache=True, nogil=True)
 def _add_list(draft, source, at, to, name_at, length):
     """A list of strings, ``at`` behind its bracket; as ``_add_string``, and NO_ROOM is possible too."""
-    at = _after_space(source, at)
-    if source[at] == 93:
+    data = source.data
+    at = _after_space(data, at)
+    if data[at] == 93:
         return at + 1, to
-    while source[at] == 34:
-        if draft.memory.size - to < 2 * draft.rules[MAX_KEY_BYTES] + 32:
+    while data[at] == 34:
+        if draft.room - to < 2 * draft.rules[MAX_KEY_BYTES] + 32:
             return at, np.int64(NO_ROOM)
-        copy_bytes(source, name_at, draft.memory, to, length)
+        copy_bytes(source.data, name_at, draft.memory, to, length)
         at, to = _add_string(draft, source, at + 1, to, length)
         if to < 0:
             return at, to
-        at = _after_space(source, at)
-        if source[at] == 93:
+        at = _after_space(data, at)
+        if data[at] == 93:
             return at + 1, to
-        if source[at] != 44:
+        if data[at] != 44:
             break
-        at = _after_space(source, at + 1)
+        at = _after_space(data, at + 1)
     return at, np.int64(UNUSUAL)
 
 
 @njit(cache=True, nogil=True)
 def _add_number(draft, source, at, to, length):
     """A number at ``at`` as the value of the key at ``to``; as ``_add_string``."""
-    value, end = read_number(source, at)
+    value, end = read_number(source.data, at)
     if end < 0:
         return end, np.int64(UNUSUAL)
     if value < 0 and draft.rules[SPLIT]:
@@ -194,26 +206,26 @@ def _add_number(draft, source, at, to, length):
 @njit(cache=True, nogil=True)
 def _add_pair(draft, source, at, to):
     """A name and its value, ``at`` behind the name's opening quote; as ``_add_list``."""
-    name_at = at
+    data, name_at = source.data, at
     end = _copy_string(source, at, draft.memory, to, draft.rules[MAX_KEY_BYTES])
     length = end - at
     if length <= 0:
         return at, np.int64(UNUSUAL)
-    at = _after_space(source, end + 1)
-    if source[at] != 58:
+    at = _after_space(data, end + 1)
+    if data[at] != 58:
         return at, np.int64(UNUSUAL)
-    at = _after_space(source, at + 1)
-    first = source[at]
+    at = _after_space(data, at + 1)
+    first = data[at]
     if first == 34:
         return _add_string(draft, source, at + 1, to, length)
     if first == 91:
         return _add_list(draft, source, at + 1, to, name_at, length)
     if first == 116 or first == 102:
-        if at + 5 > len(source):
+        if at + 5 > source.size:
             return at, np.int64(UNUSUAL)
-        if load_u32(source, at) == _TRUE:
+        if load_u32(data, at) == _TRUE:
             return at + 4, _add(draft, to, length, 1.0)
-        if load_u32(source, at) == _FALS and source[at + 4] == 101:
+        if load_u32(data, at) == _FALS and data[at + 4] == 101:
             return at + 5, to
         return at, np.int64(UNUSUAL)
     return _add_number(draft, source, at, to, length)
@@ -263,7 +275,8 @@ def _finish(draft, start, end):
     n = draft.rules[N_KEYS]
     values, memory = draft.values, draft.memory
     if draft.rules[BOOLEAN]:
-        values[:n] = 1.0
+        for i in range(n):
+            values[i] = 1.0
     else:
         normalise(values, n)
     least = 1.0
@@ -282,27 +295,26 @@ def _finish(draft, start, end):
 
 
 @njit(cache=True, nogil=True)
-def _begin(draft, size):
+def _begin(rules, table, size):
     """Forget the instance before: a new generation of the table, as much of it as ``size`` bytes of JSON need."""
-    rules = draft.rules
     rules[GENERATION] += 1
     if rules[GENERATION] == _GENERATIONS:
-        draft.table[:] = 0
+        table[:] = 0
         rules[GENERATION] = 1
     n = np.int64(64)
-    while n < size // 2 and n < draft.table.size:
+    while n < size // 2 and n < table.size:
         n *= 2
     rules[MASK] = n - 1
     rules[N_KEYS] = 0
 
 
 @njit(cache=True, nogil=True)
-def read_features(source, rules, values, spans, table, memory):
+def read_features(features, rules, values, spans, table, memory):
     """The vector of a features object, in ``memory``.
 
     Parameters
     ----------
-    source : uint8 array
+    features : uint8 array
         UTF-8; anything else than a JSON object is found out.
     rules, values, spans, table, memory
         The parts of a ``Draft``, changed in place. ``memory`` has room for ``6 * max_features + 4`` bytes and more.
@@ -313,26 +325,27 @@ def read_features(source, rules, values, spans, table, memory):
         UNUSUAL, NO_ROOM, or ``n << 32 | size``: the vector of n features is the ``size`` bytes of ``memory`` that start
         ``6 * n + 4`` bytes before byte ``6 * max_features + 4``.
     """
-    draft = Draft(rules, values, spans, table, memory)
-    size = len(source)
-    if size < 2 or source[0] != 123 or source[size - 1] != 125:
+    size, data = len(features), pointer(features)
+    if size < 2 or data[0] != 123 or data[size - 1] != 125:
         return np.int64(UNUSUAL)
-    _begin(draft, size)
+    _begin(rules, table, size)
+    draft = Draft(pointer(rules), pointer(values), pointer(spans), pointer(table), pointer(memory), memory.size)
+    source = Source(data, size)
     start = 6 * rules[MAX_FEATURES] + 4
     to = start
-    at = _after_space(source, 1)
+    at = _after_space(data, 1)
     if at == size - 1:
         return _finish(draft, start, to)
-    while source[at] == 34:
-        if memory.size - to < 2 * rules[MAX_KEY_BYTES] + 32:
+    while data[at] == 34:
+        if draft.room - to < 2 * rules[MAX_KEY_BYTES] + 32:
             return np.int64(NO_ROOM)
         at, to = _add_pair(draft, source, at + 1, to)
         if to < 0:
             return to
-        at = _after_space(source, at)
+        at = _after_space(data, at)
         if at == size - 1:
             return _finish(draft, start, to)
-        if source[at] != 44:
+        if data[at] != 44:
             break
-        at = _after_space(source, at + 1)
+        at = _after_space(data, at + 1)
     return np.int64(UNUSUAL)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from core.kernels.memory import load_f32, load_u16, load_u32, load_u64
+from core.kernels.memory import load_f32, load_u16, load_u32, load_u64, pointer
 
 GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING = range(8)
 """What ``check`` finds."""
@@ -32,25 +32,47 @@ class RecordShape(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _part_end(buffer, lengths_at, n):
-    """Where the strings of a part end, -1 past the buffer: ``n`` u16 lengths, then the bytes."""
+def _part_end(data, size, lengths_at, n):
+    """Where the strings of a part end, -1 past ``size``: ``n`` u16 lengths, then the bytes."""
     at = lengths_at + 2 * n
-    if at > len(buffer):
+    if at > size:
         return np.int64(-1)
     for i in range(n):
-        at += np.int64(load_u16(buffer, lengths_at + 2 * i))
-    return at if at <= len(buffer) else np.int64(-1)
+        at += np.int64(load_u16(data, lengths_at + 2 * i))
+    return at if at <= size else np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def _vector_end(data, size, start):
+    if start < 0 or start > size - 4:
+        return np.int64(-1)
+    n = np.int64(load_u32(data, start))
+    end = _part_end(data, size, start + 4 + 4 * n, n)
+    padded = (end - start + 3) // 4 * 4 + start
+    return padded if end >= 0 and padded <= size else np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def _shape(data, size, start):
+    nothing = RecordShape(-1, 0, 0, 0, 0, 0, 0, 0)
+    second = _vector_end(data, size, start)
+    if second < 0 or second > size - 4:
+        return nothing
+    n = np.int64(load_u32(data, start))
+    lengths_at = start + 4 + 4 * n
+    n_labels = np.int64(load_u32(data, second))
+    end = _part_end(data, size, second + 4, n_labels)
+    padded = (end - second + 3) // 4 * 4 + second
+    if end < 0 or padded > size:
+        return nothing
+    labels_at = second + 4 + 2 * n_labels
+    return RecordShape(n, start + 4, lengths_at, lengths_at + 2 * n, n_labels, second + 4, labels_at, padded)
 
 
 @njit(cache=True, nogil=True)
 def vector_end(buffer, start):
     """Where the vector that starts at byte ``start`` ends, its padding included; -1 when it overruns the buffer."""
-    if start < 0 or start > len(buffer) - 4:
-        return np.int64(-1)
-    n = np.int64(load_u32(buffer, start))
-    end = _part_end(buffer, start + 4 + 4 * n, n)
-    padded = (end - start + 3) // 4 * 4 + start
-    return padded if end >= 0 and padded <= len(buffer) else np.int64(-1)
+    return _vector_end(pointer(buffer), len(buffer), start)
 
 
 @njit(cache=True, nogil=True)
@@ -59,25 +81,13 @@ def record_shape(buffer, start):
 
     Reads no byte outside of the buffer, whatever is in it; keys and values are not looked at.
     """
-    nothing = RecordShape(-1, 0, 0, 0, 0, 0, 0, 0)
-    second = vector_end(buffer, start)
-    if second < 0 or second > len(buffer) - 4:
-        return nothing
-    n = np.int64(load_u32(buffer, start))
-    lengths_at = start + 4 + 4 * n
-    n_labels = np.int64(load_u32(buffer, second))
-    end = _part_end(buffer, second + 4, n_labels)
-    padded = (end - second + 3) // 4 * 4 + second
-    if end < 0 or padded > len(buffer):
-        return nothing
-    labels_at = second + 4 + 2 * n_labels
-    return RecordShape(n, start + 4, lengths_at, lengths_at + 2 * n, n_labels, second + 4, labels_at, padded)
+    return _shape(pointer(buffer), len(buffer), start)
 
 
 @njit(cache=True, nogil=True)
-def _sequence_length(buffer, at, end):
+def _sequence_length(data, at, end):
     """Bytes of the UTF-8 sequence at ``at``, 0 when it is not one: overlong, a surrogate, too high, or cut off."""
-    first = buffer[at]
+    first = data[at]
     if first < 0x80:
         return 1
     if first < 0xC2 or first > 0xF4:
@@ -94,23 +104,23 @@ def _sequence_length(buffer, at, end):
         low = 0x90
     elif first == 0xF4:
         high = 0x8F
-    if buffer[at + 1] < low or buffer[at + 1] > high:
+    if data[at + 1] < low or data[at + 1] > high:
         return 0
     for i in range(2, length):
-        if buffer[at + i] & 0xC0 != 0x80:
+        if data[at + i] & 0xC0 != 0x80:
             return 0
     return length
 
 
 @njit(cache=True, nogil=True)
-def is_utf8(buffer, at, length):
-    """Whether ``length`` bytes from ``at`` on are UTF-8 (no surrogates); they must lie inside the buffer."""
+def is_utf8(data, at, length):
+    """Whether ``length`` bytes from ``at`` on are UTF-8 (no surrogates); they must lie inside the data."""
     end = at + length
     while at < end:
-        if at + 8 <= end and load_u64(buffer, at) & _NOT_ASCII == 0:
+        if at + 8 <= end and load_u64(data, at) & _NOT_ASCII == 0:
             at += 8
             continue
-        step = _sequence_length(buffer, at, end)
+        step = _sequence_length(data, at, end)
         if step == 0:
             return False
         at += step
@@ -118,18 +128,18 @@ def is_utf8(buffer, at, length):
 
 
 @njit(cache=True, nogil=True)
-def _check_strings(buffer, lengths_at, n, strings_at):
+def _check_strings(data, lengths_at, n, strings_at):
     """Check the strings of a part and the padding after them: no empty one, each UTF-8, zeros behind."""
     at = strings_at
     for i in range(n):
-        length = np.int64(load_u16(buffer, lengths_at + 2 * i))
+        length = np.int64(load_u16(data, lengths_at + 2 * i))
         if length == 0:
             return EMPTY_KEY
-        if not is_utf8(buffer, at, length):
+        if not is_utf8(data, at, length):
             return BAD_UTF8
         at += length
     while (at - lengths_at) % 4 != 0:
-        if buffer[at] != 0:
+        if data[at] != 0:
             return BAD_PADDING
         at += 1
     return GOOD
@@ -154,23 +164,23 @@ def check(buffer, n_records, ends):
     n_good : int
         Records before the wrong one.
     """
+    data, size, at = pointer(buffer), len(buffer), np.int64(0)
     ends[0] = 0
-    at = np.int64(0)
     for i in range(n_records):
-        shape = record_shape(buffer, at)
+        shape = _shape(data, size, at)
         if shape.n_features < 0:
             return OVERRUN, i
         for j in range(shape.n_features):
-            value = load_f32(buffer, shape.values_at + 4 * j)
+            value = load_f32(data, shape.values_at + 4 * j)
             if not 0 < value < np.inf:
                 return BAD_VALUE, i
         if shape.n_labels == 0:
             return NO_LABEL, i
-        problem = _check_strings(buffer, shape.lengths_at, shape.n_features, shape.keys_at)
+        problem = _check_strings(data, shape.lengths_at, shape.n_features, shape.keys_at)
         if problem == GOOD:
-            problem = _check_strings(buffer, shape.label_lengths_at, shape.n_labels, shape.labels_at)
+            problem = _check_strings(data, shape.label_lengths_at, shape.n_labels, shape.labels_at)
         if problem != GOOD:
             return problem, i
         at = shape.end
         ends[i + 1] = at
-    return (GOOD if at == len(buffer) else TRAILING), n_records
+    return (GOOD if at == size else TRAILING), n_records
