@@ -1,0 +1,117 @@
+"""The catalog: which models there are, as a stream of their comings and goings.
+
+A model's **incarnation** is the id of the entry that created it. It is part of all keys of the model, so a name
+that is used again shares nothing with the one before. All keys of an incarnation carry one hash tag and lie
+together on a cluster; nothing spans two models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from core.config import ModelConfig
+from core.errors import Damaged, InvalidInstance
+from core.types import START, Offset
+from service.events import APPLY_VERSION, CatalogEntry, Created, Deleted, checksum_of, decode_catalog_entry, encode
+from service.log import Element, xadd
+
+CATALOG_KEY = b"abound:catalog"
+DEFAULT_MODEL = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKeys:
+    """The names of everything that the store holds of one incarnation of a model."""
+
+    name: str
+    incarnation: str
+
+    def of(self, part: str) -> bytes:
+        """The key of a part: ``log``, ``snapshots``, ``replicas``, ..."""
+        return f"abound:{{{self.name}:{self.incarnation}}}:{part}".encode()
+
+    @property
+    def log(self) -> bytes:
+        """The stream of its entries."""
+        return self.of("log")
+
+    @property
+    def pattern(self) -> bytes:
+        """What matches all its keys, for SCAN."""
+        name = "".join(f"\\{sign}" if sign in "*?[]\\^-" else sign for sign in self.name)
+        return f"abound:{{{name}:{self.incarnation}}}:*".encode()
+
+
+class Living(NamedTuple):
+    """A model that there is.
+
+    Attributes
+    ----------
+    keys : ModelKeys
+    config : ModelConfig
+        As it was created; later changes stand in its own log.
+    """
+
+    keys: ModelKeys
+    config: ModelConfig
+
+
+@dataclass
+class Catalog:
+    """The models that there are, as far as the catalog stream has been applied.
+
+    Attributes
+    ----------
+    offset : Offset
+        Of the entry applied last.
+    checksum : bytes
+        Of that entry.
+    """
+
+    offset: Offset = START
+    checksum: bytes = b""
+    _living: dict[str, Living] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Living]:
+        return iter(list(self._living.values()))
+
+    def __len__(self) -> int:
+        return len(self._living)
+
+    def get(self, name: str) -> Living | None:
+        """The model of this name, or None."""
+        return self._living.get(name)
+
+    def apply(self, element: Element) -> None:
+        """Take the next entry of the catalog stream.
+
+        Raises
+        ------
+        Damaged, UnknownApplyVersion
+            It cannot be read; the catalog stays as it was.
+        """
+        entry_id, fields = element
+        event = decode_catalog_entry(fields).event
+        if isinstance(event, Created):
+            if event.name not in self._living:
+                keys = ModelKeys(event.name, entry_id.decode())
+                self._living[event.name] = Living(keys, _config(event))
+        else:
+            living = self._living.get(event.name)
+            if living is not None and living.keys.incarnation == event.incarnation:
+                del self._living[event.name]
+        self.offset, self.checksum = Offset.of_entry(entry_id), checksum_of(fields)
+
+
+def catalog_command(event: Created | Deleted) -> bytes:
+    """The packed command that appends an event to the catalog."""
+    return xadd(CATALOG_KEY, *encode(CatalogEntry(APPLY_VERSION, event)))
+
+
+def _config(event: Created) -> ModelConfig:
+    try:
+        return ModelConfig.from_dict(event.config)
+    except InvalidInstance as error:
+        raise Damaged(f"the configuration of the model {event.name} cannot be read: {error}") from None

@@ -1,0 +1,180 @@
+"""What stands in the log: entries, their events, and the bytes they travel as.
+
+    Entry{version, origin, sequence, event}      one element of a model's stream: one append group
+        Learn(records, n, units)                 instances with their labels, of one or more requests
+        Configure(changes)                       fields of the configuration that change here
+        Mark(token)                              a place at which every replica publishes its digest
+    CatalogEntry{version, event}                 one element of the catalog stream
+        Created(name, config)  Deleted(name, incarnation)
+
+A stream element has two fields: ``e``, the msgpack payload, and ``c``, its CRC-32 in hex. Reading checks all of it,
+since what is in the log will be applied: checksum, version, types, counts and the shape of every record. An entry
+that fails is :class:`Damaged`; one that a newer release wrote is :class:`UnknownApplyVersion`. No such entry is
+ever skipped.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from core.applying import Unit
+from core.errors import Damaged, UnknownApplyVersion
+from core.record import check_records
+
+APPLY_VERSION = 1
+"""The meaning of the log that this release applies. Any change of what an event does to a model raises it."""
+
+
+class Learn(msgspec.Struct, array_like=True, tag="learn", frozen=True, gc=False):
+    """Instances with their labels.
+
+    Attributes
+    ----------
+    records : bytes
+        ``n`` records (vector + labels part), one after the other.
+    n : int
+    units : list of Unit
+        The requests, in the order of their records; their ``n`` sum to ``n``.
+    """
+
+    records: bytes
+    n: int
+    units: list[Unit]
+
+
+class Configure(msgspec.Struct, array_like=True, tag="configure", frozen=True):
+    """Fields of the model's configuration with the values that they have from here on."""
+
+    changes: dict[str, Any]
+
+
+class Mark(msgspec.Struct, array_like=True, tag="mark", frozen=True):
+    """Changes nothing; every replica publishes its digest at this offset under ``token``."""
+
+    token: str
+
+
+class Created(msgspec.Struct, array_like=True, tag="created", frozen=True):
+    """A model comes to be, with the whole of its configuration. Nothing happens when the name is in use."""
+
+    name: str
+    config: dict[str, Any]
+
+
+class Deleted(msgspec.Struct, array_like=True, tag="deleted", frozen=True):
+    """The model of this name and incarnation is no more. Nothing happens when it already is not."""
+
+    name: str
+    incarnation: str
+
+
+Event = Learn | Configure | Mark
+
+
+class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One element of a model's stream.
+
+    Attributes
+    ----------
+    version : int
+        Apply version.
+    origin : bytes
+        Of the process that appended it, so that it knows its own entries again.
+    sequence : int
+        Counts the entries of that process.
+    event : Learn | Configure | Mark
+    """
+
+    version: int
+    origin: bytes
+    sequence: int
+    event: Event
+
+
+class CatalogEntry(msgspec.Struct, array_like=True, frozen=True):
+    """One element of the catalog stream."""
+
+    version: int
+    event: Created | Deleted
+
+
+_T = TypeVar("_T", Entry, CatalogEntry)
+
+_encoder = msgspec.msgpack.Encoder()
+_entry_decoder = msgspec.msgpack.Decoder(Entry)
+_catalog_decoder = msgspec.msgpack.Decoder(CatalogEntry)
+
+
+def encode(entry: Entry | CatalogEntry) -> tuple[bytes, bytes]:
+    """The payload and its checksum, the values of the fields ``e`` and ``c``."""
+    payload = _encoder.encode(entry)
+    return payload, b"%08x" % zlib.crc32(payload)
+
+
+def checksum_of(fields: Sequence[bytes]) -> bytes:
+    """The checksum that a stream element carries (field ``c``), as it stands there; Damaged when it has none."""
+    if len(fields) == 4 and fields[0] == b"e" and fields[2] == b"c":
+        return fields[3]
+    raise Damaged("it does not have the two fields of an entry")
+
+
+def decode_entry(fields: Sequence[bytes]) -> Entry:
+    """An element of a model's stream, given as a flat list of field names and values.
+
+    Raises
+    ------
+    Damaged
+        A field is missing, the checksum or a type is wrong, or the records are not of their form and number.
+    UnknownApplyVersion
+        A newer release wrote it.
+    """
+    entry = _decode(fields, _entry_decoder)
+    event = entry.event
+    if type(event) is Learn:
+        n = 0
+        for unit in event.units:
+            if unit.n < 1:
+                raise Damaged("a request without instances")
+            n += unit.n
+        if n != event.n or n < 1:
+            raise Damaged("its requests do not have as many instances as it says")
+        check_records(event.records, n)
+    return entry
+
+
+def decode_catalog_entry(fields: Sequence[bytes]) -> CatalogEntry:
+    """An element of the catalog stream; raises what ``decode_entry`` raises."""
+    return _decode(fields, _catalog_decoder)
+
+
+def _decode(fields: Sequence[bytes], decoder: msgspec.msgpack.Decoder[_T]) -> _T:
+    checksum = checksum_of(fields)
+    payload = fields[1]
+    if b"%08x" % zlib.crc32(payload) != checksum:
+        raise Damaged("its checksum is wrong")
+    try:
+        entry = decoder.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        _refuse_other_version(payload)
+        raise Damaged(f"it cannot be read: {error}") from None
+    if entry.version != APPLY_VERSION:
+        raise UnknownApplyVersion(_newer(entry.version))
+    return entry
+
+
+def _refuse_other_version(payload: bytes) -> None:
+    """UnknownApplyVersion when a payload that this release cannot read says that it is of another version."""
+    try:
+        plain = msgspec.msgpack.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return
+    if isinstance(plain, list) and plain and isinstance(plain[0], int) and plain[0] != APPLY_VERSION:
+        raise UnknownApplyVersion(_newer(plain[0]))
+
+
+def _newer(version: int) -> str:
+    return f"it is of apply version {version} and this release applies {APPLY_VERSION}: run the release that wrote it"

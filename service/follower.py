@@ -1,0 +1,276 @@
+"""The follower: reads the catalog and the logs of all models, and applies them, from the first start to the last stop.
+
+    **load**     newest good snapshot, then replay to the log's end
+    **follow**   one XREAD BLOCK over the catalog and all logs, for ever
+    **return**   after every lost connection: is the entry applied last still there, with the same checksum? If not,
+                 the store has lost a tail or is another store: the state is dropped and loaded anew
+
+A replica that has gone on from a tail which the store lost would differ from all others for ever; that is why step
+*return* comes before anything new is applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import hiredis
+import structlog
+
+from core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion
+from core.limits import Limits
+from service import log as stream
+from service.catalog import CATALOG_KEY, Catalog, Living
+from service.events import Mark
+from service.line import FIRST_PAUSE, LONGEST_PAUSE
+from service.link import Link, LinkLost
+from service.log import Element, LogParams
+from service.model_replica import Applied, ModelReplica
+from service.snapshots import restore_newest
+from service.store import Store
+
+log = structlog.get_logger(__name__)
+
+BLOCK_SECONDS = 1.0
+READ_COUNT = 32
+REPLAY_SLICE = 1024
+
+Progress = Callable[[str, float], None]
+
+
+class Watcher(Protocol):
+    """Whom the follower tells what happens. A replica is one; so is whatever only looks on."""
+
+    def came(self, model: ModelReplica) -> None:
+        """A model is followed from here on."""
+
+    def gone(self, model: ModelReplica) -> None:
+        """A model is no more."""
+
+    def sighted(self, model: ModelReplica, applied: Applied) -> None:
+        """An entry was applied."""
+
+    async def marked(self, model: ModelReplica, token: str) -> None:
+        """A mark was applied; the next entry waits until this returns."""
+
+
+class Follower:
+    """Keeps models at the end of their logs.
+
+    Attributes
+    ----------
+    catalog : Catalog
+    models : dict of ModelReplica by name
+    trouble : str or None
+        Why nothing is followed any more.
+    cut_off : str or None
+        Why the store cannot be read at the moment.
+    """
+
+    def __init__(self, store: Store, params: LogParams, limits: Limits, watcher: Watcher) -> None:
+        self.catalog = Catalog()
+        self.models: dict[str, ModelReplica] = {}
+        self.trouble: str | None = None
+        self.cut_off: str | None = None
+        self._store = store
+        self._params = params
+        self._limits = limits
+        self._watcher = watcher
+        self._by_key: dict[bytes, ModelReplica] = {}
+        self._since_pause = 0
+
+    async def load(self, progress: Progress) -> None:
+        """Bring all models there are to the ends of their logs.
+
+        Raises
+        ------
+        StoreUnavailable
+            The store went away meanwhile; call again.
+        CannotStart
+            The catalog or a model's beginning is lost or damaged.
+        """
+        link = await self._store.open_link("load")
+        try:
+            await self._read_catalog(link)
+            for model in list(self.models.values()):
+                if not model.ready and model.trouble is None:
+                    await self._load_model(link, model, progress)
+        finally:
+            link.close()
+        if self.trouble is not None:
+            raise CannotStart(self.trouble)
+
+    async def follow(self) -> None:
+        """Apply whatever comes, for ever. Ends only when it is cancelled, or with ``trouble``."""
+        pause = FIRST_PAUSE
+        while self.trouble is None:
+            link = None
+            try:
+                link = await self._store.open_link("follow")
+                await self._return(link)
+                if self.cut_off is not None:
+                    log.info("following the log again")
+                self.cut_off = None
+                pause = FIRST_PAUSE
+                while self.trouble is None:
+                    await self._read_once(link)
+            except (StoreUnavailable, LinkLost, hiredis.ReplyError) as error:
+                if self.cut_off is None:
+                    log.warning("cut off from the log", reason=str(error))
+                self.cut_off = str(error)
+            finally:
+                if link is not None:
+                    link.close()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    # load
+
+    async def _read_catalog(self, link: Link) -> None:
+        """Take the whole catalog anew; models that it does not have any more go."""
+        self.catalog = Catalog()
+        seconds = self._store.params.reply_seconds
+        async for elements in stream.read(
+            link, CATALOG_KEY, self.catalog.offset, read_bytes=self._params.read_bytes, seconds=seconds
+        ):
+            for element in elements:
+                if not self._apply_catalog(element):
+                    return
+        self._sync()
+
+    async def _load_model(self, link: Link, model: ModelReplica, progress: Progress) -> None:
+        """Newest good snapshot and replay."""
+        name = model.name
+        try:
+            progress(f"loading snapshot of {name}", 0.0)
+            manifest = await restore_newest(
+                self._store, model, lambda done: progress(f"loading snapshot of {name}", done)
+            )
+        except Damaged as error:
+            raise CannotStart(str(error)) from error
+        n_entries = (await stream.tail(self._store, model.keys.log)).n_entries
+        begin = model.position.n_entries
+        model.slice_events = REPLAY_SLICE
+        try:
+            progress(f"replaying {name}", 0.0)
+            async for elements in stream.read(
+                link,
+                model.keys.log,
+                model.offset,
+                read_bytes=self._params.read_bytes,
+                seconds=self._store.params.reply_seconds,
+            ):
+                for element in elements:
+                    await self._apply(model, element)
+                    if model.trouble is not None:
+                        return
+                done = (model.position.n_entries - begin) / max(1, n_entries - begin)
+                progress(f"replaying {name}", min(1.0, done))
+        finally:
+            model.slice_events = self._params.slice_events
+        model.ready = True
+        log.info(
+            "loaded a model",
+            model=name,
+            snapshot=manifest.id if manifest else None,
+            offset=str(model.offset),
+            replayed=model.position.n_entries - begin,
+        )
+
+    # return
+
+    async def _return(self, link: Link) -> None:
+        """Check that all logs go on from where we are; load anew what does not."""
+        if not await stream.holds(self._store, CATALOG_KEY, self.catalog.offset, self.catalog.checksum):
+            log.error("the catalog does not go on from where it was; reading it anew", offset=str(self.catalog.offset))
+            await self._read_catalog(link)
+        for model in list(self.models.values()):
+            if model.trouble is not None:
+                continue
+            position = model.position
+            if model.ready and await stream.holds(self._store, model.keys.log, position.offset, position.checksum):
+                continue
+            if model.ready:
+                log.error(
+                    "the log does not go on from the entry applied last; dropping the state and loading anew",
+                    model=model.name,
+                    offset=str(model.offset),
+                )
+                model.ready = False
+            try:
+                await self._load_model(link, model, _no_progress)
+            except CannotStart as error:
+                model.trouble = str(error)
+                log.error("a model cannot be loaded", model=model.name, reason=model.trouble)
+
+    # follow
+
+    async def _read_once(self, link: Link) -> None:
+        """Wait for entries of any stream, at most BLOCK_SECONDS, and apply them."""
+        followed = [model for model in self.models.values() if model.trouble is None]
+        seconds = BLOCK_SECONDS + self._store.params.reply_seconds
+        words: list[str | bytes | int] = ["XREAD", "COUNT", READ_COUNT, "BLOCK", int(BLOCK_SECONDS * 1000), "STREAMS"]
+        words.append(CATALOG_KEY)
+        words += [model.keys.log for model in followed]
+        words.append(self.catalog.offset.entry)
+        words += [model.offset.entry for model in followed]
+        for key, elements in await link.call(*words, seconds=seconds) or ():
+            for entry_id, fields in elements:
+                if key == CATALOG_KEY:
+                    self._apply_catalog((entry_id, fields))
+                    for created in self._sync():
+                        created.ready = True  # its log began just now
+                    continue
+                model = self._by_key.get(key)
+                if model is None or model.trouble is not None:
+                    break
+                await self._apply(model, (entry_id, fields))
+
+    async def _apply(self, model: ModelReplica, element: Element) -> None:
+        """Apply one entry; every so many events, let other work of the process have its turn."""
+        try:
+            applied = await model.apply(element)
+        except (Damaged, UnknownApplyVersion) as error:
+            log.error("a model has stopped", model=model.name, reason=str(error))
+            return
+        self._watcher.sighted(model, applied)
+        event = applied.entry.event
+        if type(event) is Mark:
+            await self._watcher.marked(model, event.token)
+        self._since_pause += applied.offset.position + 1
+        if self._since_pause >= model.slice_events:
+            self._since_pause = 0
+            await asyncio.sleep(0)
+
+    def _apply_catalog(self, element: Element) -> bool:
+        """Take the next entry of the catalog; False when it cannot be taken, and ``trouble`` says why."""
+        try:
+            self.catalog.apply(element)
+        except (Damaged, UnknownApplyVersion) as error:
+            self.trouble = f"entry {element[0].decode()} of the catalog cannot be applied: {error}"
+            log.error("the catalog has stopped", reason=self.trouble)
+            return False
+        return True
+
+    def _sync(self) -> list[ModelReplica]:
+        """Let go of models that the catalog does not have any more; take up those that it has new, and return them."""
+        for model in list(self.models.values()):
+            living = self.catalog.get(model.name)
+            if living is None or living.keys != model.keys:
+                model.ready = False
+                model.trouble = f"the model {model.name} was deleted"
+                del self.models[model.name], self._by_key[model.keys.log]
+                self._watcher.gone(model)
+        new = [living for living in self.catalog if living.keys.name not in self.models]
+        return [self._take_up(living) for living in new]
+
+    def _take_up(self, living: Living) -> ModelReplica:
+        model = ModelReplica(living.keys, living.config, self._params.slice_events, self._limits)
+        self.models[model.name] = self._by_key[model.keys.log] = model
+        self._watcher.came(model)
+        return model
+
+
+def _no_progress(stage: str, done: float) -> None:
+    """Nobody looks."""

@@ -1,0 +1,85 @@
+"""A line: a link to the store that is opened again, for ever, whenever it is lost.
+
+Opening asks the store what it is (``Facts``) first, so that a promise of durability is never made on behalf of a
+server that was there before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+
+from core.errors import StoreUnavailable
+from service.link import Link
+from service.store import Facts, Store
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+
+
+class Line:
+    """Keeps one link open.
+
+    Attributes
+    ----------
+    facts : Facts or None
+        What the store said when the link was opened, or since.
+    """
+
+    def __init__(self, store: Store, purpose: str) -> None:
+        self.facts: Facts | None = None
+        self._link: Link | None = None
+        self._store = store
+        self._purpose = purpose
+        self._lost = asyncio.Event()
+        self._opened = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def link(self) -> Link | None:
+        """The open link, None while there is none."""
+        return self._link if self._link is not None and self._link.is_open else None
+
+    def start(self) -> None:
+        """Begin to keep a link open."""
+        self._task = self._task or asyncio.create_task(self._keep_open(), name=f"line {self._purpose}")
+
+    async def opened(self) -> None:
+        """Wait until there is a link."""
+        await self._opened.wait()
+
+    async def stop(self) -> None:
+        """Close the link and open no other."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    async def _keep_open(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            self._lost.clear()
+            try:
+                facts = await self._store.facts()
+                link = await self._store.open_link(self._purpose, self._on_lost)
+            except StoreUnavailable:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            pause = FIRST_PAUSE
+            self.facts, self._link = facts, link
+            self._opened.set()
+            await self._lost.wait()
+
+    def _on_lost(self) -> None:
+        if self._link is not None:
+            log.warning("lost a connection to the store", purpose=self._purpose)
+        self._link = None
+        self._opened.clear()
+        self._lost.set()

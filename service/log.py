@@ -1,0 +1,149 @@
+"""The log: a stream of the store a model, read in order and never changed.
+
+This file knows the commands and the form of their replies; what an entry means is in ``events``, who appends is in
+``appender``, who follows is in ``replica``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import redis.exceptions
+
+from core.types import START, Offset
+from service.link import Link, Reply, packed
+from service.store import Store, reaching
+
+Fields = list[bytes]
+Element = tuple[bytes, Fields]
+"""A stream element: its id and the flat list of its field names and values."""
+
+ENTRY_OVERHEAD = 64
+"""Bytes that an entry is counted with besides its payload: id, field names, checksum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogParams:
+    """Bounds of appending and reading.
+
+    Attributes
+    ----------
+    max_log_bytes : int
+        Size of a model's log at which learning is refused.
+    group_bytes, group_events : int
+        Most that one entry takes of several requests; a request that is larger by itself goes alone.
+    waiting_bytes, waiting_requests : int
+        Most that waits to be appended, a model; beyond it requests are refused.
+    wait_store_seconds : float
+        Longest wait for WAITAOF or WAIT.
+    read_bytes : int
+        About as much is read at a time.
+    slice_events : int
+        Events applied before other work of the process gets its turn.
+    """
+
+    max_log_bytes: int = 8 * 2**30
+    group_bytes: int = 4 * 2**20
+    group_events: int = 4096
+    waiting_bytes: int = 64 * 2**20
+    waiting_requests: int = 10_000
+    wait_store_seconds: float = 2.0
+    read_bytes: int = 4 * 2**20
+    slice_events: int = 32
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0")
+
+
+class Tail(NamedTuple):
+    """The extent of a log as it is in the store.
+
+    Attributes
+    ----------
+    last : Offset
+        Entry that was appended last, or START.
+    n_entries : int
+        Entries that are held.
+    n_removed : int
+        Entries that were taken out of it since its beginning; 0 when the store (before 7.0) cannot tell.
+    """
+
+    last: Offset
+    n_entries: int
+    n_removed: int
+
+
+def xadd(key: bytes, payload: bytes, checksum: bytes) -> bytes:
+    """The packed command that appends an entry."""
+    return packed((b"XADD", key, b"*", b"e", payload, b"c", checksum))
+
+
+def size_of(fields: Fields) -> int:
+    """Bytes that an entry is counted with."""
+    return len(fields[1]) + ENTRY_OVERHEAD if len(fields) > 1 else ENTRY_OVERHEAD
+
+
+def between(key: bytes, after: Offset, until: Offset | None, count: int) -> tuple[str | bytes | int, ...]:
+    """The words of XRANGE for entries past ``after``, up to and with ``until``."""
+    first = "-" if after == START else f"({after.entry}"
+    return "XRANGE", key, first, "+" if until is None else until.entry, "COUNT", count
+
+
+async def read(
+    link: Link, key: bytes, after: Offset, until: Offset | None = None, *, read_bytes: int, seconds: float
+) -> AsyncIterator[list[Element]]:
+    """The entries past ``after``, up to and with ``until`` (default: all there are), some at a time.
+
+    The next ones are on their way while the caller is busy with those it was given. StoreUnavailable when the
+    store goes away.
+    """
+    count = 16
+    with reaching():
+        coming = link.call(*between(key, after, until, count), seconds=seconds)
+        while True:
+            elements: Reply = await coming
+            if not elements:
+                return
+            size = sum(size_of(fields) for _, fields in elements)
+            count = max(1, min(4096, count * 4, int(count * read_bytes / size)))
+            after = Offset.of_entry(elements[-1][0])
+            coming = link.call(*between(key, after, until, count), seconds=seconds)
+            try:
+                yield [(name, fields) for name, fields in elements]
+            finally:
+                coming.add_done_callback(_forget)
+
+
+def _forget(future: object) -> None:
+    """Look at the outcome of a reading that nobody may wait for any more."""
+    if not future.cancelled():  # type: ignore[attr-defined]
+        future.exception()  # type: ignore[attr-defined]
+
+
+async def holds(store: Store, key: bytes, offset: Offset, checksum: bytes) -> bool:
+    """Whether a log still goes on from an applied entry: the entry is there, with the same checksum.
+
+    For START: whether the log still has its beginning.
+    """
+    if offset == START:
+        return (await tail(store, key)).n_removed == 0
+    with reaching():
+        found = await store.client.xrange(key, offset.entry, offset.entry)
+    return bool(found) and found[0][1].get(b"c") == checksum
+
+
+async def tail(store: Store, key: bytes) -> Tail:
+    """Where a log ends, and how much of it is gone. A log that does not exist is an empty one."""
+    with reaching():
+        try:
+            info = await store.client.xinfo_stream(key)
+        except redis.exceptions.ResponseError as error:
+            if "no such key" not in str(error):
+                raise
+            return Tail(START, 0, 0)
+    length = int(info["length"])
+    return Tail(Offset.of_entry(info["last-generated-id"]), length, int(info.get("entries-added", length)) - length)

@@ -1,0 +1,118 @@
+"""Presence: what each replica says of itself in the store, for the others and for whoever looks.
+
+A field of the hash ``...:replicas`` a replica, renewed every other second. All times are the store's own clock, so
+the clocks of the hosts need not agree.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from core.types import Offset
+from service.catalog import ModelKeys
+from service.store import Store, reaching
+
+FRESH_SECONDS = 6.0
+KEPT_SECONDS = 86_400
+MARK_SECONDS = 600
+
+
+class Presence(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica of one model.
+
+    Attributes
+    ----------
+    replica : str
+        Its id.
+    offset : str
+        Applied last.
+    digest, digest_offset : str or None
+        The newest digest that it took, and where.
+    host, pid
+    ready : bool
+    lag : int or None
+        Entries behind the log.
+    log_bytes : int
+        Size of the log up to the offset.
+    at : float
+        When it said so; seconds of the store's clock.
+    """
+
+    replica: str
+    offset: str
+    digest: str | None
+    digest_offset: str | None
+    host: str
+    pid: int
+    ready: bool
+    lag: int | None
+    log_bytes: int
+    at: float
+
+
+class Marked(msgspec.Struct, frozen=True):
+    """The digest that a replica had at a mark."""
+
+    replica: str
+    offset: str
+    digest: str
+
+
+_presence = msgspec.json.Decoder(Presence)
+_marked = msgspec.json.Decoder(Marked)
+
+
+async def publish(store: Store, said: list[tuple[ModelKeys, Presence]]) -> None:
+    """Say what stands with the models of one replica."""
+    with reaching():
+        async with store.client.pipeline(transaction=False) as pipe:
+            for keys, presence in said:
+                pipe.hset(keys.of("replicas"), presence.replica, msgspec.json.encode(presence))
+                pipe.expire(keys.of("replicas"), KEPT_SECONDS)
+            await pipe.execute()
+
+
+async def withdraw(store: Store, models: list[ModelKeys], replica: str) -> None:
+    """Take back what a replica said, when it stops."""
+    with reaching():
+        async with store.client.pipeline(transaction=False) as pipe:
+            for keys in models:
+                pipe.hdel(keys.of("replicas"), replica)
+            await pipe.execute()
+
+
+async def present(store: Store, keys: ModelKeys) -> list[Presence]:
+    """The live replicas of a model, by id; those that have been silent for long are left out, and taken out."""
+    with reaching():
+        async with store.client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.hgetall(keys.of("replicas"))
+            now, said = await pipe.execute()
+        fresh, stale = [], []
+        for name, packed in sorted(said.items()):
+            presence = _presence.decode(packed)
+            age = now[0] - presence.at
+            if age <= FRESH_SECONDS:
+                fresh.append(presence)
+            elif age > 10 * FRESH_SECONDS:
+                stale.append(name)
+        if stale:
+            await store.client.hdel(keys.of("replicas"), *stale)
+    return fresh
+
+
+async def publish_mark(store: Store, keys: ModelKeys, token: str, replica: str, offset: Offset, digest: str) -> None:
+    """Say which digest a replica has at a mark."""
+    key = keys.of(f"marks:{token}")
+    with reaching():
+        async with store.client.pipeline(transaction=False) as pipe:
+            pipe.hset(key, replica, msgspec.json.encode(Marked(replica, str(offset), digest)))
+            pipe.expire(key, MARK_SECONDS)
+            await pipe.execute()
+
+
+async def marked(store: Store, keys: ModelKeys, token: str) -> list[Marked]:
+    """What the replicas have said at a mark so far, by id."""
+    with reaching():
+        said = await store.client.hgetall(keys.of(f"marks:{token}"))
+    return [_marked.decode(packed) for _, packed in sorted(said.items())]

@@ -1,0 +1,80 @@
+"""Remembered instances: classify keeps a vector for a while, so that a label can follow without it.
+
+A stream a model, bounded by number; its entries are passed over once they are too old. An id is the entry's place
+and a token of 128 random bits that stands in the entry: nobody can guess what others had classified.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+
+from core.errors import UnknownPrediction
+from service.catalog import ModelKeys
+from service.store import Store, reaching
+
+_ID = re.compile(r"(\d{1,20}-\d{1,20})-([A-Za-z0-9_-]{22})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RememberParams:
+    """How much is remembered.
+
+    Attributes
+    ----------
+    seconds : int
+        How long an instance is.
+    most : int
+        Instances, a model.
+    """
+
+    seconds: int = 86_400
+    most: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.seconds < 1 or self.most < 1:
+            raise ValueError("seconds and most must be at least 1")
+
+
+async def remember(store: Store, keys: ModelKeys, vector: bytes, params: RememberParams) -> str:
+    """Keep a vector; its id. StoreUnavailable when the store is away."""
+    token = secrets.token_urlsafe(16)
+    key = keys.of("remembered")
+    with reaching():
+        async with store.client.pipeline(transaction=False) as pipe:
+            pipe.xadd(key, {"t": token, "v": vector}, maxlen=params.most, approximate=True)
+            pipe.expire(key, params.seconds)
+            entry, _ = await pipe.execute()
+    return f"{entry.decode()}-{token}"
+
+
+async def recall(store: Store, keys: ModelKeys, prediction: str, params: RememberParams) -> bytes:
+    """The vector that was kept under an id.
+
+    Raises
+    ------
+    UnknownPrediction
+        None was, or it is too old, or was pushed out by newer ones.
+    StoreUnavailable
+    """
+    unknown = UnknownPrediction("no instance is remembered under this id (any more)")
+    match = _ID.fullmatch(prediction)
+    if match is None:
+        raise unknown
+    entry, token = match.groups()
+    if any(int(number) >= 2**64 for number in entry.split("-")):
+        raise unknown
+    with reaching():
+        async with store.client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.xrange(keys.of("remembered"), entry, entry)
+            (seconds, _), found = await pipe.execute()
+    if not found or int(entry.partition("-")[0]) < (seconds - params.seconds) * 1000:
+        raise unknown
+    fields = found[0][1]
+    if not hmac.compare_digest(fields[b"t"], token.encode()):
+        raise unknown
+    vector: bytes = fields[b"v"]
+    return vector

@@ -1,0 +1,532 @@
+"""A replica: every model in memory, kept at the end of its log, and the way for requests into it.
+
+>>> replica = Replica(Store("unix:///run/store.sock"))
+>>> await replica.start(lambda stage, progress: None)
+>>> learned = await replica.learn("default", [Draft(records, 1)])
+>>> replica.model("default").live.rank(vector, 10)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import re
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import structlog
+
+from core.config import ModelConfig
+from core.errors import (
+    CannotStart,
+    InvalidInstance,
+    NotReady,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UnknownModel,
+)
+from core.limits import Limits
+from core.live import warmup
+from core.types import Offset
+from service import log as stream
+from service import presence, snapshots, wanted
+from service.appender import Appender, Draft, Learned
+from service.catalog import DEFAULT_MODEL, catalog_command
+from service.events import Configure, Created, Deleted, Mark
+from service.follower import Follower
+from service.line import Line
+from service.link import LinkLost
+from service.log import LogParams
+from service.model_replica import Applied, ModelReplica
+from service.snapshots import Manifest, SnapshotParams
+from service.store import Facts, Store, reaching
+
+log = structlog.get_logger(__name__)
+
+Progress = Callable[[str, float], None]
+
+TICK_SECONDS = 1.0
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Status(NamedTuple):
+    """How a replica does.
+
+    Attributes
+    ----------
+    stage : ``connecting`` | ``loading snapshot of ...`` | ``replaying ...`` | ``warming`` | ``ready`` | ``draining``
+    progress : float, 0 to 1
+        Of the stage.
+    ready : bool
+        It answers from a state that it trusts.
+    reason : str or None
+        Why it is not ready.
+    log : ``connected`` | ``cut off``
+    since : float or None
+        Seconds that it has been cut off.
+    lag : int or None
+        Entries behind, over all models; None when not known.
+    """
+
+    stage: str
+    progress: float
+    ready: bool
+    reason: str | None
+    log: Literal["connected", "cut off"]
+    since: float | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaParams:
+    """What a replica is made of: the bounds of its log, of its snapshots and of what comes through its door."""
+
+    limits: Limits = field(default_factory=Limits)
+    log: LogParams = field(default_factory=LogParams)
+    snapshots: SnapshotParams = field(default_factory=SnapshotParams)
+
+
+class Replica:
+    """The state of every model of one store, and the only way to change it.
+
+    The protocol, from a request to its answer and from a crash to being ready:
+
+     1. ``start`` refuses a store that could lose the log, reads the catalog, loads the newest good snapshot of each
+        model and replays its log. The model ``default`` is created if there is none.
+     2. One follower reads all logs and applies them entry by entry. Nothing else changes a model.
+     3. ``learn`` appends. Requests at one time share an entry; the store's reply makes them durable.
+     4. The follower meets the entry, applies it in slices, knows it by its origin as its own, and the requests get
+        offset, ranks and whether the index changed.
+     5. When the store goes away, the models answer on. What was not sent is refused, what was sent and not answered
+        is of unknown outcome until the follower meets it, and nothing is ever sent twice.
+     6. When the store comes back, the entry applied last must be there with its checksum; if not, the model is
+        dropped and loaded anew.
+     7. At a mark, applying rests while the digest is taken, which is published under the mark's token.
+     8. An entry that cannot be read stops its model for good: not ready, and it says why.
+    """
+
+    def __init__(self, store: Store, params: ReplicaParams | None = None) -> None:
+        self.store = store
+        self.params = params or ReplicaParams()
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._origin = secrets.token_bytes(8)
+        self._sequences = itertools.count(1)
+        self._line = Line(store, "append")
+        self._follower = Follower(store, self.params.log, self.params.limits, self)
+        self._stage = ("connecting", 0.0)
+        self._cut_off_at: float | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._errands: set[asyncio.Task[None]] = set()
+        self._published: dict[str, tuple[Any, ...]] = {}
+        self._tick = 0
+        self._seen: dict[str, Offset] = {}
+
+    # life
+
+    async def start(self, progress: Progress = lambda stage, done: None) -> None:
+        """Come to be ready. ``progress`` is told the stage and how far it is.
+
+        Returns when the replica follows all logs; one whose log is damaged returns too, and is not ready.
+
+        Raises
+        ------
+        CannotStart
+            The store is not one to trust, or what it holds cannot be used.
+        """
+
+        def tell(stage: str, done: float) -> None:
+            self._stage = (stage, done)
+            progress(stage, done)
+
+        tell("warming", 0.0)
+        warmup()
+        tell("connecting", 0.0)
+        await self.store.check()
+        self._line.start()
+        deadline = asyncio.get_running_loop().time() + self.store.params.start_seconds
+        while True:
+            try:
+                await self._follower.load(tell)
+                if DEFAULT_MODEL not in self._follower.models:
+                    await self._append_catalog(Created(DEFAULT_MODEL, ModelConfig().to_dict()))
+                    continue
+                break
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise CannotStart(f"the store went away while the service started: {error}") from error
+                tell("connecting", 0.0)
+                await asyncio.sleep(0.2)
+        async with asyncio.timeout(self.store.params.start_seconds):
+            await self._line.opened()
+        self._tasks = [
+            asyncio.create_task(self._follow(), name="follower"),
+            asyncio.create_task(self._keep_house(), name="housekeeping"),
+        ]
+        tell("ready", 1.0)
+
+    def drain(self) -> None:
+        """Take nothing new to learn; what is on its way goes on."""
+        self._stage = ("draining", 0.0)
+
+    async def stop(self) -> None:
+        """End everything. Requests that still wait are told that they were refused or that their outcome is unknown."""
+        self.drain()
+        for task in (*self._tasks, *self._errands):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._errands, return_exceptions=True)
+        for model in self._follower.models.values():
+            if model.appender is not None:
+                await model.appender.stop("the service is stopping")
+        with contextlib.suppress(StoreUnavailable):
+            await presence.withdraw(self.store, [model.keys for model in self._follower.models.values()], self.id)
+        await self._line.stop()
+        await self.store.close()
+
+    def status(self) -> Status:
+        """How this replica does; costs nothing."""
+        stage, progress = self._stage
+        models = self._follower.models.values()
+        reasons = [self._follower.trouble] if self._follower.trouble else []
+        reasons += [model.trouble for model in models if model.trouble is not None]
+        reasons += [f"{model.name} is being loaded anew" for model in models if not (model.ready or model.trouble)]
+        if stage != "ready":
+            reasons.append(f"{stage}, {progress:.0%}" if progress else stage)
+        away = self._cut_off()
+        lags = [model.lag for model in models if model.lag is not None]
+        return Status(
+            stage=stage,
+            progress=progress,
+            ready=not reasons,
+            reason="; ".join(reasons) or None,
+            log="connected" if away is None else "cut off",
+            since=away,
+            lag=sum(lags) if lags else None,
+        )
+
+    def facts(self) -> Facts | None:
+        """What the store said of itself last; None before the first connection."""
+        return self._line.facts
+
+    # models
+
+    def names(self) -> list[str]:
+        """The names of all models, in order of creation."""
+        return [living.keys.name for living in self._follower.catalog if living.keys.name in self._follower.models]
+
+    def model(self, name: str) -> ModelReplica:
+        """The model of this name; UnknownModel when there is none."""
+        model = self._follower.models.get(name)
+        if model is None:
+            raise UnknownModel(f"there is no model {name[:64]!r}")
+        return model
+
+    async def learn(
+        self,
+        name: str,
+        drafts: Sequence[Draft],
+        wait: Literal["applied", "log"] = "applied",
+        durability: str = "log",
+        timeout: float = 10.0,  # noqa: ASYNC109  a deadline of the group, not of this coroutine
+    ) -> list[Learned]:
+        """Append drafts to the log of a model and say what came of each.
+
+        With ``wait`` ``applied`` (always so for a draft with a key) answers when the events are applied here. When
+        that takes longer than ``timeout`` seconds the answer has ``applied`` False: the event is durable all the same.
+
+        Raises
+        ------
+        UnknownModel, NotReady, Overloaded, StoreUnavailable
+            Nothing was appended.
+        OutcomeUnknown
+            The store did not answer, or an event with a key was not applied in time.
+        InvalidInstance
+            The store cannot confirm that level of durability; or (one draft only, else ``Learned.refused``) its key
+            came before with another body.
+        """
+        model = self._changeable(name)
+        keyed = any(draft.key is not None for draft in drafts)
+        learned = await _appender(model).learn(drafts, durability, keyed or wait == "applied", timeout)
+        if len(learned) == 1 and learned[0].refused is not None:
+            raise learned[0].refused
+        return learned
+
+    async def create(self, name: str, config: ModelConfig, timeout: float = 10.0) -> bool:  # noqa: ASYNC109
+        """Create a model, unless its name is in use; True when this call created it.
+
+        Raises
+        ------
+        InvalidInstance
+            The name (field ``model``) is not one of letters, digits, ``.``, ``_`` and ``-``, 1 to 64 of them.
+        StoreUnavailable, OutcomeUnknown, NotReady
+            As for ``learn``.
+        """
+        if MODEL_NAME.fullmatch(name) is None:
+            raise InvalidInstance("a model's name has 1 to 64 letters, digits, dots, underscores and hyphens", "model")
+        if name in self._follower.models:
+            return False
+        self._check_taking()
+        created = await self._append_catalog(Created(name, config.to_dict()))
+        await self._until(lambda: self._follower.catalog.offset >= created, timeout)
+        model = self._follower.models.get(name)
+        return model is not None and model.incarnation == created.entry
+
+    async def configure(self, name: str, changes: dict[str, Any], timeout: float = 10.0) -> ModelConfig:  # noqa: ASYNC109
+        """Change fields of a model's configuration; the configuration that it then has.
+
+        Raises
+        ------
+        InvalidInstance
+            A field is unknown or its value is out of range.
+        Conflict
+            The model has learned, and a field cannot change any more.
+        UnknownModel, StoreUnavailable, OutcomeUnknown, NotReady
+            As for ``learn``.
+        """
+        model = self._changeable(name)
+        changed = model.live.check_change(changes)
+        if changed == model.live.config:
+            return changed
+        await _appender(model).event(Configure(changes), timeout)
+        model.live.check_change(changes)  # something may have been learned before the change came to be applied
+        return model.live.config
+
+    async def delete(self, name: str, timeout: float = 10.0) -> None:  # noqa: ASYNC109
+        """Delete a model and everything that the store holds of it. Raises what ``learn`` raises."""
+        model = self.model(name)
+        self._check_taking()
+        deleted = await self._append_catalog(Deleted(name, model.incarnation))
+        await self._until(lambda: self._follower.catalog.offset >= deleted, timeout)
+        await snapshots.erase(self.store, model.keys)
+
+    async def mark(self, name: str, token: str, timeout: float = 10.0) -> Offset:  # noqa: ASYNC109
+        """Append a mark, at which every replica publishes its digest under ``token``; its offset."""
+        return await _appender(self._changeable(name)).event(Mark(token), timeout)
+
+    async def wait_for(self, name: str, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109
+        """Wait until the event at ``offset`` is applied here.
+
+        Raises
+        ------
+        InvalidInstance
+            The log ends before it (field ``min_offset``).
+        NotReady
+            It was not applied in time; names the lag.
+        """
+        model = self.model(name)
+        if model.offset >= offset:
+            return
+        try:
+            last = (await stream.tail(self.store, model.keys.log)).last
+        except StoreUnavailable as error:
+            raise NotReady(f"this replica is behind {offset} and cut off from the log", lag=model.lag) from error
+        beyond = InvalidInstance(f"min_offset {offset} is beyond the end of the log", "min_offset")
+        if last[:2] < offset[:2]:
+            raise beyond
+        in_last_entry = last[:2] == offset[:2]
+        try:
+            async with asyncio.timeout(timeout):
+                await model.wait_for(last if in_last_entry else offset)
+                if in_last_entry:
+                    await model.whole_entry()
+        except TimeoutError:
+            raise NotReady(f"this replica is behind {offset}: it is at {model.offset}", lag=model.lag) from None
+        if model.offset < offset:
+            raise beyond
+
+    async def replicas(self, name: str) -> list[presence.Presence]:
+        """All live replicas of a model, as they describe themselves."""
+        return await presence.present(self.store, self.model(name).keys)
+
+    async def snapshots(self, name: str) -> list[Manifest]:
+        """The snapshots of a model, newest first."""
+        return await snapshots.manifests(self.store, self.model(name).keys)
+
+    async def request_snapshot(self, name: str) -> Manifest:
+        """Have the worker make a snapshot at the present offset or past it, and wait for it.
+
+        Raises
+        ------
+        NotReady
+            No worker is there, or it takes too long.
+        """
+        model = self.model(name)
+        return await wanted.request(self.store, model.keys, model.offset, self.params.snapshots.wanted_seconds)
+
+    # what the follower tells
+
+    def came(self, model: ModelReplica) -> None:
+        """Give a new model its way to append."""
+        model.appender = Appender(
+            model.keys.log,
+            self._origin,
+            self._sequences,
+            self._line,
+            Line(self.store, f"careful-{model.name}"),
+            self.params.log,
+            self.store.params.reply_seconds,
+            lambda: model.position.log_bytes,
+        )
+
+    def gone(self, model: ModelReplica) -> None:
+        """End what waits for a model that was deleted."""
+        self._published.pop(model.name, None)
+        self._seen.pop(model.name, None)
+        if model.appender is not None:
+            self._run_errand(model.appender.stop(f"the model {model.name} was deleted"))
+
+    def sighted(self, model: ModelReplica, applied: Applied) -> None:
+        """Hand what came of an own entry to its requests."""
+        entry, (milliseconds, sequence, _), applying = applied
+        if entry.origin == self._origin and model.appender is not None:
+            model.appender.sighted(entry.sequence, Offset(milliseconds, sequence, 0), applying)
+
+    async def marked(self, model: ModelReplica, token: str) -> None:
+        """Take the digest and publish it."""
+        digest = await model.take_digest()
+        if digest is not None:
+            self._run_errand(_publish_mark(self.store, model, token, self.id, model.offset, digest))
+
+    # inside
+
+    async def _follow(self) -> None:
+        """Follow for ever; should that ever end, say so instead of answering from a state that stands still."""
+        try:
+            await self._follower.follow()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._follower.trouble = f"the follower stopped: {type(error).__name__}: {error}"
+            log.exception("the follower stopped")
+            raise
+
+    async def _keep_house(self) -> None:
+        """Every second: ask the store what it is, measure the lag, say how this replica does."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._tick += 1
+            try:
+                self._line.facts = await self.store.facts()
+                await self._measure_lag()
+                await self._publish()
+            except StoreUnavailable:
+                continue
+
+    async def _measure_lag(self) -> None:
+        models = list(self._follower.models.values())
+        with reaching():
+            async with self.store.client.pipeline(transaction=False) as pipe:
+                for model in models:
+                    pipe.xlen(model.keys.log)
+                lengths = await pipe.execute()
+        for model, length in zip(models, lengths, strict=True):
+            model.lag = max(0, length - model.position.n_entries)
+
+    async def _publish(self) -> None:
+        """Say how the models do: those that changed, and every other second all of them."""
+        with reaching():
+            seconds, microseconds = await self.store.client.time()
+        said = []
+        for model in list(self._follower.models.values()):
+            offset = model.offset
+            if self._seen.get(model.name) == offset and model.digest_offset != offset:
+                # Nothing came for a second: a good time to take the digest, unless something comes.
+                await model.take_digest(give_way=True)
+            self._seen[model.name] = offset
+            now = (offset, model.digest, model.ready, model.lag)
+            if self._tick % 2 and self._published.get(model.name) == now:
+                continue
+            self._published[model.name] = now
+            described = presence.Presence(
+                replica=self.id,
+                offset=str(offset),
+                digest=model.digest,
+                digest_offset=str(model.digest_offset) if model.digest_offset is not None else None,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                ready=model.ready,
+                lag=model.lag,
+                log_bytes=model.log_bytes,
+                at=seconds + microseconds / 1e6,
+            )
+            said.append((model.keys, described))
+        if said:
+            await presence.publish(self.store, said)
+
+    async def _append_catalog(self, event: Created | Deleted) -> Offset:
+        """Append to the catalog; the offset of the entry."""
+        try:
+            async with asyncio.timeout(self.store.params.connect_seconds):
+                await self._line.opened()
+        except TimeoutError:
+            raise StoreUnavailable("the store is away; nothing was appended") from None
+        link = self._line.link
+        if link is None:
+            raise StoreUnavailable("the store is away; nothing was appended")
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        link.send(catalog_command(event), lambda reply: _answer(future, reply), self.store.params.reply_seconds)
+        reply = await future
+        if isinstance(reply, LinkLost):
+            raise OutcomeUnknown("the store went away in the middle of the change; it may or may not be made")
+        if not isinstance(reply, bytes):
+            raise StoreUnavailable(f"the store refused the change: {reply}")
+        return Offset.of_entry(reply)
+
+    async def _until(self, condition: Callable[[], bool], timeout: float) -> None:  # noqa: ASYNC109
+        """Wait until the follower has made something true."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while not condition():
+            if loop.time() > deadline:
+                raise NotReady("the change is in the catalog; this replica has not come to it yet")
+            await asyncio.sleep(0.002)
+
+    def _changeable(self, name: str) -> ModelReplica:
+        model = self.model(name)
+        if not model.ready:
+            raise NotReady(model.trouble or f"the model {name} is being loaded", lag=model.lag)
+        self._check_taking()
+        return model
+
+    def _check_taking(self) -> None:
+        if self._stage[0] != "ready":
+            raise NotReady(f"this replica takes nothing: {self._stage[0]}")
+
+    def _cut_off(self) -> float | None:
+        """Seconds for which the store has been away for reading or for appending, None when it is there."""
+        if self._stage[0] == "connecting" or (self._follower.cut_off is None and self._line.link is not None):
+            self._cut_off_at = None
+            return None
+        now = asyncio.get_running_loop().time()
+        if self._cut_off_at is None:
+            self._cut_off_at = now
+        return now - self._cut_off_at
+
+    def _run_errand(self, errand: Any) -> None:
+        task = asyncio.create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+
+async def _publish_mark(
+    store: Store, model: ModelReplica, token: str, replica: str, offset: Offset, digest: str
+) -> None:
+    try:
+        await presence.publish_mark(store, model.keys, token, replica, offset, digest)
+    except StoreUnavailable as error:
+        log.warning("could not publish the digest at a mark", model=model.name, reason=str(error))
+
+
+def _appender(model: ModelReplica) -> Appender:
+    if model.appender is None:
+        raise AssertionError("a model of a replica has an appender")
+    return model.appender
+
+
+def _answer(future: asyncio.Future[Any], reply: Any) -> None:
+    if not future.done():
+        future.set_result(reply)

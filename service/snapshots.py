@@ -1,0 +1,408 @@
+"""Snapshots: the state of a model at an offset, kept in the store, so that a start need not replay everything.
+
+    ...:snapshots                       list of the ids of good snapshots, oldest first: the pointer
+    ...:snapshot:<id>:manifest          JSON: what it is, where in the log, the checksum of each part
+    ...:snapshot:<id>:<i>               part i, at most 8 MiB of the state's arrays laid end to end
+
+Writing:  1. the parts   2. the manifest   3. the id, into the list   4. snapshots beyond the newest ``keep`` lose
+their id, then their manifest, then their parts. Whoever dies on the way leaves bytes that nothing points to, never
+a pointer to half a snapshot.
+
+Loading:  the newest one that is whole: format, model, every checksum, its place in the log, and at the end the
+digest of the state that came out. One that is not is passed over for the one before it, with a warning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from core.errors import Damaged, InvalidInstance, UnknownApplyVersion, UnknownSnapshot
+from core.limits import Limits
+from core.live import LiveModel
+from core.types import Offset
+from service.catalog import ModelKeys
+from service.events import APPLY_VERSION
+from service.log import holds
+from service.model_replica import ModelReplica, Position, new_secret
+from service.store import Store, reaching
+
+log = structlog.get_logger(__name__)
+
+FORMAT = 1
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotParams:
+    """When snapshots are made and how many are kept.
+
+    Attributes
+    ----------
+    keep : int, at least 2
+    part_bytes : int
+        Largest part, at most 8 MiB.
+    every_bytes : int
+        A snapshot is due when the log has grown by this much since the newest one.
+    every_seconds : float
+        Or when the newest one is this old and something was learned since.
+    wanted_seconds : float
+        Longest wait for a snapshot that was asked for.
+    """
+
+    keep: int = 2
+    part_bytes: int = 8 * 2**20
+    every_bytes: int = 64 * 2**20
+    every_seconds: float = 3600.0
+    wanted_seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.keep < 2:
+            raise ValueError("keep must be at least 2: one may turn out damaged")
+        if not 1024 <= self.part_bytes <= 8 * 2**20:
+            raise ValueError("part_bytes must be from 1024 to 8388608")
+        for name in ("every_bytes", "every_seconds", "wanted_seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0")
+
+
+class ArrayShape(msgspec.Struct, frozen=True):
+    """Where an array lies in the state: its name, little-endian dtype and shape."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Size and BLAKE2b-128 of a part."""
+
+    size: int
+    checksum: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a snapshot is.
+
+    Attributes
+    ----------
+    id : str
+    format, apply_version : int
+    model, incarnation : str
+    offset : str
+        Last event that is in it.
+    entry_checksum : str
+        Of that event's entry.
+    n_entries, log_bytes : int
+        Entries of the log up to there, and their size.
+    digest : str
+        Of the state.
+    created : int
+        Milliseconds of the store's clock.
+    state : dict
+        What the state has beside its arrays.
+    arrays : list of ArrayShape
+    parts : list of Part
+    """
+
+    id: str
+    format: int
+    apply_version: int
+    model: str
+    incarnation: str
+    offset: str
+    entry_checksum: str
+    n_entries: int
+    log_bytes: int
+    digest: str
+    created: int
+    state: dict[str, Any]
+    arrays: list[ArrayShape]
+    parts: list[Part]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def position(self) -> Position:
+        """Where in the log it is."""
+        offset = Offset.parse(self.offset)
+        return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes)
+
+
+_manifest = msgspec.json.Decoder(Manifest)
+
+
+async def write(store: Store, model: ModelReplica, params: SnapshotParams) -> Manifest:
+    """Keep the state of a model that nothing is being applied to. StoreUnavailable when the store goes away."""
+    digest = await model.take_digest()
+    arrays = model.live.to_arrays()
+    keys, position = model.keys, model.position
+    snapshot = f"{position.offset}-{secrets.token_hex(4)}"
+    parts = []
+    client = store.client
+    with reaching():
+        for i, part in enumerate(_parts(arrays, params.part_bytes)):
+            await client.set(_part_key(keys, snapshot, i), part)
+            parts.append(Part(len(part), _checksum(part)))
+        seconds, microseconds = await client.time()
+        manifest = Manifest(
+            id=snapshot,
+            format=FORMAT,
+            apply_version=APPLY_VERSION,
+            model=keys.name,
+            incarnation=keys.incarnation,
+            offset=str(position.offset),
+            entry_checksum=position.checksum.decode(),
+            n_entries=position.n_entries,
+            log_bytes=position.log_bytes,
+            digest=str(digest),
+            created=seconds * 1000 + microseconds // 1000,
+            state=model.live.meta(),
+            arrays=[
+                ArrayShape(name, array.dtype.newbyteorder("<").str, list(array.shape)) for name, array in arrays.items()
+            ],
+            parts=parts,
+        )
+        await client.set(_manifest_key(keys, snapshot), msgspec.json.encode(manifest))
+        await client.rpush(keys.of("snapshots"), snapshot)
+        await _drop_old(store, keys, params.keep)
+    return manifest
+
+
+async def ids(store: Store, keys: ModelKeys) -> list[str]:
+    """The ids of a model's snapshots, newest first."""
+    with reaching():
+        found = await store.client.lrange(keys.of("snapshots"), 0, -1)
+    return sorted((name.decode() for name in found), key=_place, reverse=True)
+
+
+async def manifests(store: Store, keys: ModelKeys) -> list[Manifest]:
+    """The manifests of a model's snapshots, newest first; one that cannot be read is left out."""
+    good = []
+    for name in await ids(store, keys):
+        try:
+            good.append(await manifest_of(store, keys, name))
+        except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
+            log.warning("a snapshot cannot be used", model=keys.name, snapshot=name, reason=str(error))
+    return good
+
+
+async def manifest_of(store: Store, keys: ModelKeys, name: str) -> Manifest:
+    """A snapshot's manifest.
+
+    Raises
+    ------
+    UnknownSnapshot
+        There is none of this id.
+    Damaged, UnknownApplyVersion
+        It cannot be read, is of another format or of another model.
+    """
+    with reaching():
+        packed = await store.client.get(_manifest_key(keys, name))
+    if packed is None:
+        raise UnknownSnapshot(f"the model {keys.name} has no snapshot {name}")
+    try:
+        head = msgspec.json.decode(packed)
+        if isinstance(head, dict) and head.get("format") != FORMAT:
+            raise UnknownApplyVersion(f"it has the format {head.get('format')!r}; this release reads {FORMAT}")
+        manifest = _manifest.decode(packed)
+        Offset.parse(manifest.offset)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Damaged(f"its manifest cannot be read: {error}") from None
+    if (manifest.model, manifest.incarnation) != (keys.name, keys.incarnation) or manifest.id != name:
+        raise Damaged(f"it is a snapshot of {manifest.model} {manifest.incarnation}")
+    if manifest.apply_version != APPLY_VERSION:
+        raise UnknownApplyVersion(
+            f"it has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
+        )
+    return manifest
+
+
+async def load(
+    store: Store,
+    keys: ModelKeys,
+    manifest: Manifest,
+    limits: Limits,
+    progress: Callable[[float], None] = lambda done: None,
+) -> LiveModel:
+    """The state that a snapshot holds.
+
+    Raises
+    ------
+    Damaged
+        A part is missing or not what was written, or the state that comes out has another digest.
+    """
+    arrays = _empty_arrays(manifest)
+    flat = [array.reshape(-1).view(np.uint8) for array in arrays.values() if array.size]
+    at = i_array = done = 0
+    async for part in _read_parts(store, keys, manifest):
+        rest = memoryview(part)
+        while rest:
+            if i_array == len(flat):
+                raise Damaged("its parts hold more than its arrays")
+            take = min(len(rest), len(flat[i_array]) - at)
+            flat[i_array][at : at + take] = np.frombuffer(rest[:take], np.uint8)
+            rest, at = rest[take:], at + take
+            if at == len(flat[i_array]):
+                i_array, at = i_array + 1, 0
+        done += len(part)
+        progress(done / manifest.size)
+    if i_array != len(flat):
+        raise Damaged("its parts hold less than its arrays")
+    try:
+        live = LiveModel.from_arrays(manifest.state, arrays, new_secret(), limits)
+    except InvalidInstance as error:
+        raise Damaged(f"no state can be made of it: {error}") from error
+    for _ in live.digest_steps():
+        await asyncio.sleep(0)
+    if live.digest() != manifest.digest:
+        raise Damaged("the state in it has another digest than the one that was written")
+    return live
+
+
+async def restore_newest(
+    store: Store,
+    model: ModelReplica,
+    progress: Callable[[float], None] = lambda done: None,
+    until: Offset | None = None,
+) -> Manifest | None:
+    """Put a model into the state of its newest snapshot that is whole and has its place in the log.
+
+    One that is past ``until`` does not count.
+
+    None, and the state of the first moment, when there is no such snapshot.
+
+    Raises
+    ------
+    Damaged
+        No snapshot can be used and the log has lost its beginning.
+    """
+    bad = []
+    for name in await ids(store, model.keys):
+        try:
+            manifest = await manifest_of(store, model.keys, name)
+            if until is not None and manifest.position.offset > until:
+                continue
+            if not await holds(store, model.keys.log, manifest.position.offset, manifest.position.checksum):
+                raise Damaged(f"the log does not go on from its offset {manifest.offset}")
+            live = await load(store, model.keys, manifest, model.limits, progress)
+        except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
+            log.warning("passing over a snapshot", model=model.name, snapshot=name, reason=str(error))
+            bad.append(f"{name}: {error}")
+            continue
+        model.restore(live, manifest.position)
+        return manifest
+    model.start_anew()
+    if not await holds(store, model.keys.log, model.offset, b""):
+        reasons = f" ({'; '.join(bad)})" if bad else ""
+        raise Damaged(
+            f"the log of {model.name} has lost its beginning and none of its snapshots can be used{reasons}. "
+            "Restore the store from a backup"
+        )
+    return None
+
+
+async def erase(store: Store, keys: ModelKeys) -> None:
+    """Take everything of an incarnation out of the store: all keys with its name in them. For one that is deleted."""
+    with reaching():
+        async for key in store.client.scan_iter(match=keys.pattern, count=1000):
+            await store.client.unlink(key)
+
+
+async def _drop_old(store: Store, keys: ModelKeys, keep: int) -> None:
+    """Take the snapshots beyond the newest ``keep`` out of the list, and only then out of the store."""
+    for name in (await ids(store, keys))[keep:]:
+        await store.client.lrem(keys.of("snapshots"), 0, name)
+        try:
+            n_parts = len((await manifest_of(store, keys, name)).parts)
+        except (Damaged, UnknownApplyVersion, UnknownSnapshot):
+            n_parts = 0
+        await store.client.unlink(_manifest_key(keys, name))
+        if n_parts:
+            await store.client.unlink(*(_part_key(keys, name, i) for i in range(n_parts)))
+
+
+async def _read_parts(store: Store, keys: ModelKeys, manifest: Manifest) -> AsyncIterator[bytes]:
+    for i, expected in enumerate(manifest.parts):
+        with reaching():
+            part = await store.client.get(_part_key(keys, manifest.id, i))
+        if part is None:
+            raise Damaged(f"its part {i} is missing")
+        if len(part) != expected.size or _checksum(part) != expected.checksum:
+            raise Damaged(f"its part {i} is not what was written")
+        yield part
+
+
+def _parts(arrays: Arrays, part_bytes: int) -> Iterator[bytes]:
+    """The bytes of all arrays, end to end, cut into parts."""
+    part = bytearray()
+    for array in arrays.values():
+        plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        flat = memoryview(plain.reshape(-1).view(np.uint8).data) if plain.size else memoryview(b"")
+        while flat:
+            room = part_bytes - len(part)
+            part += flat[:room]
+            flat = flat[room:]
+            if len(part) == part_bytes:
+                yield bytes(part)
+                part.clear()
+    if part:
+        yield bytes(part)
+
+
+def _shape(name: str, array: npt.NDArray[Any]) -> ArrayShape:
+    return ArrayShape(name, array.dtype.newbyteorder("<").str, list(array.shape))
+
+
+def _empty_arrays(manifest: Manifest) -> Arrays:
+    """Arrays of the shapes that a manifest names; Damaged unless its parts fill them exactly."""
+    arrays = {}
+    room = manifest.size
+    for array in manifest.arrays:
+        try:
+            dtype = np.dtype(array.dtype)
+        except (TypeError, ValueError):
+            raise Damaged(f"its array {array.name} has no known type") from None
+        n_bytes = dtype.itemsize * math.prod(array.shape)
+        if dtype.kind not in "biuf" or min(array.shape, default=0) < 0 or n_bytes > room:
+            raise Damaged(f"its array {array.name} is not one that can be in it")
+        room -= n_bytes
+        arrays[array.name] = np.empty(array.shape, dtype)
+    if room:
+        raise Damaged("its parts do not fill its arrays")
+    return arrays
+
+
+def _checksum(part: bytes) -> str:
+    return hashlib.blake2b(part, digest_size=16).hexdigest()
+
+
+def _place(name: str) -> tuple[Offset, str]:
+    """By which snapshots are ordered: the offset in the id. An id without one comes first, as if the oldest."""
+    offset, _, _ = name.rpartition("-")
+    try:
+        return Offset.parse(offset), name
+    except ValueError:
+        return Offset(0, 0, 0), name
+
+
+def _manifest_key(keys: ModelKeys, name: str) -> bytes:
+    return keys.of(f"snapshot:{name}:manifest")
+
+
+def _part_key(keys: ModelKeys, name: str, i: int) -> bytes:
+    return keys.of(f"snapshot:{name}:{i}")

@@ -1,0 +1,232 @@
+"""The store: Valkey or Redis, where it is, what it must be and what it can promise.
+
+A store that could lose the log without a word is refused at the start: one without an append-only file, or with an
+eviction policy. Commands that change something are never sent twice by themselves: retries are off in the client
+and do not exist in :class:`service.link.Link`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import hiredis
+import redis.asyncio
+import redis.exceptions
+import structlog
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from core.errors import CannotStart, InvalidInstance, StoreUnavailable
+from service.link import Address, Link, LinkLost, Reply
+
+log = structlog.get_logger(__name__)
+
+OLDEST_VERSION = (6, 2)
+WAITAOF_VERSION = (7, 2)
+
+LEVELS = ("log", "fsync", "replica")
+"""How durable an event can be asked to be, least first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreParams:
+    """How long the store may take.
+
+    Attributes
+    ----------
+    connect_seconds : float
+        To connect and sign in, each time.
+    reply_seconds : float
+        To answer a command; after that the connection counts as lost.
+    start_seconds : float
+        To be there when the service starts. A store that is loading its data may take longer.
+    connections : int
+        At most, for everything but appending and following.
+    """
+
+    connect_seconds: float = 3.0
+    reply_seconds: float = 5.0
+    start_seconds: float = 60.0
+    connections: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("connect_seconds", "reply_seconds", "start_seconds"):
+            if not 0 < getattr(self, name) <= 3600:
+                raise ValueError(f"{name} must be more than 0 and at most 3600 seconds")
+        if self.connections < 2:
+            raise ValueError("connections must be at least 2")
+
+
+class Facts(NamedTuple):
+    """What the store says of itself.
+
+    Attributes
+    ----------
+    version : (major, minor)
+        Of the protocol: what it calls its Redis version.
+    aof : bool
+        It keeps an append-only file.
+    appendfsync : str or None
+        ``always``, ``everysec``, ``no``; None when it does not tell.
+    eviction : str
+        ``maxmemory_policy``.
+    replicas : int
+        Servers that copy it, connected now.
+    """
+
+    version: tuple[int, int]
+    aof: bool
+    appendfsync: str | None
+    eviction: str
+    replicas: int
+
+    def reachable(self, level: str) -> bool:
+        """Whether an append can be confirmed to have reached this level of durability here."""
+        on_disk = self.appendfsync == "always" or (self.aof and self.version >= WAITAOF_VERSION)
+        return level == "log" or (on_disk and (level == "fsync" or self.replicas > 0))
+
+    def check_level(self, level: str) -> None:
+        """InvalidInstance (field ``durability``) when the level is unknown or cannot be reached here."""
+        if level not in LEVELS:
+            raise InvalidInstance("durability must be log, fsync or replica", "durability")
+        if self.reachable(level):
+            return
+        if level == "replica" and self.replicas == 0:
+            raise InvalidInstance("the store has no connected replica, so replica cannot be reached", "durability")
+        raise InvalidInstance(
+            "the store cannot confirm that an event is on disk: that takes appendfsync always, or "
+            "Valkey or Redis 7.2 or later with an append-only file",
+            "durability",
+        )
+
+
+class Store:
+    """The way to one store. Opening it costs nothing; connections are made when they are used."""
+
+    def __init__(self, url: str, params: StoreParams | None = None) -> None:
+        """``url``: ``redis://``, ``rediss://`` or ``unix://``; CannotStart for any other."""
+        self.params = params or StoreParams()
+        try:
+            self.address = Address.of(url)
+        except (ValueError, OSError) as error:
+            raise CannotStart(f"ABOUND_REDIS_URL cannot be used: {error}") from None
+        # A reply that is lost must never lead to the same command again: the defaults of the library would.
+        # (Any: what its commands return depends on options, which its types do not follow.)
+        self.client: Any = redis.asyncio.Redis.from_url(
+            url,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[],
+            socket_timeout=self.params.reply_seconds,
+            socket_connect_timeout=self.params.connect_seconds,
+            health_check_interval=15,
+            max_connections=self.params.connections,
+            protocol=2,
+        )
+
+    async def open_link(self, purpose: str, on_lost: Any = None) -> Link:
+        """A connection of its own for ``purpose``; StoreUnavailable when there is none to be had."""
+        return await Link.open(self.address, f"abound-{purpose}", self.params.connect_seconds, on_lost)
+
+    async def facts(self) -> Facts:
+        """Ask the store what it is. StoreUnavailable when it is away."""
+        with reaching():
+            async with self.client.pipeline(transaction=False) as pipe:
+                for section in ("server", "persistence", "memory", "replication"):
+                    pipe.info(section)
+                pipe.config_get("appendfsync")
+                answers = await pipe.execute(raise_on_error=False)
+        for answer in answers[:4]:
+            if isinstance(answer, Exception):
+                with reaching():
+                    raise answer
+        return _facts(*answers)
+
+    async def check(self) -> Facts:
+        """Wait until the store is there, a bounded time, and refuse one that would lose the log.
+
+        Raises
+        ------
+        CannotStart
+            It is not there, is too old, has no append-only file or evicts keys; says what mends it.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.params.start_seconds
+        told = 0.0
+        while True:
+            try:
+                facts = await self.facts()
+                break
+            except StoreUnavailable as error:
+                now = loop.time()
+                if now > deadline and not isinstance(error.__cause__, redis.exceptions.BusyLoadingError):
+                    raise CannotStart(
+                        f"no store answers at {self.address} ({error}). Start it, or set ABOUND_REDIS_URL"
+                    ) from error
+                if now - told > 5:
+                    log.warning("waiting for the store", store=str(self.address), reason=str(error))
+                    told = now
+                await asyncio.sleep(0.1)
+        _refuse_unsafe(facts, self.address)
+        return facts
+
+    async def close(self) -> None:
+        """Close the connections of the client. Links belong to those who opened them."""
+        await self.client.aclose()
+
+
+@contextlib.contextmanager
+def reaching() -> Iterator[None]:
+    """Turn what the client raises when the store is away, or not able, into StoreUnavailable."""
+    try:
+        yield
+    except (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError) as error:
+        raise StoreUnavailable(f"the store does not let this service in: {error}") from error
+    except redis.exceptions.BusyLoadingError as error:
+        raise StoreUnavailable("the store is loading its data") from error
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError, LinkLost) as error:
+        raise StoreUnavailable(f"the store is away: {error or 'no answer in time'}") from error
+    except (redis.exceptions.ResponseError, hiredis.ReplyError) as error:
+        raise StoreUnavailable(f"the store refused: {error}") from error
+
+
+def _facts(server: Reply, persistence: Reply, memory: Reply, replication: Reply, config: Reply) -> Facts:
+    numbers = re.findall(r"\d+", str(server.get("redis_version", "0.0")))[:2]
+    appendfsync = config.get("appendfsync") if isinstance(config, dict) else None
+    aof = bool(int(persistence.get("aof_enabled", 0)))
+    return Facts(
+        version=(int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0),
+        aof=aof,
+        appendfsync=appendfsync if aof else None,
+        eviction=str(memory.get("maxmemory_policy", "unknown")),
+        replicas=int(replication.get("connected_slaves", 0)),
+    )
+
+
+def _refuse_unsafe(facts: Facts, address: Address) -> None:
+    if facts.version < OLDEST_VERSION:
+        version = ".".join(map(str, facts.version))
+        raise CannotStart(f"the store at {address} is Redis {version}; at least 6.2 (or any Valkey) is needed")
+    if not facts.aof:
+        raise CannotStart(
+            f"the store at {address} keeps no append-only file, so the log would be lost when it stops. "
+            "Mend it with: CONFIG SET appendonly yes (and appendonly yes in its configuration file)"
+        )
+    if facts.eviction == "unknown":
+        log.warning("the store does not tell its eviction policy; it must be noeviction", store=str(address))
+    elif facts.eviction != "noeviction":
+        raise CannotStart(
+            f"the store at {address} has the eviction policy {facts.eviction} and would drop the log when memory is "
+            "short. Mend it with: CONFIG SET maxmemory-policy noeviction (and in its configuration file)"
+        )
+    if facts.appendfsync is None:
+        log.warning("the store does not tell its appendfsync policy", store=str(address))
+    elif facts.appendfsync != "always":
+        log.warning(
+            "the last events may be lost when the store's machine fails; appendfsync always would keep them",
+            appendfsync=facts.appendfsync,
+        )

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from core.live import warmup
+from service.replica import Replica, ReplicaParams
+from service.store import Store, StoreParams
+from tests.service.valkey import Server
+
+QUICK = StoreParams(connect_seconds=1.0, reply_seconds=1.0, start_seconds=3.0)
+
+StartReplica = Callable[..., Awaitable[Replica]]
+
+
+@pytest.fixture(scope="session")
+def _server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def server(_server: Server) -> Server:
+    """The server that most tests share, empty."""
+    with _server.client() as client:
+        client.flushall()
+    return _server
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server that a test may kill."""
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+async def store(server: Server) -> AsyncIterator[Store]:
+    store = Store(server.url, QUICK)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def start_replica() -> AsyncIterator[StartReplica]:
+    """Start replicas; they are stopped at the end of the test."""
+    warmup()
+    async with AsyncExitStack() as stack:
+
+        async def start(server: Server, params: ReplicaParams | None = None) -> Replica:
+            replica = Replica(Store(server.url, QUICK), params)
+            await replica.start()
+            stack.push_async_callback(replica.stop)
+            return replica
+
+        yield start
