@@ -43,6 +43,7 @@ from core.kernels.apply import (
     apply_records,
     pass_over_records,
 )
+from core.kernels.held import Held
 from core.limits import Limits
 from core.prequential import Prequential
 from core.receipts import Receipts
@@ -148,7 +149,7 @@ class LiveModel:
         """
         self._cursor[AT] = at
         while True:
-            apply_records(buffer, self._cursor, self._arrays, self._scratch, ranks, updated)
+            apply_records(buffer, self._cursor, self._held, ranks, updated)
             if self._cursor[DONE] > 0 or len(ranks) == 0:
                 return int(self._cursor[AT]), int(self._cursor[DONE])
             shape = record_shape(buffer, int(self._cursor[AT]))
@@ -190,8 +191,8 @@ class LiveModel:
         self._bind()
 
     def _bind(self) -> None:
-        """Make ``_arrays`` of the present arrays; after any of them has moved."""
-        self._arrays = LiveArrays(
+        """Make a handle on the present arrays; after any of them has moved."""
+        live = LiveArrays(
             self.features.arrays,
             self.labels.arrays,
             self.index.arrays,
@@ -201,6 +202,7 @@ class LiveModel:
             self._credits,
             self._control,
         )
+        self._held = Held(live, self._scratch)
 
     # --- answering
 
@@ -227,10 +229,10 @@ class LiveModel:
             k = self.labels.n_ids
         class_ids, scores = np.empty(k, np.int32), np.empty(k, np.float64)
         mask = EVERYTHING if include is None and exclude is None else self._mask(include, exclude)
-        n = rank_vector(vector, self._arrays, self._scratch, mask, class_ids, scores)
+        n = rank_vector(vector, self._held, mask, class_ids, scores)
         if n < 0:
             self._make_scratch(vector)
-            n = rank_vector(vector, self._arrays, self._scratch, mask, class_ids, scores)
+            n = rank_vector(vector, self._held, mask, class_ids, scores)
         if threshold is not None:
             n = int(np.count_nonzero(scores[:n] >= threshold))
         return Ranking(class_ids[:n], scores[:n])
@@ -246,7 +248,7 @@ class LiveModel:
         contributions = np.empty(len(keys), np.float64)
         because = []
         for class_id in ranking.class_ids.tolist():
-            explain_vector(vector, self._arrays, self._scratch, class_id, contributions)
+            explain_vector(vector, self._held, class_id, contributions)
             order = np.argsort(-contributions, kind="stable")[: np.count_nonzero(contributions)]
             because.append([(keys[i], float(contributions[i])) for i in order.tolist()])
         return because
@@ -280,6 +282,7 @@ class LiveModel:
     def _make_scratch(self, vector: bytes) -> None:
         n = int.from_bytes(vector[:4], "little")
         self._scratch = _scratch(max(n, len(self._scratch.ids)), len(self._scratch.class_ids))
+        self._bind()
 
     # --- what it is
 

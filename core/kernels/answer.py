@@ -26,16 +26,14 @@ def resolve(vector, features, ids, values):
 
 
 @njit(cache=True, nogil=True)
-def rank_vector(vector, live, scratch, mask, ids_out, scores_out):
+def rank_vector(vector, held, mask, ids_out, scores_out):
     """Rank the classes for a vector (RankedRetrieval, Madani et al. 2009, section 3.2).
 
     Parameters
     ----------
     vector : bytes
-    live : LiveArrays
-        Its score accumulator is used and zeroed again; nothing else changes.
-    scratch : ApplyScratch
-        At least as long as the vector has features.
+    held : Held
+        The accumulator of scores is used and zeroed again, the scratch is overwritten; nothing else changes.
     mask : uint8 array, shape (0,) or (n_classes,)
         1 for a class that may be ranked; empty: all may.
     ids_out, scores_out : int32, float64 array, shape (k,)
@@ -46,6 +44,7 @@ def rank_vector(vector, live, scratch, mask, ids_out, scores_out):
     n_ranked : int
         At most k; -1 when the scratch is too short for the vector, and nothing was done.
     """
+    live, scratch = held.live, held.scratch
     if load_u32(vector, 0) > len(scratch.ids):
         return -1
     n = resolve(vector, live.features, scratch.ids, scratch.values)
@@ -53,7 +52,8 @@ def rank_vector(vector, live, scratch, mask, ids_out, scores_out):
 
 
 @njit(cache=True, nogil=True)
-def explain_vector(vector, live, scratch, class_id, contributions):
+def explain_vector(vector, held, class_id, contributions):
     """What each feature of a vector adds to the score of a class: float64, shape (n,). The scratch is long enough."""
+    live, scratch = held.live, held.scratch
     n = resolve(vector, live.features, scratch.ids, scratch.values)
     explain_score(live.postings, live.params, scratch.ids[:n], scratch.values[:n], class_id, contributions)

@@ -84,7 +84,7 @@ class ApplyScratch(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def apply_records(buffer, cursor, live, scratch, ranks, updated):
+def apply_records(buffer, cursor, held, ranks, updated):
     """Apply records to a model, in place.
 
     Parameters
@@ -93,13 +93,14 @@ def apply_records(buffer, cursor, live, scratch, ranks, updated):
         Checked records (``core.record.check_records``).
     cursor : int64 array, shape (4,)
         ``AT`` says where to begin; all four are written.
-    live : LiveArrays
-    scratch : ApplyScratch
+    held : Held
+        Its ``live`` changes.
     ranks : int32 array, shape (n,)
         At most ``n`` records are done. Written: the rank of the best true label before learning, 0 = not retrieved.
     updated : bool array, shape (n,)
         Written: whether the index changed.
     """
+    live, scratch = held.live, held.scratch
     at, done, work = cursor[AT], 0, 0
     cursor[STATUS] = ENOUGH
     while done < len(ranks) and work < SLICE_WORK:

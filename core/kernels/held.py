@@ -1,0 +1,35 @@
+"""A model's arrays behind one handle.
+
+Handing thirty arrays to a kernel costs more than ranking a short instance does: numba looks into each one at every
+call. ``Held`` is looked into once, when it is made, and the kernels that a request meets take it instead.
+Measured on one core: 6.6 us a call with the arrays, 2.0 us with the handle.
+
+A handle knows where the arrays were when it was made. Whoever grows one makes a new handle before the next call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+from numba.experimental import structref
+
+
+@structref.register
+class _HeldType(types.StructRef):
+    """How numba knows a handle: fields of whatever types they were made with."""
+
+    def preprocess_fields(self, fields: Any) -> Any:
+        return tuple((name, types.unliteral(kind)) for name, kind in fields)
+
+
+class Held(structref.StructRefProxy):
+    """``live`` (LiveArrays) and ``scratch`` (ApplyScratch) of ``core.kernels.apply``."""
+
+    def __new__(cls, live: Any, scratch: Any) -> Held:
+        """A handle on the arrays as they are now; about 12 us."""
+        held: Held = structref.StructRefProxy.__new__(cls, live, scratch)
+        return held
+
+
+structref.define_proxy(Held, _HeldType, ["live", "scratch"])
