@@ -1,0 +1,80 @@
+"""What the routes are given: the one replica of the process, a checked model name, a bounded JSON body."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from fastapi import Depends, Path, Request
+
+from core.errors import InvalidInstance
+from service.exchange import JSON, Held, media_of, read_body
+from service.reading import decode
+from service.replica import Replica
+from service.schemas import MODEL_NAME
+from service.settings import Settings
+from service.telemetry import Telemetry
+
+
+class Parts(NamedTuple):
+    """What the application is made of; lies in ``app.state.parts``."""
+
+    settings: Settings
+    replica: Replica
+    telemetry: Telemetry
+    held: Held
+
+    def observe(self) -> None:
+        """Bring the measures up to date."""
+        self.telemetry.flush()
+        self.telemetry.set_log(self.replica.status().log == "connected")
+        figures = {}
+        for name in self.replica.names():
+            model = self.replica.model(name)
+            sizes = model.live.sizes()
+            figures[name] = {
+                "learned": model.live.n_learned,
+                "features": sizes["features"],
+                "classes": sizes["classes"],
+                "connections": sizes["connections"],
+                "memory": sum(sizes["memory"].values()),
+                "lag": model.lag or 0,
+            }
+        self.telemetry.set_models(figures)
+
+
+def parts(request: Request) -> Parts:
+    """The parts of the application that this request came to."""
+    found: Parts = request.app.state.parts
+    return found
+
+
+def replica(found: Annotated[Parts, Depends(parts)]) -> Replica:
+    """The replica."""
+    return found.replica
+
+
+def check_name(name: str) -> str:
+    """The name of a model; InvalidInstance (field ``model``) when no model can have it."""
+    if re.fullmatch(MODEL_NAME[1:-1], name) is None:
+        raise InvalidInstance(
+            "a model's name begins with a letter or digit and has up to 64 letters, digits, '_', '.' and '-'", "model"
+        )
+    return name
+
+
+async def json_object(request: Request, found: Annotated[Parts, Depends(parts)]) -> dict[str, Any]:
+    """The body as a JSON object, empty when there is no body."""
+    headers = dict(request.scope["headers"])
+    media_of(headers, (JSON,))
+    body = await read_body(request.receive, headers, found.settings.max_body_bytes, found.held)
+    return decode(_object, body) if body else {}
+
+
+_object = msgspec.json.Decoder(dict[str, Any])
+
+PartsDep = Annotated[Parts, Depends(parts)]
+ReplicaDep = Annotated[Replica, Depends(replica)]
+ModelName = Annotated[str, Path(pattern=MODEL_NAME, description="Name of the model.", examples=["default"])]
+JsonObject = Annotated[dict[str, Any], Depends(json_object)]

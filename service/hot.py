@@ -1,0 +1,130 @@
+"""The hot routes' way through the service: POST of instances, as plain ASGI under FastAPI.
+
+A request for a hot route is recognised by its path before any middleware or routing runs; what reaches the routes
+the usual way (in a test, or mounted somewhere) ends in the same place. One :class:`HotRoute` does for its
+:class:`Work` what all of them need: media types, bounds, request ids, problem documents, measures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from typing import Protocol
+
+from core.errors import AboundError
+from service.errors import PROBLEM_JSON, internal_problem, problem_headers, problem_of
+from service.exchange import (
+    JSON,
+    NDJSON,
+    Disconnected,
+    Headers,
+    Held,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    check_length,
+    media_of,
+    read_body,
+    request_id_of,
+    send_answer,
+)
+from service.ndjson import AnswerLines, RequestLines, together
+from service.schemas import encoder
+from service.settings import Settings
+from service.telemetry import Meter
+
+DEFAULT_MODEL = "default"
+BOTH_MEDIA = (JSON, NDJSON)
+
+
+class Work(Protocol):
+    """What a hot route does, below HTTP."""
+
+    async def answer(self, model: str, body: bytes, headers: Headers) -> tuple[int, bytes]:
+        """Status and JSON for a JSON body: one instance or a batch."""
+
+    async def answer_lines(
+        self, model: str, headers: Headers, request_id: str, lines: RequestLines, answers: AnswerLines
+    ) -> None:
+        """Put an answer for each line, in order. What is refused as a whole is raised before the first."""
+
+
+class Watched:
+    """Sends, and knows whether an answer has begun."""
+
+    __slots__ = ("_send", "started")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.started = False
+
+    async def __call__(self, message: Message) -> None:
+        """Send."""
+        self.started = True
+        await self._send(message)
+
+
+class HotRoute:
+    """An ASGI application for POST on ``/<name>`` and ``/models/{model}/<name>``."""
+
+    def __init__(self, work: Work, meter: Meter, settings: Settings, held: Held) -> None:
+        self._work = work
+        self._meter = meter
+        self._held = held
+        self._max_body = settings.max_body_bytes
+        self._max_ndjson = settings.max_ndjson_bytes
+        self._max_lines = settings.max_ndjson_lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what came through the router."""
+        await self.handle(scope["path_params"].get("model", DEFAULT_MODEL), scope, receive, send)
+
+    async def handle(self, model: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request for ``model``."""
+        started = perf_counter()
+        watched = Watched(send)
+        headers: Headers = dict(scope["headers"])
+        request_id: str = scope.get("request_id") or request_id_of(headers)
+        try:
+            if media_of(headers, BOTH_MEDIA) == NDJSON:
+                await self._stream(model, headers, request_id, receive, watched)
+                self._meter.note(200, perf_counter() - started)
+                return
+            body = await read_body(receive, headers, self._max_body, self._held)
+            status, answer = await self._work.answer(model, body, headers)
+        except AboundError as error:
+            problem = problem_of(error, request_id)
+            self._meter.note(problem.status, perf_counter() - started)
+            await send_answer(
+                send, problem.status, PROBLEM_JSON, encoder.encode(problem), request_id, problem_headers(problem)
+            )
+            return
+        except Disconnected:
+            self._meter.note(499, perf_counter() - started)
+            return
+        except Exception:
+            # Nobody meant this one. It goes on to the server, which logs it; the sender is told what can be told.
+            self._meter.note(500, perf_counter() - started)
+            if not watched.started:
+                await send_answer(watched, 500, PROBLEM_JSON, encoder.encode(internal_problem(request_id)), request_id)
+            raise
+        await send_answer(send, status, JSON, answer, request_id)
+        self._meter.note(status, perf_counter() - started)
+
+    async def _stream(self, model: str, headers: Headers, request_id: str, receive: Receive, send: Send) -> None:
+        check_length(headers, self._max_ndjson)
+        lines = RequestLines(receive, self._held, self._max_ndjson, self._max_lines, self._max_body)
+        answers = AnswerLines(send, request_id)
+        reading = asyncio.create_task(lines.pump())
+
+        async def work() -> None:
+            await self._work.answer_lines(model, headers, request_id, lines, answers)
+            answers.end()
+
+        try:
+            await together(work(), answers.pump())
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            lines.let_go()

@@ -1,0 +1,164 @@
+"""The application: the one place where the parts of the service are put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from time import perf_counter
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from service import errors
+from service.dependencies import Parts
+from service.exchange import Held, Message, Receive, Scope, Send, request_id_of
+from service.hot import DEFAULT_MODEL, HotRoute
+from service.log import LogParams
+from service.openapi import document
+from service.remembered import RememberParams
+from service.replica import Replica, ReplicaParams
+from service.routes import health, models, snapshots
+from service.routes.classify import Classify
+from service.routes.learn import Learn
+from service.settings import Settings
+from service.snapshots import SnapshotParams
+from service.store import Store, StoreParams
+from service.telemetry import Telemetry
+
+DESCRIPTION = """\
+Applications post instances to `/classify` and stream label feedback to `/learn`; an index in memory is updated on every
+event and answers in microseconds. Errors are problem documents (RFC 9457).
+"""
+
+FLUSH_SECONDS = 1.0
+
+Report = Callable[[str, float], None]
+
+
+def create_app(settings: Settings, report: Report | None = None) -> Application:
+    """The application, not started: its lifespan starts the replica, waits until it has caught up, and stops it.
+
+    Parameters
+    ----------
+    report : callable, optional
+        Told the stage of the start, and how far it is, 0..1.
+    """
+    return Application(settings, report or _silent)
+
+
+class Application(FastAPI):
+    """FastAPI, with a way around it for the hot routes, and with what all answers have in common.
+
+    Every request gets its id and every answer carries it; ``HEAD`` is answered where ``GET`` is, ``OPTIONS`` wherever
+    there is a path.
+    """
+
+    def __init__(self, settings: Settings, report: Report) -> None:
+        telemetry = Telemetry()
+        held = Held()
+        store = Store(settings.store_url(), settings.group(StoreParams))
+        bounds = ReplicaParams(log=settings.group(LogParams), snapshots=settings.group(SnapshotParams))
+        replica = Replica(store, bounds)
+        remember = RememberParams(seconds=settings.remember_seconds, most=settings.max_remembered)
+
+        @asynccontextmanager
+        async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+            await replica.start(report)
+            flushing = asyncio.create_task(_flush_for_ever(self.state.parts))
+            try:
+                yield
+            finally:
+                flushing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await flushing
+                await replica.stop()
+
+        super().__init__(
+            title="Abound",
+            version="0.1.0",
+            summary="An online streaming learner for problems with very many classes.",
+            description=DESCRIPTION,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            lifespan=lifespan,
+        )
+        self.state.parts = Parts(settings, replica, telemetry, held)
+        self.state.draining = False
+        errors.install(self)
+        self._measures = telemetry
+        self._hot = {
+            "classify": HotRoute(Classify(replica, settings, remember), telemetry.meter("/classify"), settings, held),
+            "learn": HotRoute(Learn(replica, settings, remember), telemetry.meter("/learn"), settings, held),
+        }
+        for name, route in self._hot.items():
+            for path in (f"/{name}", f"/models/{{model}}/{name}"):
+                self.router.routes.append(Route(path, route, methods=["POST"], include_in_schema=False))
+        for router in (models.router, snapshots.router, health.router):
+            self.include_router(router)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+        elif scope["method"] == "POST" and (target := self._target(scope["path"])) is not None:
+            await target[0].handle(target[1], scope, receive, send)
+        else:
+            await self._answer(scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document, hot routes and all."""
+        if self.openapi_schema is None:
+            self.openapi_schema = document(self)
+        return self.openapi_schema
+
+    def _target(self, path: str) -> tuple[HotRoute, str] | None:
+        """The hot route and the model that a path names."""
+        route = self._hot.get(path[1:])
+        if route is not None:
+            return route, DEFAULT_MODEL
+        parts = path.split("/")
+        if len(parts) == 4 and parts[1] == "models" and (route := self._hot.get(parts[3])) is not None:
+            return route, parts[2]
+        return None
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer by way of the routes."""
+        started = perf_counter()
+        request_id = request_id_of(dict(scope["headers"]))
+        scope["request_id"] = request_id
+        header = (b"x-request-id", request_id.encode("ascii"))
+        method = scope["method"]
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), header]}
+            elif method == "HEAD":
+                message = {**message, "body": b""}
+            await send(message)
+
+        if method == "OPTIONS" and (allow := errors.allowed_methods(self, scope)):
+            await send_with_id({"type": "http.response.start", "status": 204, "headers": [(b"allow", allow.encode())]})
+            await send_with_id({"type": "http.response.body", "body": b""})
+        else:
+            inner = {**scope, "method": "GET"} if method == "HEAD" else scope
+            try:
+                await super().__call__(inner, receive, send_with_id)
+            finally:
+                route = getattr(inner.get("route"), "path", "other")
+                self._measures.meter(route).note(status or 500, perf_counter() - started)
+
+
+async def _flush_for_ever(parts: Parts) -> None:
+    while True:
+        await asyncio.sleep(FLUSH_SECONDS)
+        parts.observe()
+
+
+def _silent(stage: str, progress: float) -> None:
+    """Tell nobody."""

@@ -1,0 +1,35 @@
+"""Long work in short slices, so that the one event loop answers in between.
+
+::
+
+    pace = Pace()
+    for line in lines:
+        work(line)
+        if pace.due():
+            await pace.rest()
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+
+SLICE_SECONDS = 0.001
+
+
+class Pace:
+    """Says when the present slice is used up, and gives the others their turn."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until = perf_counter() + SLICE_SECONDS
+
+    def due(self) -> bool:
+        """Whether the slice is used up."""
+        return perf_counter() > self._until
+
+    async def rest(self) -> None:
+        """Let everything else that is ready run once, then begin a new slice."""
+        await asyncio.sleep(0)
+        self._until = perf_counter() + SLICE_SECONDS

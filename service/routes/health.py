@@ -1,0 +1,73 @@
+"""``/livez``, ``/readyz``, ``/metrics``, ``/docs``: how the process does, and what it is."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from fastapi import APIRouter, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import FileResponse, HTMLResponse
+
+from core.errors import NotReady
+from service.dependencies import PartsDep
+from service.errors import UnknownPath
+from service.openapi import problems
+from service.schemas import LiveAnswer, ReadyAnswer
+
+router = APIRouter(tags=["health"])
+
+ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css", "favicon.png": "image/png"}
+"""What the page at ``/docs`` loads, from this service: a machine without the internet shows it as well."""
+
+
+@router.get("/livez", summary="The process runs")
+async def livez() -> LiveAnswer:
+    """Asks no dependency."""
+    return LiveAnswer(status="alive")
+
+
+@router.get("/readyz", summary="This replica answers", responses=problems(503), response_model_exclude_unset=True)
+async def readyz(request: Request, parts: PartsDep) -> ReadyAnswer:
+    """Ready since it caught up with the log; cut off from the store it stays ready, and says so."""
+    if getattr(request.app.state, "draining", False):
+        raise NotReady("draining: this replica is about to stop")
+    status = parts.replica.status()
+    if not status.ready:
+        raise NotReady(status.reason or "starting", lag=status.lag)
+    answer = ReadyAnswer(status="ready", log=status.log, lag=status.lag)
+    if status.since is not None:
+        answer.since = round(status.since, 3)
+    return answer
+
+
+@router.get(
+    "/metrics",
+    summary="Measures for Prometheus",
+    response_class=Response,
+    responses={200: {"description": "Text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def metrics(parts: PartsDep) -> Response:
+    """All processes of this service on this host together."""
+    parts.observe()
+    return Response(parts.telemetry.exposition(), media_type=parts.telemetry.content_type)
+
+
+@router.get("/docs", include_in_schema=False)
+async def docs(request: Request) -> HTMLResponse:
+    """The OpenAPI document, for people."""
+    return get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title=f"{request.app.title}: the HTTP interface",
+        swagger_js_url="docs/swagger-ui-bundle.js",
+        swagger_css_url="docs/swagger-ui.css",
+        swagger_favicon_url="docs/favicon.png",
+    )
+
+
+@router.get("/docs/{asset}", include_in_schema=False)
+async def docs_asset(asset: str) -> FileResponse:
+    """One file of Swagger UI."""
+    if asset not in ASSETS:
+        raise UnknownPath(f"nothing is served under /docs/{asset[:100]}")
+    path = files("fastapi_offline").joinpath("static", asset)
+    return FileResponse(str(path), media_type=ASSETS[asset], headers={"cache-control": "max-age=3600"})

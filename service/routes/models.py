@@ -1,0 +1,146 @@
+"""``/models``: the models, their configuration, how well they do, and their labels."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from core.config import ModelConfig
+from core.errors import StoreUnavailable, UnknownModel
+from service.dependencies import JsonObject, ModelName, ReplicaDep
+from service.model_replica import ModelReplica
+from service.openapi import JSON, config_schema, problems
+from service.pace import Pace
+from service.routes.classify import LIVE
+from service.schemas import (
+    LabelsAnswer,
+    ModelAnswer,
+    ModelsAnswer,
+    ModelSummary,
+    ReplicaShape,
+    StatsAnswer,
+)
+
+MAX_LABELS_LISTED = 10_000
+
+router = APIRouter(tags=["models"])
+
+CONFIG_BODY = {
+    "requestBody": {
+        "required": False,
+        "content": {
+            JSON: {
+                "schema": config_schema(),
+                "examples": {
+                    "plain": {"summary": "The paper's defaults", "value": {}},
+                    "adaptive": {"summary": "Weights that follow a drifting stream", "value": {"memory": 500.0}},
+                },
+            }
+        },
+    }
+}
+
+
+@router.get("/models", summary="All models")
+async def list_models(replica: ReplicaDep) -> ModelsAnswer:
+    """By name, without their digests."""
+    return ModelsAnswer(models=[ModelSummary(**_summary(replica.model(name))) for name in sorted(replica.names())])
+
+
+@router.get("/models/{model}", summary="A model", responses=problems(404, 422, 503))
+async def get_model(model: ModelName, replica: ReplicaDep) -> ModelAnswer:
+    """Its configuration, size, and the digest of its state at the offset named beside it."""
+    return await _whole(replica.model(model))
+
+
+@router.put(
+    "/models/{model}",
+    summary="Create or configure a model",
+    responses={201: {"model": ModelAnswer, "description": "Created."}, **problems(400, 409, 413, 415, 422, 503, 504)},
+    openapi_extra=CONFIG_BODY,
+)
+async def put_model(model: ModelName, changes: JsonObject, replica: ReplicaDep, response: Response) -> ModelAnswer:
+    """Fields that are not named keep their value; on a model that has learned some cannot change (409)."""
+    try:
+        present = replica.model(model)
+    except UnknownModel:
+        await replica.create(model, ModelConfig.from_dict(changes))
+        response.status_code = 201
+        response.headers["location"] = f"/models/{model}"
+        return await _whole(replica.model(model))
+    if present.live.check_change(changes) != present.live.config:
+        await replica.configure(model, changes)
+    return await _whole(replica.model(model))
+
+
+@router.delete("/models/{model}", status_code=204, summary="Delete a model", responses=problems(404, 422, 503, 504))
+async def delete_model(model: ModelName, replica: ReplicaDep) -> Response:
+    """Deletes what it learned, too. The name can be used again."""
+    replica.model(model)
+    await replica.delete(model)
+    return Response(status_code=204)
+
+
+@router.get("/models/{model}/stats", summary="How well a model does", responses=problems(404, 422, 503))
+async def get_stats(model: ModelName, replica: ReplicaDep) -> StatsAnswer:
+    """Every event is ranked before it is learned; these are the measures over those ranks."""
+    present = replica.model(model)
+    figures = {"offset": str(present.offset)} | present.live.stats() | _memory(present)
+    try:
+        replicas = await replica.replicas(model)
+    except StoreUnavailable:
+        replicas = []
+    named = [{name: getattr(said, name) for name in ReplicaShape.model_fields} for said in replicas]
+    return StatsAnswer.model_validate({**figures, "replicas": named})
+
+
+@router.get("/models/{model}/labels", summary="Labels that a model knows", responses=problems(404, 422, 503))
+async def get_labels(
+    model: ModelName,
+    replica: ReplicaDep,
+    prefix: Annotated[str, Query(max_length=512, description="Only labels that begin with this.")] = "",
+    limit: Annotated[int, Query(ge=1, le=MAX_LABELS_LISTED, description="At most so many.")] = 100,
+    offset: Annotated[int, Query(ge=0, le=2**31, description="Leave out so many.")] = 0,
+) -> LabelsAnswer:
+    """In the order in which they were first seen."""
+    live = replica.model(model).live
+    if not prefix:
+        n = len(live.labels)
+        return LabelsAnswer(labels=[live.label(i) for i in range(min(offset, n), min(offset + limit, n))], total=n)
+    wanted = prefix.encode("utf-8", "surrogatepass")
+    pace = Pace()
+    found = []
+    total = 0
+    for class_id in range(len(live.labels)):
+        if live.labels.key(class_id).startswith(wanted):
+            if offset <= total < offset + limit:
+                found.append(live.label(class_id))
+            total += 1
+        if pace.due():
+            await pace.rest()
+    return LabelsAnswer(labels=found, total=total)
+
+
+async def _whole(model: ModelReplica) -> ModelAnswer:
+    digest = await model.take_digest()
+    return ModelAnswer(**_summary(model), digest=str(digest))
+
+
+def _summary(model: ModelReplica) -> dict[str, Any]:
+    live = model.live
+    return {
+        "name": model.name,
+        "incarnation": model.incarnation,
+        "config": live.config.to_dict(),
+        "version": LIVE,
+        "offset": str(model.offset),
+        "learned": live.n_learned,
+        **live.sizes(),
+        **_memory(model),
+    }
+
+
+def _memory(model: ModelReplica) -> dict[str, Any]:
+    parts = model.live.sizes()["memory"]
+    return {"memory": sum(parts.values()), "memory_parts": parts}

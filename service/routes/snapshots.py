@@ -1,0 +1,39 @@
+"""``/models/{model}/snapshots``: states of a model that a start begins from."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from service.dependencies import ModelName, ReplicaDep
+from service.openapi import problems
+from service.schemas import SnapshotsAnswer, SnapshotShape
+from service.snapshots import Manifest
+
+router = APIRouter(tags=["snapshots"])
+
+
+@router.get("/models/{model}/snapshots", summary="Snapshots of a model", responses=problems(404, 422, 503))
+async def list_snapshots(model: ModelName, replica: ReplicaDep) -> SnapshotsAnswer:
+    """Newest first; damaged ones are left out."""
+    return SnapshotsAnswer(snapshots=[_shape(manifest) for manifest in await replica.snapshots(model)])
+
+
+@router.post(
+    "/models/{model}/snapshots",
+    status_code=201,
+    summary="Make a snapshot",
+    responses=problems(404, 422, 503),
+)
+async def make_snapshot(model: ModelName, replica: ReplicaDep) -> SnapshotShape:
+    """The worker makes it, from the log up to here or a little further; answers when it is there."""
+    return _shape(await replica.request_snapshot(model))
+
+
+def _shape(manifest: Manifest) -> SnapshotShape:
+    return SnapshotShape(
+        id=manifest.id,
+        offset=manifest.offset,
+        digest=manifest.digest,
+        bytes=manifest.size,
+        created=manifest.created / 1000,
+    )

@@ -1,0 +1,193 @@
+"""What the service tells about itself: measures for Prometheus, and log lines.
+
+The hot routes count in plain integers (:class:`Meter`); once a second, and whenever ``/metrics`` is asked, these are
+added to the Prometheus objects. With several processes on one port, prometheus-client keeps its values in files
+(``PROMETHEUS_MULTIPROC_DIR``) and any process answers for all.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import structlog
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
+
+MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+
+BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the classes of durations, seconds."""
+
+GaugeMode = Literal["livemax", "livemin", "livesum", "liveall"]
+
+
+class Durations(Histogram):
+    """A histogram that takes many observations at once."""
+
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Add ``counts[i]`` observations to class i, whose values sum to ``total``."""
+        self._sum.inc(total)
+        for bucket, count in zip(self._buckets, counts, strict=True):
+            if count:
+                bucket.inc(count)
+
+
+class Meter:
+    """Counts the requests of one route in plain integers."""
+
+    __slots__ = ("_counts", "_statuses", "_total", "route")
+
+    def __init__(self, route: str) -> None:
+        self.route = route
+        self._statuses: dict[int, int] = {}
+        self._counts = [0] * (len(BOUNDS) + 1)
+        self._total = 0.0
+
+    def note(self, status: int, seconds: float) -> None:
+        """One request was answered."""
+        self._statuses[status] = self._statuses.get(status, 0) + 1
+        self._counts[bisect_left(BOUNDS, seconds)] += 1
+        self._total += seconds
+
+    def take(self) -> tuple[dict[int, int], list[int], float]:
+        """Requests by status, by class of duration, and seconds in all, since it was last asked."""
+        taken = self._statuses, self._counts, self._total
+        self._statuses, self._counts, self._total = {}, [0] * (len(BOUNDS) + 1), 0.0
+        return taken
+
+
+class Telemetry:
+    """The measures of one process."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._several = bool(os.environ.get(MULTIPROCESS_VARIABLE))
+        self._registry = CollectorRegistry()
+        if not self._several:
+            ProcessCollector(registry=self._registry)
+            PlatformCollector(registry=self._registry)
+        self._meters: dict[str, Meter] = {}
+        registry = self._registry
+        self._requests = Counter("abound_requests", "Requests answered.", ("route", "status"), registry=registry)
+        self._seconds = Durations(
+            "abound_request_duration_seconds",
+            "From the head of a request to the end of its answer.",
+            ("route",),
+            buckets=BOUNDS,
+            registry=registry,
+        )
+        self._learned = self._gauge("abound_model_learned_instances", "Instances learned.", "livemax")
+        self._features = self._gauge("abound_model_features", "Features held.", "livemax")
+        self._classes = self._gauge("abound_model_classes", "Classes held.", "livemax")
+        self._connections = self._gauge("abound_model_connections", "Connections held.", "livemax")
+        self._bytes = self._gauge("abound_model_memory_bytes", "Memory of the models, all processes.", "livesum")
+        self._lag = self._gauge("abound_log_lag_entries", "Entries behind the log, the worst process.", "livemax")
+        self._connected = Gauge(
+            "abound_log_connected",
+            "1 while every process is connected to the log.",
+            multiprocess_mode="livemin",
+            registry=registry,
+        )
+        self._models: set[str] = set()
+
+    def _gauge(self, name: str, documentation: str, mode: GaugeMode) -> Gauge:
+        return Gauge(name, documentation, ("model",), multiprocess_mode=mode, registry=self._registry)
+
+    def meter(self, route: str) -> Meter:
+        """The meter of a route; the same one for the same route."""
+        return self._meters.setdefault(route, Meter(route))
+
+    def flush(self) -> None:
+        """Add what the meters counted."""
+        for route, meter in self._meters.items():
+            statuses, counts, total = meter.take()
+            if not statuses:
+                continue
+            for status, count in statuses.items():
+                self._requests.labels(route, str(status)).inc(count)
+            self._seconds.labels(route).add(counts, total)
+
+    def set_log(self, connected: bool) -> None:
+        """Whether this process is connected to the log."""
+        self._connected.set(connected)
+
+    def set_models(self, figures: dict[str, dict[str, float]]) -> None:
+        """Sizes by model: learned, features, classes, connections, memory, lag. Other models are forgotten."""
+        gauges = {
+            "learned": self._learned,
+            "features": self._features,
+            "classes": self._classes,
+            "connections": self._connections,
+            "memory": self._bytes,
+            "lag": self._lag,
+        }
+        for model, values in figures.items():
+            for name, gauge in gauges.items():
+                gauge.labels(model).set(values.get(name, 0))
+        for model in self._models - figures.keys():
+            for gauge in gauges.values():
+                gauge.remove(model)
+        self._models = set(figures)
+
+    def exposition(self) -> bytes:
+        """Everything in Prometheus' text format; over all processes where there are several."""
+        if not self._several:
+            return generate_latest(self._registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
+
+    content_type = CONTENT_TYPE_LATEST
+
+
+def configure_logging(level: str, form: Literal["text", "json"]) -> None:
+    """Send the log lines of the product and of its libraries to standard error, in one form."""
+    before: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    renderer: Any = structlog.processors.JSONRenderer()
+    if form == "text":
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        before.pop()
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *before, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=before,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in _uvicorn_loggers():
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
+
+
+def _uvicorn_loggers() -> Iterator[str]:
+    yield from ("uvicorn", "uvicorn.error", "uvicorn.access")
