@@ -1,0 +1,211 @@
+"""Records: round trips, what is refused, and that no bytes whatever lead outside of their buffer."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from core.errors import Damaged, InvalidInstance
+from core.kernels.records import vector_end
+from core.limits import Limits
+from core.record import (
+    EMPTY_VECTOR,
+    check_records,
+    iterate,
+    pack_labels,
+    pack_vector,
+    record_ends,
+    record_shape,
+    unpack,
+    unpack_vector,
+)
+
+LIMITS = Limits()
+keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+features = st.dictionaries(keys, st.floats(2.0**-149, 1.0, width=32), max_size=12)
+records = st.tuples(features, st.lists(keys, min_size=1, max_size=5, unique=True))
+
+
+def packed(instance: dict[str, float], labels: list[str]) -> bytes:
+    values = np.array(list(instance.values()), np.float32)
+    return pack_vector([key.encode() for key in instance], values) + pack_labels(labels, LIMITS)
+
+
+@given(st.lists(records, max_size=5))
+def test_records_come_back(given_records):
+    payload = b"".join(packed(*record) for record in given_records)
+    read = list(iterate(payload, len(given_records)))
+    assert [dict(zip(r.keys, r.values.tolist(), strict=True)) for r in read] == [r[0] for r in given_records]
+    assert [r.labels for r in read] == [r[1] for r in given_records]
+    ends = record_ends(payload, len(given_records)).tolist()
+    for record, start, end in zip(given_records, ends, ends[1:], strict=False):
+        assert payload[start:end] == packed(*record)
+        assert unpack(payload[start:end]).labels == record[1]
+        assert start % 4 == 0
+
+
+@given(records, st.binary(max_size=9))
+def test_the_shape_says_where_the_parts_are(record, before):
+    instance, labels = record
+    payload = before + packed(*record) + b"more"
+    shape = record_shape(payload, len(before))
+    assert (shape.n_features, shape.n_labels, shape.end) == (len(instance), len(labels), len(payload) - 4)
+    assert np.frombuffer(payload, "<f4", shape.n_features, shape.values_at).tolist() == list(instance.values())
+    lengths = np.frombuffer(payload, "<u2", shape.n_features, shape.lengths_at).tolist()
+    assert lengths == [len(key.encode()) for key in instance]
+    assert payload[shape.keys_at :].startswith("".join(instance).encode())
+    lengths = np.frombuffer(payload, "<u2", shape.n_labels, shape.label_lengths_at).tolist()
+    assert lengths == [len(label.encode()) for label in labels]
+    assert payload[shape.labels_at :].startswith("".join(labels).encode())
+
+
+def verdict(payload: bytes, n: int) -> str:
+    """What is said of a payload; taken apart as a whole when it is good."""
+    try:
+        check_records(payload, n)
+    except Damaged as error:
+        return str(error)
+    for record in iterate(payload, n):
+        assert all(record.keys)
+        assert (record.values > 0).all()
+        assert np.isfinite(record.values).all()
+        assert record.labels
+    return "good"
+
+
+@given(st.lists(records, min_size=1, max_size=3), st.data())
+def test_damaged_records_are_found_out_or_harmless(given_records, data):
+    payload = bytearray(b"".join(packed(*record) for record in given_records))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(payload) - 1))
+        payload[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF, payload[at] ^ 1]))
+    cut = data.draw(st.integers(0, len(payload)))
+    for damaged in (bytes(payload), bytes(payload[:cut]), bytes(payload[cut:])):
+        for n in (len(given_records) - 1, len(given_records)):
+            verdict(damaged, n)
+
+
+@given(st.binary(max_size=60), st.integers(0, 4))
+@example(b"\xff" * 60, 1)
+@example(struct.pack("<IfHH", 1, 1.0, 0xFFFF, 0), 1)
+def test_any_bytes_at_all(payload, n):
+    verdict(payload, n)
+
+
+@given(st.binary(max_size=40), st.integers(-8, 48))
+def test_a_shape_depends_on_nothing_outside_of_the_buffer(payload, start):
+    """The same bytes with different ones behind them."""
+    shapes, ends = set(), set()
+    for poison in (b"\x00" * 64, b"\xff" * 64, b"\x01\x00" * 32):
+        view = np.frombuffer(payload + poison, np.uint8)[: len(payload)]
+        shapes.add(record_shape(view, start))
+        ends.add(vector_end(view, start))
+    assert len(shapes) == len(ends) == 1
+    shape = shapes.pop()
+    assert shape.n_features == -1 or shape.end <= len(payload)
+
+
+@given(records)
+def test_every_cut_and_every_surplus_is_damaged(record):
+    payload = packed(*record)
+    for damaged in (*(payload[:cut] for cut in range(len(payload))), payload + b"\x00", payload + b"\x00" * 4):
+        assert verdict(damaged, 1) != "good"
+    assert verdict(payload, 0) != "good"
+    assert verdict(payload, 2) != "good"
+    assert verdict(payload, -1) != "good"
+
+
+@pytest.mark.parametrize(
+    ("vector", "labels", "problem"),
+    [
+        (pack_vector([b"a"], np.array([np.nan], np.float32)), ["x"], "finite and above 0"),
+        (pack_vector([b"a"], np.array([np.inf], np.float32)), ["x"], "finite and above 0"),
+        (pack_vector([b"a"], np.array([0], np.float32)), ["x"], "finite and above 0"),
+        (pack_vector([b"a"], np.array([-1], np.float32)), ["x"], "finite and above 0"),
+        (pack_vector([b""], np.ones(1, np.float32)), ["x"], "empty"),
+        (pack_vector([b"\xff"], np.ones(1, np.float32)), ["x"], "UTF-8"),
+        (pack_vector([b"\xed\xa0\x80"], np.ones(1, np.float32)), ["x"], "UTF-8"),
+        (pack_vector(["ż".encode()[:1], "ż".encode()[1:]], np.ones(2, np.float32)), ["x"], "UTF-8"),
+    ],
+)
+def test_what_a_record_must_not_hold(vector, labels, problem):
+    good = packed({"a": 1.0}, ["x"])
+    with pytest.raises(Damaged, match=f"record 1 of 2 .*{problem}"):
+        check_records(good + vector + pack_labels(labels, LIMITS), 2)
+
+
+def test_padding_and_missing_labels():
+    good = packed({"a": 1.0}, ["x"])
+    with pytest.raises(Damaged, match="padded"):
+        check_records(good[:-1] + b"\x01", 1)
+    with pytest.raises(Damaged, match="no label"):
+        check_records(EMPTY_VECTOR + bytes(4), 1)
+    with pytest.raises(Damaged, match="follow the last"):
+        check_records(good * 2, 1)
+    check_records(EMPTY_VECTOR + pack_labels(["x"], LIMITS), 1)
+    with pytest.raises(Damaged, match="UTF-8"):
+        unpack_vector(pack_vector([b"\xff"], np.ones(1, np.float32)))
+    with pytest.raises(Damaged, match="past the end"):
+        unpack_vector(b"\x01\x00\x00\x00")
+
+
+@given(st.binary(min_size=1, max_size=24))
+@example(b"\xf4\x8f\xbf\xbf")
+@example(b"\xf4\x90\x80\x80")
+@example(b"\xe0\x9f\xbf")
+@example(b"\xf0\x8f\xbf\xbf")
+@example(b"\xc1\xbf")
+@example(b"eight by\xc5")
+def test_utf8_is_what_python_takes_for_it(key):
+    record = pack_vector([key], np.ones(1, np.float32)) + pack_labels(["x"], LIMITS)
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        assert "UTF-8" in verdict(record, 1)
+    else:
+        assert verdict(record, 1) == "good"
+
+
+@given(st.characters(), st.characters(), st.text(max_size=9))
+def test_utf8_of_unusual_letters(first, second, rest):
+    key = (first + second + rest).encode("utf-8", "surrogatepass")
+    record = pack_vector([key], np.ones(1, np.float32)) + pack_labels(["x"], LIMITS)
+    has_surrogate = any("\ud800" <= letter <= "\udfff" for letter in first + second + rest)
+    assert (verdict(record, 1) == "good") == (not has_surrogate)
+
+
+def test_labels_are_kept_once_in_order():
+    part = pack_labels(["b", "a", "b", "ż"], LIMITS)
+    assert unpack(EMPTY_VECTOR + part).labels == ["b", "a", "ż"]
+    assert len(part) % 4 == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "field"),
+    [
+        ([], "labels"),
+        ([""], "labels[0]"),
+        (["a", "x" * 513], "labels[1]"),
+        (["a", "ż" * 257], "labels[1]"),
+        (["a", "\ud800"], "labels[1]"),
+        (["a"] * 101, "labels"),
+    ],
+)
+def test_refused_labels(labels, field):
+    with pytest.raises(InvalidInstance) as refusal:
+        pack_labels(labels, LIMITS)
+    assert refusal.value.field == field
+
+
+def test_labels_up_to_the_limits():
+    labels = ["ż" * 254 + f"{n:04}" for n in range(100)]
+    assert unpack(EMPTY_VECTOR + pack_labels(labels, LIMITS)).labels == labels
+
+
+@given(st.integers(-(2**40), 2**40))
+def test_limits_know_their_range(most):
+    assume(not 1 <= most <= 2**15)
+    with pytest.raises(ValueError, match="max_key_bytes"):
+        Limits(max_key_bytes=most)
