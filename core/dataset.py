@@ -17,6 +17,7 @@ The feature and label numbers of the first two become keys and labels as text: f
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -30,6 +31,10 @@ from core.metrics import Ints, LabelSets
 from core.record import EMPTY_VECTOR, pack_labels
 
 Format = Literal["txt", "svm", "jsonl"]
+
+_PLAIN_PAIR = rb"(?:0|[1-9]\d{0,17}):-?(?:0|[1-9]\d{0,17})(?:\.\d+)?"
+_PLAIN_PAIRS = re.compile(rb"(?:%b(?: %b)*)?" % (_PLAIN_PAIR, _PLAIN_PAIR))
+_PLAIN_ID = re.compile(rb"(\d+):")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,17 +253,28 @@ def _cut_labels(line: bytes) -> tuple[list[bytes], list[bytes]]:
 
 
 def _pairs_to_json(pairs: list[bytes], n_features: int | None) -> bytes:
+    plain = b" ".join(pairs)
+    if _PLAIN_PAIRS.fullmatch(plain) and (
+        n_features is None or max(map(int, _PLAIN_ID.findall(plain)), default=-1) < n_features
+    ):
+        # Keys and numbers are as JSON wants them already.
+        return b'{"%b}' % plain.replace(b":", b'":').replace(b" ", b',"') if plain else b"{}"
     parts = []
     for pair in pairs:
         key, colon, number = pair.partition(b":")
-        try:
-            value = float(number)
-        except ValueError:
-            value = math.nan
+        value = _float(number)
         if not colon or not math.isfinite(value):
             raise Malformed(f"{_shown(pair)} is not a feature and its value, as in 17:0.5")
         parts.append(f'"{_id(key, n_features, "feature")}":{value!r}')
     return f"{{{','.join(parts)}}}".encode()
+
+
+def _float(text: bytes) -> float:
+    """A number; NaN for what is none."""
+    try:
+        return math.nan if b"_" in text else float(text)
+    except ValueError:
+        return math.nan
 
 
 def _id(text: bytes, bound: int | None, what: str) -> int:
@@ -272,10 +288,7 @@ def _id(text: bytes, bound: int | None, what: str) -> int:
 
 def _label_text(label: bytes) -> str:
     """A label of svmlight: whole numbers in one spelling (``+1`` and ``1.0`` are ``1``), others as they are."""
-    try:
-        number = float(label)
-    except ValueError:
-        number = math.nan
+    number = _float(label)
     if number.is_integer() and abs(number) < 2**53:
         return str(int(number))
     if not label:

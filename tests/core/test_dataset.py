@@ -44,6 +44,7 @@ def test_an_instance_of_nothing_is_an_empty_line() -> None:
         (["1 2 2", "0 1"], "line 2: '1' is not a feature and its value"),
         (["1 2 2", "0 1:x"], "line 2: '1:x' is not a feature and its value"),
         (["1 2 2", "0 1:nan"], "line 2: '1:nan' is not"),
+        (["1 2 2", "0 1:1_0"], "line 2: '1:1_0' is not"),
         (["1 2 2", "0 1:1e999"], "line 2: '1:1e999' is not"),
         (["1 2 2", "0 -1:1"], "line 2: '-1' is not the number of a feature"),
         (["2 2 2", "0 1:1"], "line 2: the file ends after 1 of the 2 instances"),
@@ -53,6 +54,11 @@ def test_an_instance_of_nothing_is_an_empty_line() -> None:
 def test_damaged_extreme_classification_text(lines: list[str], message: str) -> None:
     with pytest.raises(Malformed, match=message):
         read("txt", *lines)
+
+
+def test_numbers_in_other_spellings() -> None:
+    (instance,) = read("txt", "1 99 2", "0 017:+1 018:.5 2:1. 3:1e-2  4:-0")
+    assert json.loads(instance.features or b"") == {"17": 1.0, "18": 0.5, "2": 1.0, "3": 0.01, "4": 0.0}
 
 
 def test_svmlight() -> None:

@@ -1,0 +1,190 @@
+"""The client against a transport that misbehaves in every way it knows about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from service import client as module
+from service.client import Client, Interrupted, Refused, Unreachable, bounded, refusal_of
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+class Cut(httpx.SyncByteStream):
+    """An answer that breaks off behind these bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._data
+        raise httpx.RemoteProtocolError("peer closed the connection")
+
+
+def client(handler: Handler, pauses: list[float] | None = None) -> Client:
+    kept = [] if pauses is None else pauses
+    return Client("http://test", transport=httpx.MockTransport(handler), pause=kept.append)
+
+
+def echo(request: httpx.Request) -> httpx.Response:
+    """Answers each line with itself."""
+    return httpx.Response(200, content=request.read())
+
+
+def lines(n: int, size: int = 0) -> list[bytes]:
+    return [json.dumps({"n": i, "pad": "x" * size}).encode() for i in range(n)]
+
+
+def problem(status: int, **fields: object) -> dict[str, object]:
+    return {"type": "/problems/x", "title": "X", "status": status, "detail": "it is so"} | fields
+
+
+def test_long_streams_are_cut_into_requests_and_answered_in_order() -> None:
+    sizes = []
+
+    def count(request: httpx.Request) -> httpx.Response:
+        sizes.append(request.read().count(b"\n"))
+        assert request.headers["Content-Type"] == "application/x-ndjson"
+        return echo(request)
+
+    answers = list(client(count).learn_stream("a/b", lines(2500)))
+    assert [answer["n"] for answer in answers] == list(range(2500))
+    assert sizes == [1000, 1000, 500]
+
+
+def test_requests_are_bounded_by_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STREAM_BYTES", 300)
+    assert [len(request) for request in bounded(lines(7, 80))] == [3, 3, 1]
+
+
+def test_no_line_is_read_ahead_of_its_request() -> None:
+    read = []
+
+    def source() -> Iterator[bytes]:
+        for line in lines(2000):
+            read.append(line)
+            yield line
+
+    next(client(echo).learn_stream("m", source()))
+    assert len(read) == 1000
+
+
+def test_a_whole_request_that_was_refused_is_sent_again() -> None:
+    calls: list[int] = []
+    pauses: list[float] = []
+
+    def busy(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        if len(calls) < 3:
+            return httpx.Response(503, json=problem(503, retry_after=2.5), headers={"Retry-After": "3"})
+        return echo(request)
+
+    assert len(list(client(busy, pauses).learn_stream("m", lines(3)))) == 3
+    assert pauses == [2.5, 2.5]
+
+
+def test_a_request_that_never_arrived_is_sent_again_and_given_up_at_last() -> None:
+    calls = []
+
+    def away(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        raise httpx.ConnectError("refused")
+
+    with pytest.raises(Unreachable, match="no service answers at http://test"):
+        list(client(away).learn_stream("m", lines(3)))
+    assert len(calls) == module.ATTEMPTS
+
+
+def test_refused_lines_are_sent_again_alone() -> None:
+    bodies = []
+
+    def half(request: httpx.Request) -> httpx.Response:
+        sent = [json.loads(line) for line in request.read().splitlines()]
+        bodies.append([line["n"] for line in sent])
+        first = len(bodies) == 1
+        answers = [problem(503, retry_after=0.5) if first and line["n"] % 2 else line for line in sent]
+        return httpx.Response(200, content="\n".join(map(json.dumps, answers)))
+
+    assert [answer["n"] for answer in client(half).learn_stream("m", lines(4))] == [0, 1, 2, 3]
+    assert bodies == [[0, 1, 2, 3], [1, 3]]
+
+
+def test_invalid_lines_are_answers_like_others() -> None:
+    def bad(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=json.dumps(problem(422, field="text", line=1)) + '\n{"rank": 1}\n')
+
+    first, second = client(bad).learn_stream("m", lines(2))
+    refusal = refusal_of(first)
+    assert refusal is not None
+    assert str(refusal) == "text: it is so (422)"
+    assert refusal_of(second) is None
+
+
+def test_an_interrupted_learn_is_never_sent_twice() -> None:
+    calls = []
+
+    def cut(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        return httpx.Response(200, stream=Cut(b'{"n": 0}\n{"n": 1}\n{"n"'))
+
+    with pytest.raises(Interrupted, match="broke off") as raised:
+        list(client(cut).learn_stream("m", lines(5)))
+    assert len(calls) == 1
+    assert [answer["n"] for answer in raised.value.answers] == [0, 1]
+    assert raised.value.sent == 5
+
+
+@pytest.mark.parametrize("stream", ["classify", "keyed"])
+def test_an_interrupted_request_that_may_be_repeated_is(stream: str) -> None:
+    calls = []
+
+    def once_cut(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        return httpx.Response(200, stream=Cut(b'{"n": 0}\n')) if len(calls) == 1 else echo(request)
+
+    made = client(once_cut)
+    answers = (
+        made.classify_stream("m", lines(3)) if stream == "classify" else made.learn_stream("m", lines(3), keyed=True)
+    )
+    assert [answer["n"] for answer in answers] == [0, 1, 2]
+
+
+def test_an_answer_that_lacks_lines_is_interrupted() -> None:
+    with pytest.raises(Interrupted):
+        list(client(lambda request: httpx.Response(200, content=b'{"n": 0}\n')).learn_stream("m", lines(2)))
+
+
+def test_the_rest_of_a_request_that_was_refused_as_a_whole() -> None:
+    content = b'{"n": 0}\n' + json.dumps(problem(413, line=2)).encode()
+    answers = list(client(lambda request: httpx.Response(200, content=content)).learn_stream("m", lines(4)))
+    assert [answer.get("status") for answer in answers] == [None, 413, 413, 413]
+
+
+def test_problem_documents_are_exceptions() -> None:
+    made = client(lambda request: httpx.Response(404, json=problem(404)))
+    with pytest.raises(Refused, match=r"it is so \(404\)") as raised:
+        made.model("x")
+    assert raised.value.status == 404
+
+
+def test_what_is_no_problem_document_says_where_it_came_from() -> None:
+    made = client(lambda request: httpx.Response(502, content=b"<html>"))
+    with pytest.raises(Refused, match="http://test/models answers 502"):
+        made.models()
+
+
+def test_another_service_altogether() -> None:
+    with pytest.raises(Refused, match="does not answer like this service"):
+        client(lambda request: httpx.Response(200, content=b"hello")).models()
+
+
+def test_the_key_travels_as_bearer_token() -> None:
+    def check(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"token": request.headers["Authorization"]})
+
+    made = Client("http://test", key="secret", transport=httpx.MockTransport(check))
+    assert made.models() == {"token": "Bearer secret"}
