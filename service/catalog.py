@@ -16,6 +16,7 @@ from core.errors import Damaged, InvalidInstance
 from core.types import START, Offset
 from service.events import APPLY_VERSION, CatalogEntry, Created, Deleted, checksum_of, decode_catalog_entry, encode
 from service.log import Element, xadd
+from service.store import Store, reaching
 
 CATALOG_KEY = b"abound:catalog"
 DEFAULT_MODEL = "default"
@@ -103,6 +104,23 @@ class Catalog:
             if living is not None and living.keys.incarnation == event.incarnation:
                 del self._living[event.name]
         self.offset, self.checksum = Offset.of_entry(entry_id), checksum_of(fields)
+
+
+async def read_catalog(store: Store) -> Catalog:
+    """All models that there are now.
+
+    Raises
+    ------
+    StoreUnavailable
+    Damaged, UnknownApplyVersion
+        The catalog cannot be read.
+    """
+    catalog = Catalog()
+    with reaching():
+        elements = await store.client.xrange(CATALOG_KEY)
+    for entry_id, fields in elements:
+        catalog.apply((entry_id, [part for field in fields.items() for part in field]))
+    return catalog
 
 
 def catalog_command(event: Created | Deleted) -> bytes:

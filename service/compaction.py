@@ -82,4 +82,4 @@ async def compact(
 ) -> Manifest:
     """Make a snapshot of a model at the end of its log; what ``rebuild`` raises. Costs the model's memory once."""
     model = await rebuild(store, living, params=log_params, between=between)
-    return await write(store, model, params)
+    return await write(store, model, params, between)

@@ -18,7 +18,7 @@ import asyncio
 import hashlib
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,8 +146,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 _manifest = msgspec.json.Decoder(Manifest)
 
 
-async def write(store: Store, model: ModelReplica, params: SnapshotParams) -> Manifest:
-    """Keep the state of a model that nothing is being applied to. StoreUnavailable when the store goes away."""
+async def write(
+    store: Store, model: ModelReplica, params: SnapshotParams, between: Callable[[], Awaitable[None]] | None = None
+) -> Manifest:
+    """Keep the state of a model that nothing is being applied to.
+
+    ``between`` is awaited before each step; what it raises ends the writing. StoreUnavailable when the store goes away.
+    """
     digest = await model.take_digest()
     arrays = model.live.to_arrays()
     keys, position = model.keys, model.position
@@ -156,6 +161,8 @@ async def write(store: Store, model: ModelReplica, params: SnapshotParams) -> Ma
     client = store.client
     with reaching():
         for i, part in enumerate(_parts(arrays, params.part_bytes)):
+            if between is not None:
+                await between()
             await client.set(_part_key(keys, snapshot, i), part)
             parts.append(Part(len(part), _checksum(part)))
         seconds, microseconds = await client.time()
@@ -177,6 +184,8 @@ async def write(store: Store, model: ModelReplica, params: SnapshotParams) -> Ma
             ],
             parts=parts,
         )
+        if between is not None:
+            await between()
         await client.set(_manifest_key(keys, snapshot), msgspec.json.encode(manifest))
         await client.rpush(keys.of("snapshots"), snapshot)
         await _drop_old(store, keys, params.keep)

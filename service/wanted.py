@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from core.errors import NotReady
 from core.types import Offset
 from service import snapshots
 from service.catalog import ModelKeys
 from service.snapshots import Manifest
 from service.store import Store, reaching
-
-log = structlog.get_logger(__name__)
 
 WORKERS_KEY = b"abound:workers"
 WORKER_FRESH_SECONDS = 10.0
@@ -43,14 +39,11 @@ async def workers(store: Store) -> list[str]:
     return [name.decode() for name, at in found.items() if seconds - int(at) <= WORKER_FRESH_SECONDS]
 
 
-async def asked(store: Store, keys: ModelKeys) -> Offset | None:
-    """The offset at which, or past which, a snapshot is asked for; None when none is."""
-    with reaching():
-        text = await store.client.get(keys.of("snapshot-wanted"))
+def parse(text: bytes | None) -> Offset | None:
+    """The offset at which, or past which, a snapshot is asked for, as the store has it; None when none is."""
     try:
         return Offset.parse(text.decode()) if text else None
     except ValueError:
-        log.warning("a request for a snapshot cannot be read", model=keys.name)
         return None
 
 

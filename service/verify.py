@@ -1,0 +1,100 @@
+"""Verifying: is what is served what the log says?
+
+1. a mark is appended; every live replica publishes the digest that it has there
+2. the model is rebuilt up to the mark, from the beginning of the log and from the newest snapshot
+3. all digests must be equal
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import NamedTuple
+
+from core.errors import Damaged, UnknownApplyVersion, UnknownModel
+from core.types import Offset
+from service import presence
+from service.catalog import Living, read_catalog
+from service.compaction import rebuild
+from service.events import APPLY_VERSION, Entry, Mark, encode
+from service.presence import Marked
+from service.store import Store, reaching
+
+WAIT_SECONDS = 60.0
+POLL_SECONDS = 0.05
+
+
+class Verified(NamedTuple):
+    """What came of it.
+
+    Attributes
+    ----------
+    model : str
+    offset : Offset
+        Of the mark.
+    replicas : list of Marked
+        Digests of the replicas that answered.
+    silent : list of str
+        Ids of live replicas that did not.
+    from_start, from_snapshot : str
+        Digests of the rebuilt states.
+    """
+
+    model: str
+    offset: Offset
+    replicas: list[Marked]
+    silent: list[str]
+    from_start: str
+    from_snapshot: str
+
+    @property
+    def good(self) -> bool:
+        """Whether all digests are equal and every replica answered."""
+        digests = {marked.digest for marked in self.replicas} | {self.from_start, self.from_snapshot}
+        return len(digests) == 1 and not self.silent
+
+
+async def verify(store: Store, name: str, wait_seconds: float = WAIT_SECONDS) -> Verified:
+    """Compare what the replicas of a model serve with what its log gives.
+
+    Takes the time of a whole replay and the memory of a second model.
+
+    Raises
+    ------
+    UnknownModel
+    Damaged, UnknownApplyVersion
+        The log itself cannot be applied.
+    StoreUnavailable
+    """
+    living = (await read_catalog(store)).get(name)
+    if living is None:
+        raise UnknownModel(f"there is no model {name[:64]!r}")
+    live = [replica.replica for replica in await presence.present(store, living.keys)]
+    token = secrets.token_hex(8)
+    offset = await _append_mark(store, living, token)
+    try:
+        from_start = await rebuild(store, living, offset, from_start=True)
+        from_snapshot = await rebuild(store, living, offset)
+    except (Damaged, UnknownApplyVersion) as error:
+        raise type(error)(f"the model {name} cannot be rebuilt: {error}") from error
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_seconds
+    while True:
+        said = await presence.marked(store, living.keys, token)
+        silent = sorted(set(live) - {marked.replica for marked in said})
+        if not silent or loop.time() > deadline:
+            break
+        await asyncio.sleep(POLL_SECONDS)
+    digests = [str(await model.take_digest()) for model in (from_start, from_snapshot)]
+    return Verified(name, offset, said, silent, *digests)
+
+
+async def _append_mark(store: Store, living: Living, token: str) -> Offset:
+    payload, checksum = encode(Entry(APPLY_VERSION, secrets.token_bytes(8), 1, Mark(token)))
+    link = await store.open_link("mark")
+    try:
+        with reaching():
+            words = ("XADD", living.keys.log, "*", "e", payload, "c", checksum)
+            return Offset.of_entry(await link.call(*words, seconds=store.params.reply_seconds))
+    finally:
+        link.close()

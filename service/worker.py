@@ -1,0 +1,288 @@
+"""The worker: makes snapshots, beside the replicas and not inside them. ``python -m service.worker``.
+
+Every second it looks at each model. A snapshot is due when
+
+* somebody asked for one (``wanted``), or
+* the log has grown by ``every_bytes`` since the newest one, or
+* the newest one is ``every_seconds`` old and something came since (without one, the model's creation counts).
+
+A **lease** in the store sees to it that two workers do not make the same snapshot; the one that loses it stops. Now
+and then the worker also takes out of the store what nothing points to: models that are deleted, parts of snapshots
+that were never finished. SIGTERM ends it between two steps; whatever it was making is made again by the next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+
+import structlog
+import uvloop
+from redis.asyncio.lock import Lock
+from redis.exceptions import LockError
+
+from core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownSnapshot
+from core.types import Offset
+from service import presence, snapshots, wanted
+from service.catalog import Catalog, Living, read_catalog
+from service.compaction import compact
+from service.log import LogParams
+from service.process import end_with_parent, warm
+from service.report import REFUSED, Report, Reporter
+from service.settings import Settings
+from service.snapshots import Manifest, SnapshotParams
+from service.store import Store, StoreParams, reaching
+from service.telemetry import configure_logging
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.5
+LEASE_SECONDS = 15.0
+SWEEP_SECONDS = 300.0
+DAMAGED_PAUSE_SECONDS = 60.0
+
+_TAG = re.compile(rb"abound:\{(?P<name>[^{}]+):(?P<incarnation>\d+-\d+)\}:(?P<part>.+)", re.DOTALL)
+_SNAPSHOT = re.compile(rb"snapshot:(?P<id>.+):(?:manifest|\d+)")
+
+
+class Stopped(Exception):
+    """The worker was told to stop."""
+
+
+class LeaseLost(Exception):
+    """Another worker has taken the work over."""
+
+
+class Worker:
+    """Makes the snapshots of all models of a store until ``stop`` is called."""
+
+    def __init__(self, store: Store, params: SnapshotParams | None = None, log_params: LogParams | None = None) -> None:
+        self.id = f"{socket.gethostname()}-{os.getpid()}"
+        self._store = store
+        self._params = params or SnapshotParams()
+        self._log_params = log_params or LogParams()
+        self._stopping = asyncio.Event()
+        self._resting: dict[str, float] = {}
+        self._newest: dict[str, Manifest] = {}
+
+    def stop(self) -> None:
+        """Come to an end at the next step."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Look at every model again and again. CannotStart when the store is not one to trust."""
+        await self._store.check()
+        showing = asyncio.create_task(self._show())
+        swept = asyncio.get_running_loop().time()
+        try:
+            while not self._stopping.is_set():
+                try:
+                    catalog = await read_catalog(self._store)
+                    for living in catalog:
+                        await self._look_at(living)
+                    if asyncio.get_running_loop().time() - swept > SWEEP_SECONDS:
+                        await self.sweep(catalog)
+                        swept = asyncio.get_running_loop().time()
+                except StoreUnavailable as error:
+                    log.warning("the store is away", reason=str(error))
+                except (Damaged, UnknownApplyVersion) as error:
+                    log.error("the catalog cannot be read", reason=str(error))
+                except Stopped:
+                    break
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._stopping.wait()
+        finally:
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
+            with contextlib.suppress(StoreUnavailable):
+                await wanted.hide_worker(self._store, self.id)
+
+    async def sweep(self, catalog: Catalog) -> int:
+        """Take out of the store what nothing points to; the number of keys.
+
+        The catalog is read before the keys, so a model that comes meanwhile is newer than its end and stays. Parts
+        of snapshots are swept only under the model's lease, since nobody is writing one then.
+        """
+        swept = 0
+        living = {(one.keys.name.encode(), one.keys.incarnation.encode()): one for one in catalog}
+        unfinished: dict[bytes, list[tuple[bytes, str]]] = {}
+        with reaching():
+            async for key in self._store.client.scan_iter(match="abound:{*", count=1000):
+                match = _TAG.fullmatch(key)
+                if match is None:
+                    continue
+                one = living.get((match["name"], match["incarnation"]))
+                if one is None:
+                    if Offset.of_entry(match["incarnation"]) <= catalog.offset:
+                        swept += await self._store.client.unlink(key)
+                elif part := _SNAPSHOT.fullmatch(match["part"]):
+                    unfinished.setdefault(one.keys.log, []).append((key, part["id"].decode()))
+        for one in catalog:
+            if one.keys.log in unfinished:
+                with self._nobody_else():
+                    async with self._lease(one):
+                        good = set(await snapshots.ids(self._store, one.keys))
+                        for key, name in unfinished[one.keys.log]:
+                            if name not in good:
+                                swept += await self._store.client.unlink(key)
+        if swept:
+            log.info("took out of the store what nothing points to", keys=swept)
+        return swept
+
+    async def _show(self) -> None:
+        """Say that this worker is there, for ever."""
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                await wanted.show_worker(self._store, self.id)
+            await asyncio.sleep(wanted.WORKER_FRESH_SECONDS / 4)
+
+    async def _look_at(self, living: Living) -> None:
+        """Make a snapshot of a model if one is due."""
+        now = asyncio.get_running_loop().time()
+        if self._resting.get(living.keys.incarnation, 0.0) > now:
+            return
+        why = await self._due(living)
+        if why is None:
+            return
+        with self._nobody_else():
+            async with self._lease(living) as lease:
+                if await self._due(living) is None:  # another worker was faster
+                    return
+                try:
+                    await self._compact(living, lease, why)
+                except (Damaged, UnknownApplyVersion) as error:
+                    log.error("no snapshot can be made", model=living.keys.name, reason=str(error))
+                    self._resting[living.keys.incarnation] = now + DAMAGED_PAUSE_SECONDS
+
+    async def _compact(self, living: Living, lease: Lock, why: str) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        keeping = asyncio.create_task(_keep(lease))
+
+        async def between() -> None:
+            if self._stopping.is_set():
+                raise Stopped
+            if keeping.done():
+                raise LeaseLost
+
+        try:
+            manifest = await compact(self._store, living, self._params, self._log_params, between)
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+        log.info(
+            "made a snapshot",
+            model=living.keys.name,
+            why=why,
+            offset=manifest.offset,
+            bytes=manifest.size,
+            seconds=round(loop.time() - began, 3),
+        )
+
+    async def _due(self, living: Living) -> str | None:
+        """Why a snapshot of a model is due, None when none is. One round trip while nothing is learned."""
+        keys = living.keys
+        newest = await self._newest_of(living)
+        async with self._store.client.pipeline(transaction=False) as pipe:
+            pipe.get(keys.of("snapshot-wanted"))
+            pipe.xlen(keys.log)
+            pipe.time()
+            with reaching():
+                text, n_entries, (seconds, _) = await pipe.execute()
+        asked = wanted.parse(text)
+        if asked is not None and (newest is None or newest.position.offset < asked):
+            return "asked for"
+        if n_entries <= (newest.n_entries if newest else 0):
+            return None
+        made = newest.created if newest else int(keys.incarnation.partition("-")[0])
+        if seconds - made / 1000 > self._params.every_seconds:
+            return "it is time"
+        sizes = [replica.log_bytes for replica in await presence.present(self._store, keys)]
+        grown = max(sizes, default=0) - (newest.log_bytes if newest else 0)
+        return "the log has grown" if grown > self._params.every_bytes else None
+
+    async def _newest_of(self, living: Living) -> Manifest | None:
+        """The newest snapshot that has a good manifest; the manifest is read once."""
+        known = self._newest.get(living.keys.incarnation)
+        for name in await snapshots.ids(self._store, living.keys):
+            if known is not None and known.id == name:
+                return known
+            with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
+                manifest = await snapshots.manifest_of(self._store, living.keys, name)
+                self._newest[living.keys.incarnation] = manifest
+                return manifest
+        return None
+
+    def _lease(self, living: Living) -> Lock:
+        """The lease of a model; as a context it is held, or raises LockError at once when another worker has it."""
+        return Lock(
+            self._store.client, living.keys.of("lease").decode(), timeout=LEASE_SECONDS, blocking=False, sleep=0.05
+        )
+
+    @contextlib.contextmanager
+    def _nobody_else(self) -> Iterator[None]:
+        """Leave alone what another worker has, or has taken over."""
+        try:
+            with reaching():
+                yield
+        except LockError:
+            return
+        except LeaseLost:
+            log.warning("another worker has taken over")
+
+
+async def _keep(lease: Lock) -> None:
+    """Renew a lease for as long as it is ours."""
+    with contextlib.suppress(LockError):
+        while True:
+            await asyncio.sleep(LEASE_SECONDS / 4)
+            with contextlib.suppress(StoreUnavailable), reaching():
+                await lease.reacquire()
+
+
+async def work(settings: Settings, reporter: Reporter) -> None:
+    """Run a worker until SIGTERM or SIGINT."""
+    store = Store(settings.store_url(), settings.group(StoreParams))
+    worker = Worker(store, settings.group(SnapshotParams), settings.group(LogParams))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.stop)
+    reporter.say(Report(stage="working", progress=1.0, ready=True))
+    try:
+        await worker.run()
+    finally:
+        await store.close()
+
+
+def main() -> int:
+    """Run the process; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m service.worker", description=__doc__.splitlines()[0])
+    parser.add_argument("--status", type=int, help="the inherited pipe to the parent")
+    options = parser.parse_args()
+    if sys.platform != "linux" and options.status is not None:
+        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+    reporter = Reporter(options.status)
+    try:
+        settings = Settings.load()
+        configure_logging(settings.log_level, settings.log_format)
+        warm(reporter)
+        uvloop.run(work(settings, reporter))
+    except CannotStart as error:
+        reporter.say(Report(error=str(error)))
+        if options.status is None:
+            sys.stderr.write(f"abound worker: {error}\n")
+        return REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
