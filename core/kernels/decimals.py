@@ -141,6 +141,8 @@ def _value(negative, mantissa, exponent, end):
     value = -1.0
     if mantissa == 0:
         value = 0.0
+    elif exponent == 0:
+        value = np.float64(mantissa)
     elif mantissa <= np.uint64(2**53) and -22 <= exponent <= 22:
         value = np.float64(mantissa)
         value = value * _EXACT[exponent] if exponent >= 0 else value / _EXACT[-exponent]

@@ -1,0 +1,57 @@
+"""Text to terms."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+
+from core.config import AnalyzerConfig
+from core.text import build, weights
+
+SENTENCE = "The Wheat_2 prices, e.g. in Żółw's U.S.A., and the WHEAT prices!"
+
+
+def test_words_by_default():
+    terms = build(AnalyzerConfig())(SENTENCE)
+    assert " ".join(terms) == "the wheat_2 prices e g in żółw s u s a and the wheat prices"
+
+
+@pytest.mark.parametrize(
+    ("config", "terms"),
+    [
+        ({"lowercase": False}, "The Wheat_2 prices e g in Żółw s U S A and the WHEAT prices"),
+        ({"strip_accents": True}, "the wheat_2 prices e g in zołw s u s a and the wheat prices"),
+        ({"min_length": 3}, "the wheat_2 prices żółw and the wheat prices"),
+        ({"stop_words": "english"}, "wheat_2 prices e g żółw s u s wheat prices"),
+        ({"stop_words": "english", "min_length": 4}, "wheat_2 prices żółw wheat prices"),
+    ],
+)
+def test_words(config, terms):
+    assert " ".join(build(AnalyzerConfig(**config))(SENTENCE)) == terms
+
+
+def test_grams_of_words_and_characters():
+    assert build(AnalyzerConfig(ngrams=(1, 2)))("Wheat and grain") == [
+        "wheat",
+        "and",
+        "grain",
+        "wheat and",
+        "and grain",
+    ]
+    assert build(AnalyzerConfig(kind="char", ngrams=(3, 3)))("A wheat") == ["a w", " wh", "whe", "hea", "eat"]
+    assert build(AnalyzerConfig(kind="char_wb", ngrams=(3, 3)))("a bc") == [" a ", " bc", "bc "]
+
+
+def test_weights_in_order_of_appearance():
+    assert list(weights(["b", "a", "b", "c", "b", "a"]).items()) == [
+        ("b", 1 + math.log(3)),
+        ("a", 1 + math.log(2)),
+        ("c", 1.0),
+    ]
+
+
+def test_nothing_of_scikit_learn_is_loaded_before_there_is_text():
+    program = "import sys, core.vectorize; print('sklearn' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    assert out.stdout == "False\n"

@@ -1,0 +1,421 @@
+"""The vectorizer: rules, refusals, and the kernel against plain Python."""
+
+import json
+import math
+import random
+import time
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numba import njit
+
+from core.active import ActiveFeatures, read_json
+from core.config import AnalyzerConfig, ModelConfig
+from core.errors import InvalidInstance
+from core.kernels import reading
+from core.kernels.decimals import read_number
+from core.kernels.memory import pointer
+from core.limits import Limits
+from core.record import EMPTY_VECTOR, unpack_vector
+from core.vectorize import Vectorizer
+
+SMALL = Limits(max_features=6, max_key_bytes=12, max_text_bytes=60)
+
+
+def vectorizer(limits: Limits = Limits(), **config) -> Vectorizer:
+    return Vectorizer(ModelConfig(**config), limits)
+
+
+def taken_apart(vector: bytes) -> dict[str, float]:
+    keys, values = unpack_vector(vector)
+    assert len(set(keys)) == len(keys)
+    return dict(zip(keys, values.tolist(), strict=True))
+
+
+def plain(features: bytes, limits: Limits, split: bool, boolean: bool) -> bytes:
+    active = ActiveFeatures(limits, split)
+    active.add_pairs(read_json(features))
+    return active.vector(boolean)
+
+
+def outcome(function, *arguments) -> bytes | tuple[str, str]:
+    try:
+        return function(*arguments)
+    except InvalidInstance as error:
+        return str(error), error.field
+
+
+# The rules.
+
+
+def test_every_kind_of_value():
+    features = (
+        b'{"wheat": 0.4, "price": 3, "country": "FI", "tags": ["a", "b"], "urgent": true, "no": false, "n": -1, "o": 0}'
+    )
+    norm = math.sqrt(0.4**2 + 9 + 4)
+    expected = {"wheat": 0.4, "price": 3, "country=FI": 1, "tags=a": 1, "tags=b": 1, "urgent": 1}
+    assert taken_apart(vectorizer().vectorize(features, None)) == pytest.approx(
+        {key: value / norm for key, value in expected.items()}, rel=1e-6
+    )
+    assert list(taken_apart(vectorizer().vectorize(features, None))) == list(expected)
+
+
+def test_text_comes_first_and_repeated_keys_add_up():
+    vector = vectorizer().vectorize(b'{"grain": 1, "wheat": 2, "tags": ["a", "a"]}', "Wheat and wheat")
+    raw = {"wheat": 1 + math.log(2) + 2, "and": 1.0, "grain": 1.0, "tags=a": 2.0}
+    norm = math.sqrt(sum(value**2 for value in raw.values()))
+    assert list(taken_apart(vector).items()) == [
+        (key, pytest.approx(value / norm, rel=1e-6)) for key, value in raw.items()
+    ]
+
+
+def test_negative_numbers_may_be_split():
+    split = vectorizer(negative="split").vectorize(b'{"a": -3, "b": 4, "c": -0.0}', None)
+    assert taken_apart(split) == pytest.approx({"a=-": 0.6, "b": 0.8})
+    assert taken_apart(vectorizer().vectorize(b'{"a": -3, "b": 4}', None)) == {"b": 1.0}
+
+
+def test_boolean_models_have_ones():
+    vector = vectorizer(boolean=True).vectorize(b'{"a": 1e-300, "b": 4e9, "c": 0, "d": "x"}', "a word word")
+    assert taken_apart(vector) == {"a": 1.0, "word": 1.0, "b": 1.0, "d=x": 1.0}
+
+
+@pytest.mark.parametrize("features", [b"{}", b" { } ", b'{"a": 0}', b'{"a": []}', b'{"a": false, "b": -1}', None])
+def test_nothing_active(features):
+    assert vectorizer().vectorize(features, None) == EMPTY_VECTOR
+    assert vectorizer().vectorize(features, "...") == EMPTY_VECTOR
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        (b'{"a": 1e300}', {"a": 1.0}),
+        (b'{"a": 5e-324}', {"a": 1.0}),
+        (b'{"a": 1e300, "b": 1e-300}', {"a": 1.0}),
+        (b'{"b": 1e-300, "a": 1e300, "c": 1e300}', {"a": math.sqrt(0.5), "c": math.sqrt(0.5)}),
+        (b'{"a": 3e200, "b": 4e200}', {"a": 0.6, "b": 0.8}),
+        (b'{"a": 3e-200, "b": 4e-200}', {"a": 0.6, "b": 0.8}),
+        (b'{"a": 1, "b": 1e-44}', {"a": 1.0, "b": 9.8e-45}),
+        (b'{"a": 1, "b": 1e-46}', {"a": 1.0}),
+    ],
+)
+def test_very_large_and_very_small_values(features, expected):
+    assert taken_apart(vectorizer().vectorize(features, None)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_mappings_and_sparse_rows_follow_the_same_rules():
+    v = vectorizer(negative="split")
+    features = {"a": 2, "b": -0.5, "c": "x", "d": ["y", "z"], "e": True, "f": False, "ż": 1.5}
+    from_json = v.vectorize(json.dumps(features).encode(), None)
+    assert v.vectorize_mapping(features) == from_json
+    assert v.vectorize_mapping({**features, "a": np.int64(2), "ż": np.float32(1.5)}) == from_json
+    assert v.vectorize_sparse(["7", "x", "7"], [1.0, -2, 3]) == v.vectorize(b'{"7": 1, "x": -2, "7": 3}', None)
+    assert v.vectorize_sparse([], []) == EMPTY_VECTOR
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("features", "field"),
+    [
+        (b"[]", "features"),
+        (b"null", "features"),
+        (b'"a"', "features"),
+        (b"3", "features"),
+        (b"", "features"),
+        (b"{", "features"),
+        (b'{"a": 1}}', "features"),
+        (b'{"a": 01}', "features"),
+        (b'{"a": NaN}', "features"),
+        (b'{"a": 1, "b": null}', "features.b"),
+        (b'{"a": {}}', "features.a"),
+        (b'{"a": {"b": 1}}', "features.a"),
+        (b'{"a": ["b", 1]}', "features.a[1]"),
+        (b'{"a": ["b", ["c"]]}', "features.a[1]"),
+        (b'{"a": [null]}', "features.a[0]"),
+        (b'{"a": [{}]}', "features.a[0]"),
+        (b'{"a": 1e999}', "features.a"),
+        (b'{"a": -1e999}', "features.a"),
+        (b'{"a": ' + b"9" * 10_000 + b"}", "features.a"),
+        (b'{"a": 1e308, "a": 1e308}', "features.a"),
+        (b'{"": 1}', "features"),
+        (b'{"": false}', "features"),
+        (b'{"a\\ud800": 1}', "features.a\\ud800"),
+        (b'{"a": "\\ud800"}', "features.a"),
+        (b'{"a": ["b", "\\udfff"]}', "features.a[1]"),
+        (b'{"a": "\xff"}', "features"),
+        (b'{"a\xed\xa0\x80": 1}', "features"),
+        (b'{"' + b"x" * 513 + b'": 1}', "features." + "x" * 61 + "..."),
+        (b'{"' + b"x" * 513 + b'": false}', "features." + "x" * 61 + "..."),
+        (b'{"country": "' + b"x" * 505 + b'"}', "features.country"),
+        (b'{"tags": ["a", "' + b"x" * 508 + b'"]}', "features.tags[1]"),
+        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "features"),
+        (b'{"a": ' * 100_000 + b"1" + b"}" * 100_000, "features"),
+    ],
+)
+def test_refused_features(features, field):
+    for text in (None, "words"):
+        with pytest.raises(InvalidInstance) as refusal:
+            vectorizer().vectorize(features, text)
+        assert refusal.value.field == field
+        assert len(str(refusal.value)) < 200
+
+
+def test_keys_up_to_the_limit():
+    longest = b'{"%s": "%s", "%s": 1}' % (b"k" * 100, b"v" * 411, b"n" * 512)
+    assert [len(key) for key in unpack_vector(vectorizer().vectorize(longest, None))[0]] == [512, 512]
+    split = vectorizer(negative="split")
+    assert len(unpack_vector(split.vectorize(b'{"%s": -1}' % (b"n" * 510), None))[0][0]) == 512
+    with pytest.raises(InvalidInstance, match="512 bytes"):
+        split.vectorize(b'{"%s": -1}' % (b"n" * 511), None)
+
+
+def test_limits_of_features_and_text():
+    small = vectorizer(SMALL)
+    six = {str(n): 1 for n in range(6)}
+    assert len(taken_apart(small.vectorize(json.dumps({**six, "x": 0, "y": False}).encode(), None))) == 6
+    for features, text, field in [
+        ({**six, "x": 1}, None, "features"),
+        ({"x": [str(n) for n in range(7)]}, None, "features"),
+        ({"x": 1}, "a b c d e f", "features"),
+        ({}, "a b c d e f g", "text"),
+        ({}, "x" * 61, "text"),
+        ({}, "ż" * 31, "text"),
+        ({}, "\ud800", "text"),
+    ]:
+        with pytest.raises(InvalidInstance) as refusal:
+            small.vectorize(json.dumps(features).encode(), text)
+        assert refusal.value.field == field
+    assert list(taken_apart(small.vectorize(None, "b " + "x" * 13 + " a"))) == ["b", "a"], "long terms are left out"
+
+
+def test_mappings_may_hold_what_json_cannot():
+    for features, field in [({1: 1}, "features"), ({"a": b"x"}, "features.a"), ({"a": math.nan}, "features.a")]:
+        with pytest.raises(InvalidInstance) as refusal:
+            vectorizer().vectorize_mapping(features)
+        assert refusal.value.field == field
+    with pytest.raises(InvalidInstance, match="finite"):
+        vectorizer().vectorize_mapping({"a": 10**400})
+
+
+def test_no_analyzer_can_be_told_from_its_terms():
+    """Terms of every kind of analyzer are keys, spaces and all."""
+    grams = vectorizer(analyzer=AnalyzerConfig(kind="char_wb", ngrams=(2, 3)))
+    assert set(taken_apart(grams.vectorize(None, "ab"))) == {" a", "ab", "b ", " ab", "ab "}
+
+
+# The kernel against plain Python.
+
+names = st.one_of(
+    st.sampled_from(["a", "b", "key", "a=", "a=b", "ż", "longer name", '"', "\\", "a\nb", ""]),
+    st.text(st.characters(codec="utf-8"), max_size=14),
+)
+numbers = st.one_of(
+    st.sampled_from(["0", "-0", "-0.0", "0.0e5", "1", "1.50", "-2", "1e3", "1E+2", "12e-1", "1e22", "1e23", "1e-30"]),
+    st.sampled_from(["01", "1.", ".5", "-", "+1", "1e", "1e+", "0x1", "1e99999", "1e400", "1e-400", "Infinity", "NaN"]),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.floats(-1e6, 1e6).map(repr),
+    st.integers(-(10**20), 10**20).map(str),
+    st.from_regex(
+        r"-?(0|[1-9][0-9]{0,25})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?",
+        fullmatch=True,
+        alphabet=st.characters(max_codepoint=127),
+    ),
+)
+ascii_or_not = st.booleans()
+strings = st.builds(lambda text, plain: json.dumps(text, ensure_ascii=plain), names, ascii_or_not)
+values = st.one_of(
+    numbers,
+    strings,
+    st.lists(strings, max_size=4).map(lambda items: "[" + ", ".join(items) + "]"),
+    st.sampled_from(["true", "false", "null", "[]", "{}", '["a", 1]', "[true]", "tru", '"unclosed', "[", '["a",]']),
+)
+usual_values = st.one_of(
+    st.floats(1e-9, 1e9).map(repr),
+    st.integers(-5, 1000).map(str),
+    st.text("abcż ", max_size=9).map(lambda text: json.dumps(text, ensure_ascii=False)),
+    st.lists(st.sampled_from(["a", "b", "ż"]).map(lambda text: json.dumps(text, ensure_ascii=False)), max_size=3).map(
+        lambda items: "[" + ",".join(items) + "]"
+    ),
+    st.sampled_from(["true", "false"]),
+)
+spaces = st.sampled_from(["", " ", "\n\t", "\r "])
+
+
+@st.composite
+def objects(draw, names=strings, values=values, most=9):
+    pairs = draw(st.lists(st.tuples(names, values), max_size=most))
+    space = draw(spaces)
+    return (
+        "{" + space + f"{space},{space}".join(f"{name}{space}:{space}{value}" for name, value in pairs) + space + "}"
+    ).encode()
+
+
+configurations = st.sampled_from([(limits, s, b) for limits in (Limits(), SMALL) for s in (0, 1) for b in (0, 1)])
+VECTORIZERS = {
+    (limits, s, b): vectorizer(limits, negative="split" if s else "ignore", boolean=bool(b))
+    for limits in (Limits(), SMALL)
+    for s in (0, 1)
+    for b in (0, 1)
+}
+
+
+def check_both(features: bytes, configuration) -> None:
+    limits, split, boolean = configuration
+    expected = outcome(plain, features, limits, bool(split), bool(boolean))
+    assert outcome(VECTORIZERS[configuration].vectorize, features, None) == expected
+
+
+@settings(max_examples=1000)
+@given(objects(), configurations)
+def test_kernel_and_plain_python_agree(features, configuration):
+    check_both(features, configuration)
+
+
+usual_names = st.text("abcdefghż_ ", min_size=1, max_size=9).map(lambda text: json.dumps(text, ensure_ascii=False))
+
+
+@settings(max_examples=300)
+@given(objects(usual_names, usual_values, 40), st.booleans(), st.booleans())
+def test_usual_instances_take_the_kernel(features, split, boolean):
+    configuration = (Limits(), int(split), int(boolean))
+    assert VECTORIZERS[configuration]._read(features) is not None
+    check_both(features, configuration)
+
+
+@settings(max_examples=1000)
+@given(objects(usual_names, usual_values, 5), st.data(), configurations)
+def test_damaged_json(features, data, configuration):
+    damaged = bytearray(features)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[at : at + data.draw(st.integers(0, 2))] = data.draw(
+            st.sampled_from(
+                [b"", b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"0", b"-", b"e", b".", b"\xff", b"\n", b"\0"]
+            )
+        )
+    check_both(bytes(damaged), configuration)
+
+
+@given(objects(), st.integers(0, 60))
+def test_the_kernel_reads_nothing_outside_of_the_object(features, cut):
+    """The same bytes with different ones behind them."""
+    v = VECTORIZERS[Limits(), 0, 0]
+    answers = set()
+    for poison in (b"\0" * 32, b'"' * 32, b"}" * 32, b"1" * 32):
+        view = np.frombuffer(features[:cut] + poison, np.uint8)[: min(cut, len(features))]
+        packed = reading.read_features(view, v._rules, v._values, v._spans, v._table, v._memory)
+        start = v._keys_at - 4 - 6 * (packed >> 32)
+        answers.add((packed, v._memory[start : start + (packed & 0xFFFFFFFF)].tobytes() if packed >= 0 else b""))
+    assert len(answers) == 1
+
+
+def test_random_large_instances():
+    """Thousands of features, repeated keys among them, in more memory than there is at first."""
+    rng = random.Random(5)
+    v = vectorizer()
+    for n in (300, 3000, 12_000):
+        features = (
+            "{" + ",".join(f'"{rng.randrange(n):x}-{"y" * rng.randrange(30)}":{rng.random()}' for _ in range(n)) + "}"
+        )
+        expected = outcome(plain, features.encode(), Limits(), False, False)
+        assert outcome(v.vectorize, features.encode(), None) == expected
+        assert n > 10_000 or v._read(features.encode()) is not None
+
+
+def test_one_vectorizer_for_many_instances():
+    """More calls than there are generations of the scratch table in a smaller one."""
+    v = vectorizer()
+    v._rules[reading.GENERATION] = 2**24 - 3
+    for n in range(6):
+        assert taken_apart(v.vectorize(b'{"a": 3, "b": 2, "b": 2}', None)) == pytest.approx({"a": 0.6, "b": 0.8}), n
+
+
+@njit
+def number_of(source):
+    return read_number(pointer(source), 0)
+
+
+digits = st.from_regex(
+    r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?",
+    fullmatch=True,
+    alphabet=st.characters(max_codepoint=127),
+)
+
+
+@settings(max_examples=1500)
+@given(st.one_of(digits, st.floats(allow_nan=False, allow_infinity=False).map(repr), st.floats(-1e9, 1e9).map(repr)))
+@example("9007199254740993")
+@example("9007199254740993.0")
+@example("8.442911973260991817129021e15")
+@example("0.000000000000000000000000000000000123456789012345678")
+@example("179769313486231580793e1")
+@example("7.2057594037927933e16")
+@example("1e23")
+def test_numbers_are_rounded_as_python_does(text):
+    value, end = number_of(text.encode() + b"}")
+    assert end in (-1, len(text))
+    if end >= 0:
+        assert value == float(text)
+
+
+def test_ordinary_numbers_are_read_by_the_kernel():
+    rng = random.Random(1)
+    for _ in range(20_000):
+        text = repr(rng.choice([rng.random(), rng.gauss(0, 1000), rng.randrange(10**18), rng.random() * 1e-9]))
+        assert number_of(text.encode() + b"}") == (float(text), len(text))
+
+
+# Time.
+
+
+def colliding(n: int, mask: int) -> list[bytes]:
+    """Keys that begin at the same place of the scratch table."""
+    found: dict[int, list[bytes]] = {}
+    for number in range(n * mask * 4):
+        key = b"k%09d" % number
+        place = place_of(key, mask)
+        found.setdefault(place, []).append(key)
+        if len(found[place]) == n:
+            return found[place]
+    raise AssertionError("not enough keys tried")
+
+
+@njit
+def place_of(key, mask):
+    return np.int64(reading._hash(pointer(key), 0, len(key))) & mask
+
+
+def test_keys_made_to_meet_go_another_way():
+    keys = colliding(40, 511)
+    features = b"{" + b",".join(b'"%s":%9d' % (key, i + 1) for i, key in enumerate(keys)) + b"}"
+    assert 512 < len(features) <= 1024, "so that 512 places are used"
+    v = vectorizer()
+    assert v._read(features) is None
+    assert v.vectorize(features, None) == plain(features, Limits(), False, False)
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        b'{"a": ' + b"1" * 1_000_000 + b"}",
+        b'{"a": 0.' + b"1" * 1_000_000 + b"}",
+        b'{"a": 1e' + b"0" * 1_000_000 + b"}",
+        b'{"a": "' + b"\\n" * 500_000 + b'"}',
+        b'{"a":0' + b',"a":1' * 200_000 + b"}",
+        b'{"a":[""' + b',""' * 300_000 + b"]}",
+        b'{"' + b"x" * 500 + b'":["0"' + b"".join(b',"%d"' % n for n in range(9_000)) + b"]}",
+        b'{"a"' + b" " * 1_000_000 + b":1}",
+        b"{" + b'"' * 1_000_000 + b"}",
+        b'{"a": ' + b"[" * 1_000_000 + b"}",
+    ],
+)
+def test_a_megabyte_takes_no_time(features):
+    v = vectorizer()
+    v.vectorize(b'{"a": 1}', None)
+    began = time.perf_counter()
+    outcome(v.vectorize, features, None)
+    assert time.perf_counter() - began < 1.0
