@@ -1,0 +1,43 @@
+"""The command ``abound``. Exit code 0: done; 1: failed; 2: wrong use."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from core.errors import AboundError
+from service.commands import demo, evaluating, models, serving, streaming, verifying
+
+app = typer.Typer(
+    name="abound",
+    help="An online streaming learner service for problems with very many classes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+app.command("serve")(serving.serve)
+app.command("learn")(streaming.learn)
+app.command("classify")(streaming.classify)
+app.command("evaluate")(evaluating.evaluate)
+app.command("demo")(demo.demo)
+app.add_typer(models.models, name="models")
+app.add_typer(models.snapshots, name="snapshots")
+app.command("verify")(verifying.verify)
+app.command("config")(serving.config)
+app.command("worker")(serving.worker)
+
+
+def main() -> None:
+    """Run the command line; every error of the product is one sentence on standard error and exit code 1."""
+    try:
+        app()
+    except AboundError as error:
+        sys.stderr.write(f"abound: {error}\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""``abound models`` and ``abound snapshots``: the resources of a running service."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from core.errors import AboundError
+from service.commands.options import DEFAULT_URL, AsJson, Assignments, Key, Url, changes_of, print_json, print_table
+
+models = typer.Typer(no_args_is_help=True, help="The models of a running service.")
+snapshots = typer.Typer(no_args_is_help=True, help="The snapshots of a model.")
+
+Name = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")]
+
+
+class Refusal(AboundError):
+    """The command does not do what was asked, and says why."""
+
+
+@models.command("list")
+def list_models(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """All models with their sizes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.models()
+    if as_json:
+        print_json(answer)
+        return
+    columns = ("learned", "features", "classes", "connections", "memory")
+    table = Table("model", *columns, "offset", box=None, padding=(0, 2, 0, 0))
+    for column in table.columns[1:-1]:
+        column.justify = "right"
+    for model in answer["models"]:
+        table.add_row(model["name"], *(f"{model[column]:,}" for column in columns), model["offset"])
+    Console(highlight=False).print(table)
+
+
+@models.command("show")
+def show_model(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """One model: configuration, sizes, digest and running score."""
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        model = client.model(name)
+        stats = client.stats(name)
+    if as_json:
+        print_json(model | {"stats": stats})
+        return
+    config = model.pop("config", {})
+    print_table("", {field: value for field, value in model.items() if not isinstance(value, (dict, list))})
+    print_table("\nconfiguration", config)
+    print_table("\nrunning score and state", _flat(stats))
+
+
+@models.command("create")
+def create_model(
+    name: Name,
+    assignments: Assignments = (),  # type: ignore[assignment]
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a model. Fails when there is one of this name."""
+    from service.client import Client
+
+    changes = changes_of(list(assignments))
+    with Client(url, key=key) as client:
+        if _exists(client, name):
+            raise Refusal(f"there is a model {name} already; change it with: abound models configure {name}")
+        answer = client.configure(name, changes)
+    _tell(answer, f"created {name}", as_json)
+
+
+@models.command("configure")
+def configure_model(
+    name: Name,
+    assignments: Assignments = (),  # type: ignore[assignment]
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change fields of a model's configuration."""
+    from service.client import Client
+
+    changes = changes_of(list(assignments))
+    if not changes:
+        raise typer.BadParameter("give at least one field to change", param_hint="--set")
+    with Client(url, key=key) as client:
+        client.model(name)
+        answer = client.configure(name, changes)
+    _tell(answer, f"configured {name}", as_json)
+
+
+@models.command("delete")
+def delete_model(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a model and all that it has learned."""
+    from service.client import Client
+
+    if not yes and not sys.stdin.isatty():
+        raise typer.BadParameter("nobody is there to be asked; say --yes", param_hint="--yes")
+    if not yes:
+        typer.confirm(f"Delete {name} and all that it has learned?", abort=True, err=True)
+    with Client(url, key=key) as client:
+        client.delete(name)
+    _tell({"deleted": name}, f"deleted {name}", as_json)
+
+
+@snapshots.command("list")
+def list_snapshots(name: Name = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """The snapshots of a model, newest first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.snapshots(name)
+    if as_json:
+        print_json(answer)
+        return
+    table = Table("id", "offset", "bytes", "digest", box=None, padding=(0, 2, 0, 0))
+    for snapshot in answer["snapshots"]:
+        table.add_row(*(str(snapshot.get(column, "-")) for column in ("id", "offset", "bytes", "digest")))
+    Console(highlight=False).print(table)
+
+
+@snapshots.command("create")
+def create_snapshot(name: Name = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """Ask for a snapshot; the worker makes it."""
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.snapshot(name)
+    _tell(answer, f"a snapshot of {name} will be made, at or after {answer.get('offset', 'now')}", as_json)
+
+
+def _exists(client: Any, name: str) -> bool:
+    from service.client import Refused
+
+    try:
+        client.model(name)
+    except Refused as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, object]:
+    """Nested objects as one: ``all.R@1``."""
+    flat: dict[str, object] = {}
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            flat |= _flat(inner, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = inner
+    return flat
+
+
+def _tell(answer: dict[str, Any], sentence: str, as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        typer.echo(sentence)

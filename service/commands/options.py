@@ -1,0 +1,104 @@
+"""Options that several commands have, and how results are shown."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from core.errors import InvalidInstance
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from core.config import ModelConfig
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+Url = Annotated[str, typer.Option("--url", envvar="ABOUND_URL", help="Where the service answers.", show_default=True)]
+Key = Annotated[str | None, typer.Option("--key", envvar="ABOUND_KEY", help="Sent as bearer token.")]
+Model = Annotated[str, typer.Option("--model", "-m", help="Name of the model.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Assignments = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A field of the model's configuration, e.g. margin=0.5 or analyzer.kind=char. May be given several times.",
+    ),
+]
+
+
+def changes_of(assignments: list[str]) -> dict[str, Any]:
+    """``["margin=0.5", "analyzer.kind=char"]`` as fields of a configuration; typer.BadParameter when not of this form.
+
+    A value is read as JSON where it is JSON, else as a string.
+    """
+    changes: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"{assignment!r} is not of the form NAME=VALUE", param_hint="--set")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        outer, dot, inner = name.partition(".")
+        if not dot:
+            changes[name] = value
+        elif isinstance(changes.setdefault(outer, {}), dict):
+            changes[outer][inner] = value
+        else:
+            raise typer.BadParameter(f"{name} after {outer}", param_hint="--set")
+    return changes
+
+
+def config_of(assignments: list[str]) -> ModelConfig:
+    """The default configuration with these changes; typer.BadParameter names a field that is unknown or wrong."""
+    from core.config import ModelConfig
+
+    try:
+        return ModelConfig.from_dict(changes_of(assignments))
+    except InvalidInstance as error:
+        raise typer.BadParameter(str(error), param_hint="--set") from error
+
+
+def print_json(value: object) -> None:
+    """One line of JSON on standard output."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def error_console() -> Console:
+    """For progress and messages: standard error, so that standard output holds results only."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def print_table(title: str, rows: Mapping[str, object]) -> None:
+    """Names and values, one pair a line, for people."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in rows.items():
+        table.add_row(Text(name, style="bold"), Text(in_words(value)))
+    Console(highlight=False).print(table)
+
+
+def in_words(value: object) -> str:
+    """A value for people."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

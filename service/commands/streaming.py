@@ -1,0 +1,283 @@
+"""``abound learn`` and ``abound classify``: files through a running service."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from core.errors import AboundError, Malformed
+from service.commands.meter import Meter, meter
+from service.commands.options import DEFAULT_URL, AsJson, Key, Model, Url, error_console, print_json
+from service.commands.tally import Tally, rank_in, shown
+
+if TYPE_CHECKING:
+    from core.dataset import Instance
+    from service.client import Client, Refused
+
+SHOWN_REFUSALS = 5
+"""Refused lines that are shown; the rest is only counted."""
+
+STOPPING = (401, 403, 404, 429, 500, 502, 503, 504)
+"""A line refused with one of these ends the stream: the next one would fare no better."""
+
+
+class Stopped(AboundError):
+    """A stream ended before its files did."""
+
+
+class Streamed:
+    """What became of the lines of a stream."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.counts: Counter[str] = Counter()
+        self.offset: str | None = None
+        self.started = time.perf_counter()
+
+    def summary(self, done: str) -> dict[str, Any]:
+        """Counts, accuracy and speed as one JSON object; ``done`` names what the answered lines are."""
+        seconds = time.perf_counter() - self.started
+        return {
+            done: self.counts["answered"],
+            "refused": self.counts["refused"],
+            "unlabelled": self.counts["unlabelled"],
+            "accuracy": {"all": self.tally.all(), "window": self.tally.window()},
+            "offset": self.offset,
+            "seconds": round(seconds, 3),
+            "per_second": round(self.counts["answered"] / seconds, 1) if seconds > 0 else None,
+        }
+
+
+def learn(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Data set files, or - for standard input.")],
+    url: Url = DEFAULT_URL,
+    model: Model = "default",
+    key: Key = None,
+    keyed: Annotated[
+        bool,
+        typer.Option("--keyed", help="Give every line an idempotency key, so that a broken request is sent again."),
+    ] = False,
+    source: Annotated[str | None, typer.Option("--source", help="Kept with each event.")] = None,
+    skip: Annotated[int, typer.Option("--skip", min=0, help="Pass over the first instances.")] = 0,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after so many instances.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stream labelled instances to a running service, and show the accuracy before learning each.
+
+    Instances without labels are passed over and counted. Exit code 1 when a line was refused.
+    """
+    prefix = uuid.uuid4().hex
+
+    def line_of(instance: Instance, number: int) -> bytes | None:
+        if not instance.labels:
+            return None
+        extra = {"key": f"{prefix}:{number}"} if keyed else {}
+        return _with_fields(instance.to_json(), extra | ({"source": source} if source else {}))
+
+    def note(answer: dict[str, Any], instance: Instance, streamed: Streamed) -> None:
+        streamed.offset = answer.get("offset", streamed.offset)
+        if answer.get("applied"):
+            streamed.tally.add(answer.get("rank"))
+
+    streamed = Streamed()
+    with _client(url, key, model) as client:
+        _run(
+            "learn",
+            _instances(files, skip, limit),
+            line_of,
+            lambda lines: client.learn_stream(model, lines, keyed=keyed),
+            note,
+            streamed,
+        )
+    _finish(streamed.summary("learned"), "learned", streamed, as_json, sys.stdout)
+
+
+def classify(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A data set file, or - for standard input.")],
+    url: Url = DEFAULT_URL,
+    model: Model = "default",
+    key: Key = None,
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="Most labels in an answer.")] = 10,
+    threshold: Annotated[float | None, typer.Option("--threshold", help="Least score of a label.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Tell which features brought each label.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the answers to this file.")] = None,
+    skip: Annotated[int, typer.Option("--skip", min=0, help="Pass over the first instances.")] = 0,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after so many instances.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Classify the instances of a file: one JSON answer a line, in order.
+
+    Where lines carry labels, the accuracy is shown (over the ``k`` labels of an answer). The summary goes to standard
+    output when the answers go to a file, else to standard error. Exit code 1 when a line was refused.
+    """
+    options: dict[str, Any] = {"k": k, "explain": explain} | ({} if threshold is None else {"threshold": threshold})
+    streamed = Streamed()
+    with _client(url, key, model) as client, ExitStack() as stack:
+        out: TextIO = stack.enter_context(output.open("w", encoding="utf-8")) if output else sys.stdout
+
+        def note(answer: dict[str, Any], instance: Instance, streamed: Streamed) -> None:
+            streamed.offset = answer.get("offset", streamed.offset)
+            if "labels" in answer and instance.labels:
+                streamed.tally.add(rank_in((item["label"] for item in answer["labels"]), instance.labels))
+            out.write(json.dumps(answer, ensure_ascii=False) + "\n")
+
+        _run(
+            "classify",
+            _instances([file], skip, limit),
+            lambda instance, number: _with_fields(instance.to_json(labels=False), options),
+            lambda lines: client.classify_stream(model, lines),
+            note,
+            streamed,
+        )
+    _finish(streamed.summary("classified"), "classified", streamed, as_json, sys.stdout if output else sys.stderr)
+
+
+@contextmanager
+def _client(url: str, key: str | None, model: str) -> Iterator[Client]:
+    """A client of a service that answers and has the model."""
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        client.model(model)
+        yield client
+
+
+def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[Meter], Iterator[Instance]]:
+    """Every instance; the meter shows how much of all files is read."""
+    from service.files import format_of, read_file, size_of
+
+    for name in files:
+        try:
+            format_of(name)
+        except Malformed as error:
+            raise typer.BadParameter(str(error), param_hint="FILE") from error
+        if name != "-" and not Path(name).exists():
+            raise typer.BadParameter(f"{name}: no such file", param_hint="FILE")
+
+    def read(bar: Meter) -> Iterator[Instance]:
+        sizes = [size_of(name) for name in files]
+        before = 0
+        bar.total(None if None in sizes else sum(size or 0 for size in sizes))
+        count = 0
+        for name, size in zip(files, sizes, strict=True):
+            for instance in read_file(name, partial(_reach, bar, before)):
+                count += 1
+                if count <= skip:
+                    continue
+                if limit is not None and count > skip + limit:
+                    return
+                yield instance
+            before += size or 0
+
+    return read
+
+
+def _reach(bar: Meter, before: int, position: int) -> None:
+    bar.reach(before + position)
+
+
+def _run(
+    title: str,
+    instances: Callable[[Meter], Iterator[Instance]],
+    line_of: Callable[[Instance, int], bytes | None],
+    send: Callable[[Iterator[bytes]], Iterator[dict[str, Any]]],
+    note: Callable[[dict[str, Any], Instance, Streamed], None],
+    streamed: Streamed,
+) -> None:
+    """Send every instance, and match each answer with the instance that it answers."""
+    from service.client import ClientError, Interrupted, refusal_of
+
+    sent: deque[Instance] = deque()
+
+    def settle(answer: dict[str, Any]) -> None:
+        instance = sent.popleft()
+        refusal = refusal_of(answer)
+        if refusal is None:
+            streamed.counts["answered"] += 1
+        else:
+            streamed.counts["refused"] += 1
+            _tell_refusal(instance, refusal, streamed)
+            stopping.extend([refusal] if refusal.status in STOPPING else [])
+        note(answer, instance, streamed)
+
+    stopping: list[AboundError] = []
+    with meter(title) as bar:
+
+        def lines() -> Iterator[bytes]:
+            try:
+                for number, instance in enumerate(instances(bar), start=1):
+                    line = line_of(instance, number)
+                    if line is None:
+                        streamed.counts["unlabelled"] += 1
+                        continue
+                    sent.append(instance)
+                    yield line
+            except Malformed as error:  # what stands before it is still sent
+                stopping.append(error)
+
+        try:
+            for count, answer in enumerate(send(lines()), start=1):
+                settle(answer)
+                if count % 100 == 0:
+                    bar.say(_progress(streamed))
+                if stopping and not sent:
+                    break
+        except Interrupted as error:
+            for answer in error.answers:
+                settle(answer)
+            unknown = f"{len(sent):,} more may or may not have been taken{_from(sent)}"
+            raise Stopped(f"{error}; {_counts(streamed)}; {unknown}") from error
+        except ClientError as error:
+            raise Stopped(f"{error}; {_counts(streamed)}; nothing was taken{_from(sent)}") from error
+    if stopping:
+        raise Stopped(f"{stopping[0]}; {_counts(streamed)}")
+
+
+def _finish(summary: dict[str, Any], done: str, streamed: Streamed, as_json: bool, out: TextIO) -> None:
+    if as_json:
+        print_json(summary) if out is sys.stdout else out.write(json.dumps(summary) + "\n")
+    else:
+        seconds, rate = summary["seconds"], summary["per_second"] or 0
+        out.write(f"{_counts(streamed)} in {seconds:.1f} s ({rate:,.0f} a second)\n")
+        if streamed.tally.all()["n"]:
+            out.write(f"all        {shown(streamed.tally.all())}\n")
+            out.write(f"last {streamed.tally.window()['n']:<6}{shown(streamed.tally.window())}\n")
+    if streamed.counts["refused"]:
+        raise typer.Exit(1)
+
+
+def _with_fields(line: bytes, fields: dict[str, Any]) -> bytes:
+    """A JSON object, not empty, with fields behind its own."""
+    return line[:-1] + b"," + json.dumps(fields).encode()[1:] if fields else line
+
+
+def _tell_refusal(instance: Instance, refusal: Refused, streamed: Streamed) -> None:
+    if streamed.counts["refused"] <= SHOWN_REFUSALS:
+        error_console().print(f"{instance.place}: {refusal}", style="yellow", markup=False)
+    elif streamed.counts["refused"] == SHOWN_REFUSALS + 1:
+        error_console().print("further refused lines are only counted", style="yellow")
+
+
+def _progress(streamed: Streamed) -> str:
+    rate = streamed.counts["answered"] / max(time.perf_counter() - streamed.started, 1e-9)
+    return f"{streamed.counts['answered']:,} ({rate:,.0f}/s)  {shown(streamed.tally.all())}"
+
+
+def _counts(streamed: Streamed) -> str:
+    counts = streamed.counts
+    said = f"{counts['answered']:,} instances done, {counts['refused']:,} refused"
+    return said + (f", {counts['unlabelled']:,} without labels passed over" if counts["unlabelled"] else "")
+
+
+def _from(sent: deque[Instance]) -> str:
+    return f", from {sent[0].place} on" if sent else ""

@@ -1,0 +1,87 @@
+"""``abound verify``: rebuild from the log, and compare with what is served."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from core.errors import CannotStart, StoreUnavailable
+from service.commands.options import AsJson, print_json
+
+if TYPE_CHECKING:
+    from service.settings import Settings
+    from service.verify import Verified
+
+
+def verify(
+    model: Annotated[str | None, typer.Option("--model", "-m", help="One model; all without it.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where the running service has its store.  [default: ./data]")
+    ] = None,
+    redis_url: Annotated[
+        str | None, typer.Option("--redis-url", help="The Valkey or Redis of the service, if it has its own.")
+    ] = None,
+    wait: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for the replicas' digests.")] = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild models from the log, and compare them with what is served, by digests.
+
+    Each is rebuilt twice: from the beginning of the log, and from the newest snapshot. This asks the store, not the
+    HTTP interface: that of the service that runs with `--data-dir`, or the one at `--redis-url`. Exit code 0 when all
+    digests are equal and every replica answered, else 1.
+    """
+    from service.settings import Settings
+
+    results = asyncio.run(_verify_all(Settings.load(data_dir=data_dir, redis_url=redis_url), model, wait))
+    if as_json:
+        print_json({"good": all(result.good for result in results), "models": [_plain(result) for result in results]})
+    else:
+        for result in results:
+            _show(result)
+    if not all(result.good for result in results):
+        raise typer.Exit(1)
+
+
+async def _verify_all(settings: Settings, model: str | None, wait: float) -> list[Verified]:
+    from service.catalog import read_catalog
+    from service.embedded import EmbeddedStore
+    from service.store import Store, StoreParams
+    from service.verify import verify as verify_model
+
+    embedded = settings.redis_url is None
+    url = EmbeddedStore(settings.data_dir).url if embedded else settings.store_url()
+    store = Store(url, settings.group(StoreParams))
+    try:
+        names = [model] if model is not None else sorted(living.keys.name for living in await read_catalog(store))
+        return [await verify_model(store, name, wait) for name in names]
+    except StoreUnavailable as error:
+        if embedded:
+            raise CannotStart(f"no service runs with the data directory {settings.data_dir} ({error})") from error
+        raise
+    finally:
+        await store.close()
+
+
+def _plain(result: Verified) -> dict[str, object]:
+    return {
+        "model": result.model,
+        "good": result.good,
+        "offset": str(result.offset),
+        "from_start": result.from_start,
+        "from_snapshot": result.from_snapshot,
+        "replicas": {marked.replica: marked.digest for marked in result.replicas},
+        "silent": result.silent,
+    }
+
+
+def _show(result: Verified) -> None:
+    typer.echo(f"{result.model} at {result.offset}: {'good' if result.good else 'DIFFERENT'}")
+    typer.echo(f"  {result.from_start}  rebuilt from the beginning of the log")
+    typer.echo(f"  {result.from_snapshot}  rebuilt from the newest snapshot")
+    for marked in result.replicas:
+        typer.echo(f"  {marked.digest}  served by {marked.replica}")
+    for replica in result.silent:
+        typer.echo(f"  {'no answer':<32}  from {replica}")
