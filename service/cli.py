@@ -8,6 +8,7 @@ import typer
 
 from core.errors import AboundError
 from service.commands import demo, evaluating, models, serving, streaming, verifying
+from service.kernel_cache import place
 
 app = typer.Typer(
     name="abound",
@@ -33,6 +34,7 @@ app.command("worker")(serving.worker)
 def main() -> None:
     """Run the command line; every error of the product is one sentence on standard error and exit code 1."""
     try:
+        place()  # before a command imports numba
         app()
     except AboundError as error:
         sys.stderr.write(f"abound: {error}\n")

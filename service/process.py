@@ -24,9 +24,11 @@ from fastapi import FastAPI
 
 from core.errors import CannotStart
 from service.connection import LOOK_SECONDS, Connection
+from service.kernel_cache import place
 from service.listening import BACKLOG
 from service.report import REFUSED, Report, Reporter
 from service.settings import MIB, Settings, unknown_variables
+from service.telemetry import configure_logging
 
 QUICK_SECONDS = 3.0
 """Loading compiled kernels takes less than this; what takes longer is compiling."""
@@ -139,6 +141,7 @@ def main() -> int:
     parser.add_argument("--status", type=int, help="the inherited pipe to the parent")
     parser.add_argument("--first", action="store_true", help="tell what all replicas would tell alike")
     options = parser.parse_args()
+    place()
     if sys.platform != "linux":
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     listening = socket.socket(fileno=options.fd)
@@ -146,6 +149,7 @@ def main() -> int:
     reporter = Reporter(options.status)
     try:
         settings = Settings.load()
+        configure_logging(settings.log_level, settings.log_format)
         warm(reporter)
         for sentence in unknown_variables(os.environ) if options.first else ():
             if sentence not in unknown_variables(os.environ, groups=False):  # the parent has told these

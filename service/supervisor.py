@@ -36,6 +36,7 @@ from core.errors import CannotStart
 from service.child import FIRST_DELAY, LONGEST_DELAY, Child
 from service.doorkeeper import Doorkeeper, Status
 from service.embedded import EmbeddedStore
+from service.kernel_cache import place
 from service.listening import listen, url_of
 from service.runtime import prepare_runtime_dir, runtime_dir
 from service.settings import Settings, unknown_variables
@@ -64,6 +65,7 @@ def serve(settings: Settings) -> int:
     for sentence in unknown_variables(os.environ, groups=False):
         teller.say(sentence, level="warning")
     try:
+        place()
         settings.check_exposure()
         with contextlib.closing(listen(settings.host, settings.port)) as listening:
             asyncio.run(Supervisor(settings, listening, teller).run())
@@ -293,6 +295,8 @@ class Supervisor:
 
     def _tell_stage(self, stage: str, progress: float) -> None:
         """Say how far the start is: each stage once, and then at each further tenth."""
+        if stage == "ready":  # told when the port is left to the replica
+            return
         if stage != self._told[0] or progress >= self._told[1] + STEP:
             self._told = (stage, progress)
             self._say(f"{stage}, {progress:.0%}" if progress else stage)
