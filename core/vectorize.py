@@ -21,7 +21,7 @@ import numpy as np
 
 from core import text as analyzers
 from core.active import ActiveFeatures, read_json
-from core.config import ModelConfig
+from core.config import AnalyzerConfig, ModelConfig
 from core.errors import InvalidInstance
 from core.kernels import reading as kernels
 from core.limits import Limits
@@ -29,8 +29,6 @@ from core.limits import Limits
 __all__ = ["Limits", "Vectorizer", "warmup"]
 
 _ROOM = 2**16
-_MOST_JSON = 2**31 - 2**17
-"""Bytes of a features object that the kernel takes: places in its memory must fit 32 bits."""
 
 
 class Vectorizer:
@@ -76,15 +74,18 @@ class Vectorizer:
         InvalidInstance
             Names the field: ``features``, ``features.price``, ``features.tags[2]`` or ``text``.
         """
-        if text is None:
-            if features is None:
-                return self.vectorize_mapping({})
-            vector = self._read(features)
+        terms: list[str] | None = None
+        lines: bytes | None = b""
+        if text is not None:
+            terms = self._terms(text)
+            lines = _lines(terms, text, self._analyzer_config)
+        if lines is not None:
+            vector = self._read(lines, features)
             if vector is not None:
                 return vector
         active = ActiveFeatures(self._limits, self._split)
-        if text is not None:
-            active.add_terms(self._weights(text))
+        if terms is not None:
+            active.add_terms(analyzers.weights(terms))
         if features is not None:
             active.add_pairs(read_json(features))
         return active.vector(self._boolean)
@@ -101,16 +102,20 @@ class Vectorizer:
         active.add_pairs(zip(keys, values, strict=True))
         return active.vector(self._boolean)
 
-    def _read(self, features: bytes) -> bytes | None:
+    def _read(self, lines: bytes, features: bytes | None) -> bytes | None:
         """The vector by the kernel, None when the instance is unusual or wrong."""
-        if not features.isascii():
+        if features is None:
+            features = b""
+        elif not features:
+            return None
+        elif not features.isascii():
             try:
                 features.decode()
             except UnicodeDecodeError:
                 return None
         while True:
-            packed: int = kernels.read_features(
-                features, self._rules, self._values, self._spans, self._table, self._memory
+            packed: int = kernels.read_instance(
+                lines, features, self._rules, self._values, self._spans, self._table, self._memory
             )
             if packed >= 0:
                 start = self._keys_at - 4 - 6 * (packed >> 32)
@@ -119,7 +124,7 @@ class Vectorizer:
                 return None
             self._make_memory(2 * self._memory.size)
 
-    def _weights(self, text: str) -> dict[str, float]:
+    def _terms(self, text: str) -> list[str]:
         most = self._limits.max_text_bytes
         try:
             size = len(text) if text.isascii() or len(text) > most else len(text.encode())
@@ -129,7 +134,14 @@ class Vectorizer:
             raise InvalidInstance(f"text has at most {most} bytes", "text")
         if self._analyzer is None:
             self._analyzer = analyzers.build(self._analyzer_config)
-        return analyzers.weights(self._analyzer(text))
+        return self._analyzer(text)
+
+
+def _lines(terms: list[str], text: str, config: AnalyzerConfig) -> bytes | None:
+    """The terms as the kernel takes them, None when one of them could hold the end of a line."""
+    if config.kind != "word" and "\n" in text:
+        return None
+    return "\n".join(terms).encode()
 
 
 def warmup() -> None:

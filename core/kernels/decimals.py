@@ -135,7 +135,7 @@ def read_number(source, at):
     return _value(negative, mantissa, exponent - n_decimals, at)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _value(negative, mantissa, exponent, end):
     """Sign, digits and power of ten to a number; keeps ``end`` or makes it -1."""
     value = -1.0

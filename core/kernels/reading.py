@@ -1,4 +1,4 @@
-"""The features object of an instance, JSON bytes, straight to a vector: the usual case in one kernel.
+"""The terms of a text and a features object, JSON bytes, straight to a vector: the usual case in one kernel.
 
 Usual is an object without escapes whose values are numbers, strings, true, false and arrays of strings. Everything
 else, and everything wrong, returns UNUSUAL and is read again by ``core.active``, which says what is wrong. Both
@@ -11,6 +11,7 @@ again. Its hash has no secret: after ``MOST_PROBES`` steps an instance counts as
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -33,18 +34,23 @@ from core.kernels.memory import (
 )
 
 UNUSUAL, NO_ROOM = -1, -2
-"""Answers of ``read_features``: read it another way; make ``memory`` twice as large and try again."""
+"""Answers of ``read_instance``: read it another way; make ``memory`` twice as large and try again."""
 
 MAX_FEATURES, MAX_KEY_BYTES, SPLIT, BOOLEAN, GENERATION, N_KEYS, MASK = range(7)
 """Places in ``rules``. The first four are set by the caller, the others are the kernel's own."""
 
 MOST_PROBES = 32
+MOST_COUNTED = 4096
+_WEIGHTS = np.array([0.0] + [1.0 + math.log(count) for count in range(1, MOST_COUNTED)])
+"""1 + ln(count) of a term, as plain Python computes it; an instance with a term more often than that is unusual."""
+
 _GENERATIONS = 1 << 24
 
 _ONES = np.uint64(0x0101010101010101)
 _HIGHS = np.uint64(0x8080808080808080)
 _QUOTES = np.uint64(0x2222222222222222)
 _BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+_LINE_ENDS = np.uint64(0x0A0A0A0A0A0A0A0A)
 _SPACES = np.uint64(0x2020202020202020)
 _TRUE, _FALS = 0x65757274, 0x736C6166
 _INDEX = np.uint64(2**20 - 1)
@@ -231,7 +237,7 @@ def _add_pair(draft, source, at, to):
     return _add_number(draft, source, at, to, length)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def normalise(values, n):
     """L2-normalise the first ``n`` values (float64, finite, > 0) in place; 0 below what a float32 holds.
 
@@ -296,26 +302,87 @@ def _finish(draft, start, end):
 
 @njit(cache=True, nogil=True)
 def _begin(rules, table, size):
-    """Forget the instance before: a new generation of the table, as much of it as ``size`` bytes of JSON need."""
+    """Forget the instance before: a new generation of the table, with places for ``size`` keys."""
     rules[GENERATION] += 1
     if rules[GENERATION] == _GENERATIONS:
         table[:] = 0
         rules[GENERATION] = 1
     n = np.int64(64)
-    while n < size // 2 and n < table.size:
+    while n < size and n < table.size:
         n *= 2
     rules[MASK] = n - 1
     rules[N_KEYS] = 0
 
 
 @njit(cache=True, nogil=True)
-def read_features(features, rules, values, spans, table, memory):
-    """The vector of a features object, in ``memory``.
+def _copy_term(source, at, memory, to):
+    """Copy a term up to the end of its line; returns where that is. Writes up to 8 bytes more than the term has."""
+    data, size, i = source.data, source.size, np.int64(0)
+    while True:
+        left = size - at - i
+        word = load_u64(data, at + i) if left >= 8 else load_part(data, at + i, left)
+        ends = word ^ _LINE_ENDS
+        ends = (ends - _ONES) & ~ends & _HIGHS
+        store_u64(memory, to + i, word)
+        if ends != 0 or left < 8:
+            return min(at + i + np.int64(trailing_zeros(ends) >> np.uint64(3)), size)
+        i += 8
+
+
+@njit(cache=True, nogil=True)
+def _read_terms(draft, source, to):
+    """Count the terms, a line each; those too long are left out. Returns where the next key goes, or a refusal."""
+    at, most = np.int64(0), draft.rules[MAX_KEY_BYTES]
+    while at < source.size:
+        if draft.room - to < source.size - at + 32:
+            return np.int64(NO_ROOM)
+        end = _copy_term(source, at, draft.memory, to)
+        if 0 < end - at <= most:
+            to = _add(draft, to, end - at, 1.0)
+            if to < 0:
+                return to
+        at = end + 1
+    for i in range(draft.rules[N_KEYS]):
+        if draft.values[i] >= MOST_COUNTED:
+            return np.int64(UNUSUAL)
+        draft.values[i] = _WEIGHTS[np.int64(draft.values[i])]
+    return to
+
+
+@njit(cache=True, nogil=True)
+def _read_features(draft, source, to):
+    """Add the pairs of a JSON object; returns where its keys end, or a refusal."""
+    data, size = source.data, source.size
+    if size < 2 or data[0] != 123 or data[size - 1] != 125:
+        return np.int64(UNUSUAL)
+    at = _after_space(data, 1)
+    if at == size - 1:
+        return to
+    while data[at] == 34:
+        if draft.room - to < 2 * draft.rules[MAX_KEY_BYTES] + 32:
+            return np.int64(NO_ROOM)
+        at, to = _add_pair(draft, source, at + 1, to)
+        if to < 0:
+            return to
+        at = _after_space(data, at)
+        if at == size - 1:
+            return to
+        if data[at] != 44:
+            break
+        at = _after_space(data, at + 1)
+    return np.int64(UNUSUAL)
+
+
+@njit(cache=True, nogil=True)
+def read_instance(terms, features, rules, values, spans, table, memory):
+    """The vector of an instance, in ``memory``.
 
     Parameters
     ----------
+    terms : uint8 array
+        UTF-8, a term a line; empty without a text.
     features : uint8 array
-        UTF-8; anything else than a JSON object is found out.
+        UTF-8; anything else than a JSON object is found out. Empty when there are none.
     rules, values, spans, table, memory
         The parts of a ``Draft``, changed in place. ``memory`` has room for ``6 * max_features + 4`` bytes and more.
 
@@ -325,27 +392,12 @@ def read_features(features, rules, values, spans, table, memory):
         UNUSUAL, NO_ROOM, or ``n << 32 | size``: the vector of n features is the ``size`` bytes of ``memory`` that start
         ``6 * n + 4`` bytes before byte ``6 * max_features + 4``.
     """
-    size, data = len(features), pointer(features)
-    if size < 2 or data[0] != 123 or data[size - 1] != 125:
-        return np.int64(UNUSUAL)
-    _begin(rules, table, size)
+    _begin(rules, table, len(terms) + len(features) // 2)
     draft = Draft(pointer(rules), pointer(values), pointer(spans), pointer(table), pointer(memory), memory.size)
-    source = Source(data, size)
     start = 6 * rules[MAX_FEATURES] + 4
     to = start
-    at = _after_space(data, 1)
-    if at == size - 1:
-        return _finish(draft, start, to)
-    while data[at] == 34:
-        if draft.room - to < 2 * rules[MAX_KEY_BYTES] + 32:
-            return np.int64(NO_ROOM)
-        at, to = _add_pair(draft, source, at + 1, to)
-        if to < 0:
-            return to
-        at = _after_space(data, at)
-        if at == size - 1:
-            return _finish(draft, start, to)
-        if data[at] != 44:
-            break
-        at = _after_space(data, at + 1)
-    return np.int64(UNUSUAL)
+    if len(terms) > 0:
+        to = _read_terms(draft, Source(pointer(terms), len(terms)), to)
+    if len(features) > 0 and to >= 0:
+        to = _read_features(draft, Source(pointer(features), len(features)), to)
+    return _finish(draft, start, to) if to >= 0 else to

@@ -19,6 +19,7 @@ from core.kernels.decimals import read_number
 from core.kernels.memory import pointer
 from core.limits import Limits
 from core.record import EMPTY_VECTOR, unpack_vector
+from core.text import build, weights
 from core.vectorize import Vectorizer
 
 SMALL = Limits(max_features=6, max_key_bytes=12, max_text_bytes=60)
@@ -34,8 +35,10 @@ def taken_apart(vector: bytes) -> dict[str, float]:
     return dict(zip(keys, values.tolist(), strict=True))
 
 
-def plain(features: bytes, limits: Limits, split: bool, boolean: bool) -> bytes:
+def plain(features: bytes, limits: Limits, split: bool, boolean: bool, terms: list[str] | None = None) -> bytes:
     active = ActiveFeatures(limits, split)
+    if terms is not None:
+        active.add_terms(weights(terms))
     active.add_pairs(read_json(features))
     return active.vector(boolean)
 
@@ -282,8 +285,42 @@ usual_names = st.text("abcdefghż_ ", min_size=1, max_size=9).map(lambda text: j
 @given(objects(usual_names, usual_values, 40), st.booleans(), st.booleans())
 def test_usual_instances_take_the_kernel(features, split, boolean):
     configuration = (Limits(), int(split), int(boolean))
-    assert VECTORIZERS[configuration]._read(features) is not None
+    assert VECTORIZERS[configuration]._read(b"", features) is not None
     check_both(features, configuration)
+
+
+texts = st.lists(
+    st.sampled_from(["wheat", "a", "b", "ż", "key", "a_word_of_more_than_12_bytes", "żółćżółć", "\n", " "]), max_size=30
+)
+
+
+@settings(max_examples=300)
+@given(objects(usual_names, usual_values, 4), texts, configurations)
+def test_kernel_and_plain_python_agree_on_text(features, words, configuration):
+    limits, split, boolean = configuration
+    text = " ".join(words)
+    if len(text.encode()) > limits.max_text_bytes:
+        return
+    expected = outcome(plain, features, limits, bool(split), bool(boolean), build(AnalyzerConfig())(text))
+    assert outcome(VECTORIZERS[configuration].vectorize, features, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("analyzer", "text"),
+    [
+        (AnalyzerConfig(), "and " * 5000 + "wheat " * 4095 + "grain " * 4096),
+        (AnalyzerConfig(), " ".join(f"word{n % 7000}" for n in range(15_000))),
+        (AnalyzerConfig(ngrams=(1, 3)), "to be or not to be\nthat is the question " * 7),
+        (AnalyzerConfig(kind="char", ngrams=(1, 3)), "to be\nor not to\x1fbe"),
+        (AnalyzerConfig(kind="char", ngrams=(1, 3)), "to be or not to be"),
+        (AnalyzerConfig(kind="char_wb", ngrams=(2, 4), strip_accents=True), "żółw\tżółw\nﷺ"),
+    ],
+)
+def test_kernel_and_plain_python_agree_on_terms(analyzer, text):
+    v = vectorizer(analyzer=analyzer)
+    expected = plain(b'{"a": 2}', Limits(), False, False, build(analyzer)(text))
+    assert v.vectorize(b'{"a": 2}', text) == expected
+    assert len(taken_apart(expected)) > 2
 
 
 @settings(max_examples=1000)
@@ -291,7 +328,7 @@ def test_usual_instances_take_the_kernel(features, split, boolean):
 def test_damaged_json(features, data, configuration):
     damaged = bytearray(features)
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(damaged) - 1))
+        at = data.draw(st.integers(0, len(damaged)))
         damaged[at : at + data.draw(st.integers(0, 2))] = data.draw(
             st.sampled_from(
                 [b"", b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"0", b"-", b"e", b".", b"\xff", b"\n", b"\0"]
@@ -307,7 +344,7 @@ def test_the_kernel_reads_nothing_outside_of_the_object(features, cut):
     answers = set()
     for poison in (b"\0" * 32, b'"' * 32, b"}" * 32, b"1" * 32):
         view = np.frombuffer(features[:cut] + poison, np.uint8)[: min(cut, len(features))]
-        packed = reading.read_features(view, v._rules, v._values, v._spans, v._table, v._memory)
+        packed = reading.read_instance(view[:0], view, v._rules, v._values, v._spans, v._table, v._memory)
         start = v._keys_at - 4 - 6 * (packed >> 32)
         answers.add((packed, v._memory[start : start + (packed & 0xFFFFFFFF)].tobytes() if packed >= 0 else b""))
     assert len(answers) == 1
@@ -323,7 +360,7 @@ def test_random_large_instances():
         )
         expected = outcome(plain, features.encode(), Limits(), False, False)
         assert outcome(v.vectorize, features.encode(), None) == expected
-        assert n > 10_000 or v._read(features.encode()) is not None
+        assert n > 10_000 or v._read(b"", features.encode()) is not None
 
 
 def test_one_vectorizer_for_many_instances():
@@ -394,7 +431,7 @@ def test_keys_made_to_meet_go_another_way():
     features = b"{" + b",".join(b'"%s":%9d' % (key, i + 1) for i, key in enumerate(keys)) + b"}"
     assert 512 < len(features) <= 1024, "so that 512 places are used"
     v = vectorizer()
-    assert v._read(features) is None
+    assert v._read(b"", features) is None
     assert v.vectorize(features, None) == plain(features, Limits(), False, False)
 
 
