@@ -46,7 +46,8 @@ def evaluate(
         ``metrics`` (HR is None where MRR is 0), ``connections``, ``work_per_feature`` (connections that voted per
         active feature while classifying), ``bytes`` (memory of the model), ``seconds`` (``fit`` and ``rank``, without
         reading and vectorizing, which are ``vectorize``), ``instances`` (all that the files hold), ``learned``
-        (training instances that have labels and active features), ``features``, ``classes``.
+        (training instances that have labels and active features), ``features``, ``classes``, and
+        ``digest``, which after one pass is that of a service that learned the same instances in the same order.
 
     Raises
     ------
@@ -75,4 +76,5 @@ def evaluate(
         "learned": len(train.learnable),
         "features": len(live.features),
         "classes": len(live.labels),
+        "digest": live.digest(),
     }
