@@ -182,8 +182,11 @@ def check(url: str, loss: Loss) -> None:
         loss.behind.append(stats["offset"])
 
 
-def kill_rounds(rounds: int, processes: int, work: Path, seed: int, learn_seconds: float = 1.5) -> Loss:
-    """Run the rounds in the directory ``work``, and one last start that checks."""
+def kill_rounds(rounds: int, processes: int, work: Path, seed: int, most_events: int = 1000) -> Loss:
+    """Run the rounds in the directory ``work``, and one last start that checks.
+
+    A kill while learning comes after 100 to ``most_events`` acknowledged events of the round.
+    """
     rng = random.Random(seed)
     real = instances()
     questions = [text for text, _ in rng.sample(real, QUESTIONS)]
@@ -220,7 +223,9 @@ def kill_rounds(rounds: int, processes: int, work: Path, seed: int, learn_second
             ]
             for client in clients:
                 client.start()
-            time.sleep(rng.uniform(0.3, learn_seconds))
+            enough, deadline = rng.randint(100, most_events), time.monotonic() + 60
+            while sum(len(client.acknowledged) for client in clients) < enough and time.monotonic() < deadline:
+                time.sleep(0.005)
             serving.kill()
             loss.kills += 1
             for client in clients:

@@ -12,9 +12,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes
 
 
 def test_what_was_acknowledged_outlives_two_kills(tmp_path):
-    loss = kill_rounds(rounds=1, processes=2, work=tmp_path, seed=7, learn_seconds=1.0)
+    loss = kill_rounds(rounds=1, processes=2, work=tmp_path, seed=7, most_events=300)
     assert loss.kills == 2
-    assert len(loss.acknowledged) > 100
+    assert len(loss.acknowledged) >= 100
     assert (loss.lost, loss.behind, loss.twice, loss.changed) == ([], [], [], [])
 
 
@@ -23,7 +23,7 @@ def test_what_was_acknowledged_outlives_two_kills(tmp_path):
 def test_what_was_acknowledged_outlives_many_kills(tmp_path):
     loss = kill_rounds(rounds=10, processes=2, work=tmp_path, seed=8)
     assert loss.kills == 23
-    assert len(loss.acknowledged) > 2000
+    assert len(loss.acknowledged) >= 2000
     assert (loss.lost, loss.behind, loss.twice, loss.changed) == ([], [], [], [])
 
 
