@@ -32,7 +32,7 @@ class Connection(HttpToolsProtocol):
     _counted: object = None  # the scope of the request that the bytes belong to
     _bytes = 0  # of that request, from its second piece on: a first piece is bounded by what is read at once
     _looks = 0
-    _looked_at: tuple[object, int] = (None, 0)
+    _looked_at: tuple[object, int] | None = None
 
     @classmethod
     def with_bounds(cls, head_bytes: int, request_bytes: int, connections: int) -> type[Connection]:
