@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from core.errors import Damaged
 from core.kernels import keys as kernels
+from core.kernels import upkeep
 from core.kernels.keys import KeyArrays
 
 MAX_KEY_BYTES = 2**16 - 1
@@ -121,8 +122,9 @@ class Vocabulary:
         while (len(self) + n_keys) * 5 > n_slots * 3:
             n_slots *= 2
         if n_slots > self._arrays.slots.size:
-            larger = np.zeros(n_slots, np.uint64)
-            kernels.rehash(self._arrays.slots, larger)
+            larger = np.empty(n_slots, np.uint64)  # not zeros: numpy asks for huge pages for empty arrays only
+            larger.fill(0)
+            upkeep.rehash(self._arrays.slots, larger)
             self._arrays = self._arrays._replace(slots=larger)
 
     def _grow_arena(self, n_bytes: int) -> None:
@@ -130,14 +132,14 @@ class Vocabulary:
         used, garbage = int(self._state[kernels.USED]), int(self._state[kernels.GARBAGE])
         if garbage * 4 > used:
             self._arena = np.zeros(_grown(used - garbage, used - garbage + n_bytes), np.uint8)
-            kernels.compact(self._arrays, self._arena)
+            upkeep.compact(self._arrays, self._arena)
             self._arrays = self._arrays._replace(arena=self._arena)
         else:
             self._arena.resize(_grown(self._arena.size, used + n_bytes), refcheck=False)
 
     def digest_pages(self, limit: int) -> bool:
         """Hash at most ``limit`` of the changed pages; True when none is left. Pages may change again in between."""
-        page = int(kernels.digest_pages(self._arrays, self._pages, self._next_page, limit))
+        page = int(upkeep.digest_pages(self._arrays, self._pages, self._next_page, limit))
         done = page * PAGE >= self.n_ids
         self._next_page = 0 if done else page
         return done
@@ -169,7 +171,7 @@ class Vocabulary:
             "bytes": np.zeros(n_bytes, np.uint8),
             "free": np.zeros(self.n_ids - len(self), np.int32),
         }
-        kernels.export_keys(self._arrays, arrays["lengths"], arrays["bytes"], arrays["free"])
+        upkeep.export_keys(self._arrays, arrays["lengths"], arrays["bytes"], arrays["free"])
         return arrays
 
     @classmethod
@@ -186,7 +188,7 @@ class Vocabulary:
             raise Damaged("the key lengths of a vocabulary do not fit its bytes")
         vocabulary = cls(secret)
         vocabulary.make_room(lengths.size, data.size)
-        if not kernels.import_keys(vocabulary.arrays, lengths, data, parts["free"]):
+        if not upkeep.import_keys(vocabulary.arrays, lengths, data, parts["free"]):
             raise Damaged("a vocabulary has a key twice, or free ids that are not those without a key")
         return vocabulary
 
@@ -204,6 +206,6 @@ def warmup() -> None:
     kernels.find_vector(vocabulary.arrays, vector, ids)
     kernels.intern_vector(vocabulary.arrays, vector, 0, ids)
     kernels.room_for(vocabulary.arrays, 1, 1)
-    kernels.compact(vocabulary.arrays, np.zeros(100, np.uint8))
+    upkeep.compact(vocabulary.arrays, np.zeros(100, np.uint8))
     vocabulary.digest()
     Vocabulary.from_arrays((1, 2), vocabulary.to_arrays())
