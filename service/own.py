@@ -1,4 +1,4 @@
-"""A service of one's own for a while: started on a free port with an empty data directory, and stopped afterwards."""
+"""A service of one's own for a while: started on a free port, and stopped afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _LISTENING = re.compile(r"listening on (http://[^\s,\"]+)")
 
 
 @contextmanager
-def own_service(say: Callable[[str], None] = lambda sentence: None) -> Iterator[str]:
+def own_service(
+    say: Callable[[str], None] = lambda sentence: None, *, data_dir: Path | None = None, worker: bool = False
+) -> Iterator[str]:
     """Run ``abound serve`` in another process; gives its URL.
 
     Settings of the environment do not reach it, so it never touches another store or data directory.
@@ -33,6 +35,10 @@ def own_service(say: Callable[[str], None] = lambda sentence: None) -> Iterator[
     ----------
     say : callable
         Told what the service says while it starts.
+    data_dir : Path or None
+        Its data directory; None: a temporary one.
+    worker : bool
+        Whether it has a worker, which makes snapshots.
 
     Raises
     ------
@@ -41,8 +47,8 @@ def own_service(say: Callable[[str], None] = lambda sentence: None) -> Iterator[
     """
     with tempfile.TemporaryDirectory(prefix="abound-") as directory:
         said = Path(directory) / "said"
-        command = [sys.executable, "-m", "service.cli", "serve", "--port", "0", "--no-worker"]
-        command += ["--data-dir", str(Path(directory) / "data")]
+        command = [sys.executable, "-m", "service.cli", "serve", "--port", "0"]
+        command += ["--worker" if worker else "--no-worker", "--data-dir", str(data_dir or Path(directory) / "data")]
         with said.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=_environment()

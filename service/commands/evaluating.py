@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from core.errors import Malformed
 from service.commands.meter import meter
-from service.commands.options import AsJson, Assignments, config_of, in_words, print_json
+from service.commands.options import AsJson, Assignments, check_files, config_of, in_words, print_json
 
 METHODS = ("ff",)
 
@@ -33,7 +32,7 @@ def evaluate(
     if method not in METHODS:
         raise typer.BadParameter(f"there is no method {method}; there is: {', '.join(METHODS)}", param_hint="--method")
     config = config_of(list(assignments))
-    _check_files([*train, *test])
+    check_files([*train, *test])
 
     from core.metrics import Propensity
     from service.evaluate import evaluate as evaluate_instances
@@ -65,20 +64,6 @@ def evaluate(
         print_json(result)
     else:
         _show(result)
-
-
-def _check_files(names: list[str]) -> None:
-    from pathlib import Path
-
-    from service.files import format_of
-
-    for name in names:
-        try:
-            format_of(name)
-        except Malformed as error:
-            raise typer.BadParameter(str(error)) from error
-        if name != "-" and not Path(name).exists():
-            raise typer.BadParameter(f"{name}: no such file")
 
 
 def _named(names: list[str], read_file: Any) -> Any:

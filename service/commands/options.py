@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from core.errors import InvalidInstance
+from core.errors import InvalidInstance, Malformed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,6 +65,19 @@ def config_of(assignments: list[str]) -> ModelConfig:
         return ModelConfig.from_dict(changes_of(assignments))
     except InvalidInstance as error:
         raise typer.BadParameter(str(error), param_hint="--set") from error
+
+
+def check_files(names: list[str]) -> None:
+    """typer.BadParameter when the name of a data set file tells no format, or there is no such file."""
+    from service.files import STANDARD_INPUT, format_of
+
+    for name in names:
+        try:
+            format_of(name)
+        except Malformed as error:
+            raise typer.BadParameter(str(error)) from error
+        if name != STANDARD_INPUT and not Path(name).exists():
+            raise typer.BadParameter(f"{name}: no such file")
 
 
 def print_json(value: object) -> None:

@@ -17,7 +17,7 @@ import typer
 
 from core.errors import AboundError, Malformed
 from service.commands.meter import Meter, meter
-from service.commands.options import DEFAULT_URL, AsJson, Key, Model, Url, error_console, print_json
+from service.commands.options import DEFAULT_URL, AsJson, Key, Model, Url, check_files, error_console, print_json
 from service.commands.tally import Tally, rank_in, shown
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def learn(
 
     Instances without labels are passed over and counted. Exit code 1 when a line was refused.
     """
+    check_files(files)
     prefix = uuid.uuid4().hex
 
     def line_of(instance: Instance, number: int) -> bytes | None:
@@ -120,6 +121,7 @@ def classify(
     Where lines carry labels, the accuracy is shown (over the ``k`` labels of an answer). The summary goes to standard
     output when the answers go to a file, else to standard error. Exit code 1 when a line was refused.
     """
+    check_files([file])
     options: dict[str, Any] = {"k": k, "explain": explain} | ({} if threshold is None else {"threshold": threshold})
     streamed = Streamed()
     with _client(url, key, model) as client, ExitStack() as stack:
@@ -154,15 +156,7 @@ def _client(url: str, key: str | None, model: str) -> Iterator[Client]:
 
 def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[Meter], Iterator[Instance]]:
     """Every instance; the meter shows how much of all files is read."""
-    from service.files import format_of, read_file, size_of
-
-    for name in files:
-        try:
-            format_of(name)
-        except Malformed as error:
-            raise typer.BadParameter(str(error), param_hint="FILE") from error
-        if name != "-" and not Path(name).exists():
-            raise typer.BadParameter(f"{name}: no such file", param_hint="FILE")
+    from service.files import read_file, size_of
 
     def read(bar: Meter) -> Iterator[Instance]:
         sizes = [size_of(name) for name in files]
