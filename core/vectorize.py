@@ -24,6 +24,7 @@ from core.active import ActiveFeatures, read_json
 from core.config import AnalyzerConfig, ModelConfig
 from core.errors import InvalidInstance
 from core.kernels import reading as kernels
+from core.kernels.draft import UNUSUAL
 from core.limits import Limits
 
 __all__ = ["Limits", "Vectorizer", "warmup"]
@@ -120,7 +121,7 @@ class Vectorizer:
             if packed >= 0:
                 start = self._keys_at - 4 - 6 * (packed >> 32)
                 return self._view[start : start + (packed & 0xFFFFFFFF)].tobytes()
-            if packed == kernels.UNUSUAL:
+            if packed == UNUSUAL:
                 return None
             self._make_memory(2 * self._memory.size)
 

@@ -3,10 +3,6 @@
 Usual is an object without escapes whose values are numbers, strings, true, false and arrays of strings. Everything
 else, and everything wrong, returns UNUSUAL and is read again by ``core.active``, which says what is wrong. Both
 give the same bytes.
-
-Keys are gathered in ``memory`` from a fixed place on, one after the other as they will lie in the vector; values and
-lengths are written before them when all are known, so nothing is moved. A scratch table finds keys that come up
-again. Its hash has no secret: after ``MOST_PROBES`` steps an instance counts as unusual.
 """
 
 from __future__ import annotations
@@ -18,33 +14,12 @@ import numpy as np
 from numba import njit
 
 from core.kernels.decimals import read_number
-from core.kernels.hashing import mix
-from core.kernels.memory import (
-    copy_bytes,
-    load_part,
-    load_u32,
-    load_u64,
-    pointer,
-    same_bytes,
-    store_f32,
-    store_u16,
-    store_u32,
-    store_u64,
-    trailing_zeros,
-)
+from core.kernels.draft import MAX_FEATURES, MAX_KEY_BYTES, N_KEYS, NO_ROOM, SPLIT, UNUSUAL, Draft, add, begin, finish
+from core.kernels.memory import copy_bytes, load_part, load_u32, load_u64, pointer, store_u64, trailing_zeros
 
-UNUSUAL, NO_ROOM = -1, -2
-"""Answers of ``read_instance``: read it another way; make ``memory`` twice as large and try again."""
-
-MAX_FEATURES, MAX_KEY_BYTES, SPLIT, BOOLEAN, GENERATION, N_KEYS, MASK = range(7)
-"""Places in ``rules``. The first four are set by the caller, the others are the kernel's own."""
-
-MOST_PROBES = 32
 MOST_COUNTED = 4096
 _WEIGHTS = np.array([0.0] + [1.0 + math.log(count) for count in range(1, MOST_COUNTED)])
 """1 + ln(count) of a term, as plain Python computes it; an instance with a term more often than that is unusual."""
-
-_GENERATIONS = 1 << 24
 
 _ONES = np.uint64(0x0101010101010101)
 _HIGHS = np.uint64(0x8080808080808080)
@@ -53,31 +28,6 @@ _BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 _LINE_ENDS = np.uint64(0x0A0A0A0A0A0A0A0A)
 _SPACES = np.uint64(0x2020202020202020)
 _TRUE, _FALS = 0x65757274, 0x736C6166
-_INDEX = np.uint64(2**20 - 1)
-
-
-class Draft(NamedTuple):
-    """Where an instance is gathered, as pointers.
-
-    Attributes
-    ----------
-    rules : int64, 7 of them
-    values : float64, max_features
-    spans : uint64, max_features
-        Start in ``memory`` << 16 | length, a key.
-    table : uint64, a power of two, at least twice max_features
-        Generation << 40 | hash << 20 | place of the key; entries of other generations count as empty.
-    memory : uint8
-    room : int
-        Bytes of ``memory``.
-    """
-
-    rules: np.ndarray
-    values: np.ndarray
-    spans: np.ndarray
-    table: np.ndarray
-    memory: np.ndarray
-    room: int
 
 
 class Source(NamedTuple):
@@ -117,48 +67,6 @@ def _copy_string(source, at, memory, to, most):
 
 
 @njit(cache=True, nogil=True)
-def _hash(memory, at, length):
-    state, i = np.uint64(length), np.int64(0)
-    while i + 8 <= length:
-        state = mix(state, load_u64(memory, at + i))
-        i += 8
-    return mix(state, load_part(memory, at + i, length - i))
-
-
-@njit(cache=True, nogil=True)
-def _add(draft, at, length, value):
-    """Add a value to the key that was written at ``at``; returns where the next key goes, or UNUSUAL."""
-    rules, table, memory = draft.rules, draft.table, draft.memory
-    mask = rules[MASK]
-    hashed = _hash(memory, at, length)
-    mark = (np.uint64(rules[GENERATION]) << np.uint64(20)) | (hashed >> np.uint64(44))
-    position = np.int64(hashed) & mask
-    for _ in range(MOST_PROBES):
-        entry = table[position]
-        if np.int64(entry >> np.uint64(40)) != rules[GENERATION]:
-            break
-        if entry >> np.uint64(20) == mark:
-            place = np.int64(entry & _INDEX)
-            span = draft.spans[place]
-            if np.int64(span & np.uint64(0xFFFF)) == length and same_bytes(
-                memory, np.int64(span >> np.uint64(16)), memory, at, length
-            ):
-                draft.values[place] += value
-                return at if draft.values[place] < np.inf else np.int64(UNUSUAL)
-        position = (position + 1) & mask
-    else:
-        return np.int64(UNUSUAL)
-    n = rules[N_KEYS]
-    if n == rules[MAX_FEATURES]:
-        return np.int64(UNUSUAL)
-    table[position] = (mark << np.uint64(20)) | np.uint64(n)
-    draft.values[n] = value
-    draft.spans[n] = (np.uint64(at) << np.uint64(16)) | np.uint64(length)
-    rules[N_KEYS] = n + 1
-    return at + length
-
-
-@njit(cache=True, nogil=True)
 def _add_string(draft, source, at, to, length):
     """A string value behind its opening quote: the key of ``length`` bytes at ``to`` gets ``=`` and the string.
 
@@ -168,7 +76,7 @@ def _add_string(draft, source, at, to, length):
     end = _copy_string(source, at, draft.memory, to + length + 1, draft.rules[MAX_KEY_BYTES] - length - 1)
     if end < 0:
         return end, np.int64(UNUSUAL)
-    return end + 1, _add(draft, to, length + 1 + end - at, 1.0)
+    return end + 1, add(draft, to, length + 1 + end - at, 1.0)
 
 
 @njit(cache=True, nogil=True)
@@ -205,8 +113,8 @@ def _add_number(draft, source, at, to, length):
             return end, np.int64(UNUSUAL)
         draft.memory[to + length] = 61
         draft.memory[to + length + 1] = 45
-        return end, _add(draft, to, length + 2, -value)
-    return end, (_add(draft, to, length, value) if value > 0 else to)
+        return end, add(draft, to, length + 2, -value)
+    return end, (add(draft, to, length, value) if value > 0 else to)
 
 
 @njit(cache=True, nogil=True)
@@ -230,88 +138,11 @@ def _add_pair(draft, source, at, to):
         if at + 5 > source.size:
             return at, np.int64(UNUSUAL)
         if load_u32(data, at) == _TRUE:
-            return at + 4, _add(draft, to, length, 1.0)
+            return at + 4, add(draft, to, length, 1.0)
         if load_u32(data, at) == _FALS and data[at + 4] == 101:
             return at + 5, to
         return at, np.int64(UNUSUAL)
     return _add_number(draft, source, at, to, length)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def normalise(values, n):
-    """L2-normalise the first ``n`` values (float64, finite, > 0) in place; 0 below what a float32 holds.
-
-    The sum runs in order. Very large and very small vectors are divided by their largest value first, so that no
-    square is lost.
-    """
-    largest = 0.0
-    for i in range(n):
-        largest = max(largest, values[i])
-    if not 1e-100 <= largest <= 1e100:
-        for i in range(n):
-            values[i] /= largest
-    squares = 0.0
-    for i in range(n):
-        squares += values[i] * values[i]
-    norm = np.sqrt(squares)
-    for i in range(n):
-        values[i] /= norm
-
-
-@njit(cache=True, nogil=True)
-def _drop_inactive(draft, n, start):
-    """Take keys out whose value is 0 as a float32; returns how many are left and where their bytes end."""
-    kept, to = np.int64(0), start
-    for i in range(n):
-        if np.float32(draft.values[i]) > 0:
-            span = draft.spans[i]
-            at, length = np.int64(span >> np.uint64(16)), np.int64(span & np.uint64(0xFFFF))
-            for j in range(length):
-                draft.memory[to + j] = draft.memory[at + j]
-            draft.values[kept] = draft.values[i]
-            draft.spans[kept] = np.uint64(length)
-            kept += 1
-            to += length
-    return kept, to
-
-
-@njit(cache=True, nogil=True)
-def _finish(draft, start, end):
-    """Write values and lengths before the keys, zeros behind them; returns n << 32 | bytes of the vector."""
-    n = draft.rules[N_KEYS]
-    values, memory = draft.values, draft.memory
-    if draft.rules[BOOLEAN]:
-        for i in range(n):
-            values[i] = 1.0
-    else:
-        normalise(values, n)
-    least = 1.0
-    for i in range(n):
-        least = min(least, values[i])
-    if np.float32(least) == 0:
-        n, end = _drop_inactive(draft, n, start)
-    head = start - 6 * n - 4
-    store_u32(memory, head, n)
-    for i in range(n):
-        store_f32(memory, head + 4 + 4 * i, values[i])
-        store_u16(memory, start - 2 * n + 2 * i, draft.spans[i] & np.uint64(0xFFFF))
-    size = end - head
-    store_u32(memory, end, 0)
-    return (n << 32) | ((size + 3) // 4 * 4)
-
-
-@njit(cache=True, nogil=True)
-def _begin(rules, table, size):
-    """Forget the instance before: a new generation of the table, with places for ``size`` keys."""
-    rules[GENERATION] += 1
-    if rules[GENERATION] == _GENERATIONS:
-        table[:] = 0
-        rules[GENERATION] = 1
-    n = np.int64(64)
-    while n < size and n < table.size:
-        n *= 2
-    rules[MASK] = n - 1
-    rules[N_KEYS] = 0
 
 
 @njit(cache=True, nogil=True)
@@ -338,7 +169,7 @@ def _read_terms(draft, source, to):
             return np.int64(NO_ROOM)
         end = _copy_term(source, at, draft.memory, to)
         if 0 < end - at <= most:
-            to = _add(draft, to, end - at, 1.0)
+            to = add(draft, to, end - at, 1.0)
             if to < 0:
                 return to
         at = end + 1
@@ -392,7 +223,7 @@ def read_instance(terms, features, rules, values, spans, table, memory):
         UNUSUAL, NO_ROOM, or ``n << 32 | size``: the vector of n features is the ``size`` bytes of ``memory`` that start
         ``6 * n + 4`` bytes before byte ``6 * max_features + 4``.
     """
-    _begin(rules, table, len(terms) + len(features) // 2)
+    begin(rules, table, len(terms) + len(features) // 2)
     draft = Draft(pointer(rules), pointer(values), pointer(spans), pointer(table), pointer(memory), memory.size)
     start = 6 * rules[MAX_FEATURES] + 4
     to = start
@@ -400,4 +231,4 @@ def read_instance(terms, features, rules, values, spans, table, memory):
         to = _read_terms(draft, Source(pointer(terms), len(terms)), to)
     if len(features) > 0 and to >= 0:
         to = _read_features(draft, Source(pointer(features), len(features)), to)
-    return _finish(draft, start, to) if to >= 0 else to
+    return finish(draft, start, to) if to >= 0 else to

@@ -14,8 +14,9 @@ from numba import njit
 from core.active import ActiveFeatures, read_json
 from core.config import AnalyzerConfig, ModelConfig
 from core.errors import InvalidInstance
-from core.kernels import reading
+from core.kernels import draft, reading
 from core.kernels.decimals import read_number
+from core.kernels.hashing import mix_bytes
 from core.kernels.memory import pointer
 from core.limits import Limits
 from core.record import EMPTY_VECTOR, unpack_vector
@@ -366,7 +367,7 @@ def test_random_large_instances():
 def test_one_vectorizer_for_many_instances():
     """More calls than there are generations of the scratch table in a smaller one."""
     v = vectorizer()
-    v._rules[reading.GENERATION] = 2**24 - 3
+    v._rules[draft.GENERATION] = 2**24 - 3
     for n in range(6):
         assert taken_apart(v.vectorize(b'{"a": 3, "b": 2, "b": 2}', None)) == pytest.approx({"a": 0.6, "b": 0.8}), n
 
@@ -423,7 +424,7 @@ def colliding(n: int, mask: int) -> list[bytes]:
 
 @njit
 def place_of(key, mask):
-    return np.int64(reading._hash(pointer(key), 0, len(key))) & mask
+    return np.int64(mix_bytes(np.uint64(0), pointer(key), 0, len(key))) & mask
 
 
 def test_keys_made_to_meet_go_another_way():
