@@ -226,6 +226,9 @@ def _run(
                     bar.say(_progress(streamed))
                 if stopping and not sent:
                     break
+        except KeyboardInterrupt:
+            unknown = f"{len(sent):,} more may or may not have been taken{_from(sent)}"
+            raise Stopped(f"interrupted; {_counts(streamed)}; {unknown}") from None
         except Interrupted as error:
             for answer in error.answers:
                 settle(answer)
