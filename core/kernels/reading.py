@@ -1,8 +1,8 @@
 """The terms of a text and a features object, JSON bytes, straight to a vector: the usual case in one kernel.
 
-Usual is an object without escapes whose values are numbers, strings, true, false and arrays of strings. Everything
-else, and everything wrong, returns UNUSUAL and is read again by ``core.active``, which says what is wrong. Both
-give the same bytes.
+Usual is an object whose values are numbers, strings, true, false and arrays of strings. Everything else, and
+everything wrong, returns UNUSUAL and is read again by ``core.active``, which says what is wrong. Both give the same
+bytes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 _LINE_ENDS = np.uint64(0x0A0A0A0A0A0A0A0A)
 _SPACES = np.uint64(0x2020202020202020)
 _TRUE, _FALS = 0x65757274, 0x736C6166
+_ESCAPES = np.frombuffer(b'"\\/bfnrt', np.uint8)
+_MEANINGS = np.frombuffer(b'"\\/\b\f\n\r\t', np.uint8)
 
 
 class Source(NamedTuple):
@@ -46,24 +48,85 @@ def _after_space(data, at):
 
 
 @njit(cache=True, nogil=True)
-def _copy_string(source, at, memory, to, most):
-    """Copy a string from behind its opening quote to ``memory``.
+def _hexadecimal(data, at):
+    """The number of four hexadecimal digits, -1 when they are none. Looks at nothing behind the first wrong one."""
+    number = 0
+    for i in range(4):
+        byte = np.int64(data[at + i])
+        if 48 <= byte <= 57:
+            digit = byte - 48
+        elif 97 <= byte | 32 <= 102:
+            digit = (byte | 32) - 87
+        else:
+            return -1
+        number = 16 * number + digit
+    return number
 
-    Returns where its closing quote is; -1 when there is a backslash or control character, no end, or more than
-    ``most`` bytes. Writes up to 8 bytes more than the string has.
+
+@njit(cache=True, nogil=True)
+def _store_letter(memory, to, letter):
+    """Write a code point as UTF-8; returns how many bytes it has."""
+    if letter < 0x80:
+        memory[to] = letter
+        return 1
+    n = 2 if letter < 0x800 else 3 if letter < 0x10000 else 4
+    for i in range(n - 1, 0, -1):
+        memory[to + i] = 0x80 | (letter & 0x3F)
+        letter >>= 6
+    memory[to] = letter | (0xC0 if n == 2 else 0xE0 if n == 3 else 0xF0)
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _escaped(data, at):
+    """The code point behind a backslash, -1 when it is none, half of a surrogate pair too; and where it ends."""
+    byte = data[at]
+    for i in range(len(_ESCAPES)):
+        if byte == _ESCAPES[i]:
+            return np.int64(_MEANINGS[i]), at + 1
+    letter = _hexadecimal(data, at + 1) if byte == 117 else -1
+    if letter < 0xD800 or letter > 0xDFFF:
+        return np.int64(letter), at + 5
+    if letter > 0xDBFF or data[at + 5] != 92 or data[at + 6] != 117:
+        return np.int64(-1), at
+    low = _hexadecimal(data, at + 7)
+    if low < 0xDC00 or low > 0xDFFF:
+        return np.int64(-1), at
+    return np.int64(0x10000 + ((letter - 0xD800) << 10) + low - 0xDC00), at + 11
+
+
+@njit(cache=True, nogil=True)
+def _copy_string(source, at, memory, to, most):
+    """Copy a string from behind its opening quote to ``memory``, escapes as what they mean.
+
+    Returns where its closing quote is and its length in bytes; -1 as the former when it is malformed, has no end, or
+    has more than ``most`` bytes. Writes up to 8 bytes more than the string has.
     """
-    data, size, i = source.data, source.size, np.int64(0)
-    while i <= most:
-        left = size - at - i
-        word = load_u64(data, at + i) if left >= 8 else load_part(data, at + i, left)
+    data, size, first = source.data, source.size, to
+    while to - first <= most:
+        left = size - at
+        word = load_u64(data, at) if left >= 8 else load_part(data, at, left)
         quote, slash = word ^ _QUOTES, word ^ _BACKSLASHES
         ends = (((quote - _ONES) & ~quote) | ((slash - _ONES) & ~slash) | ((word - _SPACES) & ~word)) & _HIGHS
-        store_u64(memory, to + i, word)
-        if ends != 0:
-            i += np.int64(trailing_zeros(ends) >> np.uint64(3))
-            return at + i if i <= most and at + i < size and data[at + i] == 34 else np.int64(-1)
-        i += 8
-    return np.int64(-1)
+        store_u64(memory, to, word)
+        if ends == 0:
+            at += 8
+            to += 8
+            continue
+        plain = np.int64(trailing_zeros(ends) >> np.uint64(3))
+        at += plain
+        to += plain
+        if at >= size or to - first > most:
+            break
+        if data[at] == 34:
+            return at, to - first
+        if data[at] != 92:
+            break
+        letter, at = _escaped(data, at + 1)
+        if letter < 0:
+            break
+        to += _store_letter(memory, to, letter)
+    return np.int64(-1), np.int64(0)
 
 
 @njit(cache=True, nogil=True)
@@ -73,23 +136,25 @@ def _add_string(draft, source, at, to, length):
     Returns where the string ends in the source and where the next key goes, or UNUSUAL as the latter.
     """
     draft.memory[to + length] = 61
-    end = _copy_string(source, at, draft.memory, to + length + 1, draft.rules[MAX_KEY_BYTES] - length - 1)
+    length += 1
+    end, more = _copy_string(source, at, draft.memory, to + length, draft.rules[MAX_KEY_BYTES] - length)
     if end < 0:
         return end, np.int64(UNUSUAL)
-    return end + 1, add(draft, to, length + 1 + end - at, 1.0)
+    return end + 1, add(draft, to, length + more, 1.0)
 
 
 @njit(cache=True, nogil=True)
-def _add_list(draft, source, at, to, name_at, length):
+def _add_list(draft, source, at, to, length):
     """A list of strings, ``at`` behind its bracket; as ``_add_string``, and NO_ROOM is possible too."""
-    data = source.data
+    data, name_at = source.data, to
     at = _after_space(data, at)
     if data[at] == 93:
         return at + 1, to
     while data[at] == 34:
         if draft.room - to < 2 * draft.rules[MAX_KEY_BYTES] + 32:
             return at, np.int64(NO_ROOM)
-        copy_bytes(source.data, name_at, draft.memory, to, length)
+        if to > name_at:
+            copy_bytes(draft.memory, name_at, draft.memory, to, length)
         at, to = _add_string(draft, source, at + 1, to, length)
         if to < 0:
             return at, to
@@ -120,10 +185,9 @@ def _add_number(draft, source, at, to, length):
 @njit(cache=True, nogil=True)
 def _add_pair(draft, source, at, to):
     """A name and its value, ``at`` behind the name's opening quote; as ``_add_list``."""
-    data, name_at = source.data, at
-    end = _copy_string(source, at, draft.memory, to, draft.rules[MAX_KEY_BYTES])
-    length = end - at
-    if length <= 0:
+    data = source.data
+    end, length = _copy_string(source, at, draft.memory, to, draft.rules[MAX_KEY_BYTES])
+    if length == 0:
         return at, np.int64(UNUSUAL)
     at = _after_space(data, end + 1)
     if data[at] != 58:
@@ -133,7 +197,7 @@ def _add_pair(draft, source, at, to):
     if first == 34:
         return _add_string(draft, source, at + 1, to, length)
     if first == 91:
-        return _add_list(draft, source, at + 1, to, name_at, length)
+        return _add_list(draft, source, at + 1, to, length)
     if first == 116 or first == 102:
         if at + 5 > source.size:
             return at, np.int64(UNUSUAL)

@@ -152,6 +152,15 @@ def test_mappings_and_sparse_rows_follow_the_same_rules():
         (b'{"a": ["b", "\\udfff"]}', "features.a[1]"),
         (b'{"a": "\xff"}', "features"),
         (b'{"a\xed\xa0\x80": 1}', "features"),
+        (b'{"a": "\\udc00"}', "features.a"),
+        (b'{"a": "\\ud800\\u0041"}', "features.a"),
+        (b'{"a": "\\ud800\\n"}', "features.a"),
+        (b'{"a": "\\u00"}', "features"),
+        (b'{"a": "\\u00g0"}', "features"),
+        (b'{"a": "\\x"}', "features"),
+        (b'{"a": "\\ud83c\\', "features"),
+        (b'{"\\u}', "features"),
+        (b'{"a": "\\}', "features"),
         (b'{"' + b"x" * 513 + b'": 1}', "features." + "x" * 61 + "..."),
         (b'{"' + b"x" * 513 + b'": false}', "features." + "x" * 61 + "..."),
         (b'{"country": "' + b"x" * 505 + b'"}', "features.country"),
@@ -279,7 +288,11 @@ def test_kernel_and_plain_python_agree(features, configuration):
     check_both(features, configuration)
 
 
-usual_names = st.text("abcdefghż_ ", min_size=1, max_size=9).map(lambda text: json.dumps(text, ensure_ascii=False))
+usual_names = st.builds(
+    lambda text, plain: json.dumps(text, ensure_ascii=plain),
+    st.text('abcdefghż_ "\\/\n\t🌾', min_size=1, max_size=9),
+    ascii_or_not,
+)
 
 
 @settings(max_examples=300)
