@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any
 
@@ -71,8 +71,7 @@ class Application(FastAPI):
                 yield
             finally:
                 flushing.cancel()
-                with suppress(asyncio.CancelledError):
-                    await flushing
+                await asyncio.gather(flushing, return_exceptions=True)
                 await replica.stop()
 
         super().__init__(

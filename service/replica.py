@@ -406,7 +406,7 @@ class Replica:
 
     async def _keep_house(self) -> None:
         """Every second: ask the store what it is, measure the lag, say how this replica does."""
-        while True:
+        while self._stage[0] != "draining":  # a cancellation can drown in a timeout of the store at the same moment
             await asyncio.sleep(TICK_SECONDS)
             self._tick += 1
             try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge, UnknownVersion
 from core.types import START, Offset
@@ -134,9 +134,9 @@ class Classify:
         """Rank one vector by the live index; synchronous, so that labels and offset are of one state."""
         live = model.live
         ranking = live.rank(vector, request.k, request.include, request.exclude, request.threshold)
-        label = live.label
+        label = live.label_json
         labels = [
-            ScoredLabel(label(class_id), score)
+            ScoredLabel(Raw(label(class_id)), score)
             for class_id, score in zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True)
         ]
         if request.explain:
@@ -167,7 +167,7 @@ def _size(answer: ClassifyAnswer) -> int:
     """About the bytes of an answer."""
     size = BYTES_A_LABEL * (1 + len(answer.labels))
     for scored in answer.labels:
-        size += len(scored.label)
+        size += len(bytes(scored.label))
         if scored.because is not UNSET:
             size += sum(BYTES_A_REASON + len(reason.feature) for reason in scored.because)
     return size
