@@ -78,8 +78,8 @@ class Index:
         self._scores = np.zeros(1, np.float64)
         self._touched = np.zeros(2, np.int32)
         self._scratch = np.zeros(2, np.uint64)
-        self._counters = np.zeros(postings.N_COUNTERS, np.int64)
-        self._counters[postings.FREE :] = -1
+        self._counters = np.zeros(postings.N_COUNTERS, np.uint64)
+        self._counters[postings.FREE :] = postings.NONE
         self._dirty = np.ones(1, np.uint8)
         self._hashes = np.zeros(1, np.uint64)
         self._digested = 0
@@ -104,7 +104,6 @@ class Index:
         self.arrays = IndexArrays(
             self._headers,
             self._arena,
-            self._arena.view(np.uint32),
             self._scores,
             self._touched,
             self._scratch,
@@ -125,7 +124,7 @@ class Index:
     @property
     def n_bytes(self) -> int:
         """Bytes of memory that the index holds, with what is reserved for growth."""
-        return sum(array.nbytes for array in (*self.arrays, self._hashes)) - self.arrays.arena_ids.nbytes
+        return sum(array.nbytes for array in (*self.arrays, self._hashes))
 
     @property
     def n_bytes_used(self) -> int:

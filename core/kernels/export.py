@@ -5,9 +5,20 @@ nor forms of blocks nor free lists are part of it.
 """
 
 import numpy as np
-from numba import njit
 
-from core.kernels.machine import U0, U1, U2, as_bits, as_float
+from core.kernels.machine import (
+    U0,
+    U1,
+    U2,
+    as_bits,
+    inlined,
+    kernel,
+    load_float,
+    load_word,
+    store_float,
+    store_id,
+    store_word,
+)
 from core.kernels.postings import (
     LONGEST,
     N_CONNECTIONS,
@@ -18,17 +29,16 @@ from core.kernels.postings import (
     UNITS,
     WIDE_FLAG,
     block_of,
-    class_of,
-    count_of,
+    first_id,
     length_of,
     make_header,
+    memory_of,
     narrow_record,
     reserve,
     seen_of,
     size_for,
-    size_of,
-    wide_capacity,
 )
+from core.kernels.ranking import connection
 
 U33 = np.uint64(33)
 ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -36,7 +46,7 @@ MIX1 = np.uint64(0xFF51AFD7ED558CCD)
 MIX2 = np.uint64(0xC4CEB9FE1A85EC53)
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def mixed(state, word):
     """Take one word into a 64-bit hash (the finalizer of MurmurHash3)."""
     state = (state ^ word) * ODD
@@ -45,34 +55,22 @@ def mixed(state, word):
     return state ^ (state >> U33)
 
 
-@njit(cache=True, nogil=True)
-def connection(arrays, header, at):
-    """Class id and count of a feature's connection ``at``, in either form."""
-    block = block_of(header)
-    record = arrays.arena[block + at]
-    if header & WIDE_FLAG:
-        second = (block + wide_capacity(size_of(header))) * U2
-        return np.uint64(arrays.arena_ids[second + at]), as_float(record)
-    return class_of(record), count_of(record)
-
-
-@njit(cache=True, nogil=True)
-def digest_page(arrays, page):
+@kernel
+def digest_page(memory, page):
     """The 64-bit hash of the logical state of 256 features."""
-    state = np.uint64(page)
-    first = np.uint64(page) << PAGE_BITS
-    last = min(first + (U1 << PAGE_BITS), np.uint64(arrays.counters[N_FEATURES]))
+    state, first = page, page << PAGE_BITS
+    last = min(first + (U1 << PAGE_BITS), load_word(memory.counters, N_FEATURES))
     for feature in range(first, last):
-        header = arrays.headers[feature * U2]
+        header = load_word(memory.headers, feature * U2)
         state = mixed(state, (seen_of(header) << np.uint64(16)) | length_of(header))
-        state = mixed(state, arrays.headers[feature * U2 + U1])
+        state = mixed(state, load_word(memory.headers, feature * U2 + U1))
         for at in range(length_of(header)):
-            class_id, count = connection(arrays, header, at)
+            class_id, count = connection(memory, header, at)
             state = mixed(mixed(state, class_id), as_bits(count))
     return state
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def digest_dirty(arrays, hashes, start, limit):
     """Digest up to ``limit`` dirty pages from page ``start`` on.
 
@@ -86,18 +84,19 @@ def digest_dirty(arrays, hashes, start, limit):
     next : int
         Where to go on; the number of pages when done.
     """
-    n_pages = (np.uint64(arrays.counters[N_FEATURES]) + (U1 << PAGE_BITS) - U1) >> PAGE_BITS
+    memory = memory_of(arrays)
+    n_pages = (load_word(memory.counters, N_FEATURES) + (U1 << PAGE_BITS) - U1) >> PAGE_BITS
     for page in range(np.uint64(start), n_pages):
         if arrays.dirty[page]:
             if limit == 0:
                 return np.int64(page)
             limit -= 1
-            hashes[page] = digest_page(arrays, page)
+            hashes[page] = digest_page(memory, page)
             arrays.dirty[page] = 0
     return np.int64(n_pages)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def export_features(arrays, lengths, seen, totals, class_ids, counts):
     """Write the logical state into plain arrays.
 
@@ -107,20 +106,18 @@ def export_features(arrays, lengths, seen, totals, class_ids, counts):
     class_ids, counts : uint32, float64, shape (n_connections,)
         Feature after feature, heaviest connection first.
     """
-    place = U0
+    memory, place = memory_of(arrays), U0
     for feature in range(np.uint64(len(lengths))):
-        header = arrays.headers[feature * U2]
+        header = load_word(memory.headers, feature * U2)
         lengths[feature] = length_of(header)
         seen[feature] = seen_of(header)
-        totals[feature] = as_float(arrays.headers[feature * U2 + U1])
+        totals[feature] = load_float(memory.headers, feature * U2 + U1)
         for at in range(length_of(header)):
-            class_id, count = connection(arrays, header, at)
-            class_ids[place] = class_id
-            counts[place] = count
+            class_ids[place], counts[place] = connection(memory, header, at)
             place += U1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def is_ordered(class_ids, counts, first, end):
     """Whether connections ``first`` to ``end`` are >= 0, finite, and in order; equal counts by class id."""
     for at in range(first, end):
@@ -133,7 +130,7 @@ def is_ordered(class_ids, counts, first, end):
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def units_to_import(lengths):
     """A bound of the arena units that ``import_features`` takes: all blocks wide, half of the cache lines skipped."""
     units = U0
@@ -142,10 +139,10 @@ def units_to_import(lengths):
     return units
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def import_features(arrays, lengths, seen, totals, class_ids, counts):
     """Fill an empty index that has room; the reverse of ``export_features``. False where the arrays are no index."""
-    first = U0
+    memory, first = memory_of(arrays), U0
     for feature in range(np.uint64(len(lengths))):
         length = np.uint64(lengths[feature])
         end = first + length
@@ -155,23 +152,21 @@ def import_features(arrays, lengths, seen, totals, class_ids, counts):
             return False
         wide = False
         for at in range(first, end):
-            if narrow_record(counts[at], np.uint64(class_ids[at])) == U0:
-                wide = True
+            wide |= narrow_record(counts[at], np.uint64(class_ids[at])) == U0
         flags = (np.uint64(seen[feature]) << SEEN_SHIFT) | (WIDE_FLAG if wide else U0)
         size = size_for(length, wide)
-        block = reserve(arrays, size) if length else U0
-        second = (block + wide_capacity(size)) * U2
+        header = make_header(reserve(memory, size) if length else U0, length, size, flags)
         for at in range(length):
             class_id, count = np.uint64(class_ids[first + at]), counts[first + at]
             if wide:
-                arrays.arena[block + at] = as_bits(count)
-                arrays.arena_ids[second + at] = np.uint32(class_id)
+                store_float(memory.arena, block_of(header) + at, count)
+                store_id(memory.arena, first_id(header) + at, np.uint32(class_id))
             else:
-                arrays.arena[block + at] = narrow_record(count, class_id)
-        arrays.headers[feature * U2] = make_header(block, length, size, flags)
-        arrays.headers[feature * U2 + U1] = as_bits(totals[feature])
-        arrays.counters[LONGEST] = max(arrays.counters[LONGEST], np.int64(length))
+                store_word(memory.arena, block_of(header) + at, narrow_record(count, class_id))
+        store_word(memory.headers, feature * U2, header)
+        store_float(memory.headers, feature * U2 + U1, totals[feature])
+        store_word(memory.counters, LONGEST, max(load_word(memory.counters, LONGEST), length))
         first = end
-    arrays.counters[N_CONNECTIONS] = np.int64(first)
-    arrays.counters[N_FEATURES] = len(lengths)
+    store_word(memory.counters, N_CONNECTIONS, first)
+    store_word(memory.counters, N_FEATURES, np.uint64(len(lengths)))
     return first == np.uint64(len(counts))

@@ -1,63 +1,112 @@
-"""What numba has no word for: prefetching a cache line, and looking at a float64 as its bits."""
+"""What numba has no word for: words in memory by their address, prefetching, a float64 as its bits.
+
+Inner kernels take addresses instead of arrays. Numba counts references to every array that it takes out of a tuple and copies
+all fields of the tuple at each call; for work of a few nanoseconds a feature that is most of the time.
+"""
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+kernel = njit(cache=True, nogil=True, error_model="numpy")
+"""Compiled when first called, once for a machine. Division by zero gives what IEEE 754 says instead of an exception."""
+
+inlined = njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+"""A kernel that becomes part of each kernel that calls it."""
+
+WORD = ir.IntType(64)
+
+
+def _pointer(builder, base, index, kind):
+    """Pointer to element ``index`` of type ``kind`` from the address ``base`` on."""
+    return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index])
+
+
+def _load(kind, result):
+    def load(typingctx, base, index):
+        def generate(context, builder, signature, arguments):
+            return builder.load(_pointer(builder, *arguments, kind))
+
+        return result(types.uint64, types.uint64), generate
+
+    return load
+
+
+def _store(kind, value):
+    def store(typingctx, base, index, number):
+        def generate(context, builder, signature, arguments):
+            builder.store(arguments[2], _pointer(builder, *arguments[:2], kind))
+            return context.get_dummy_value()
+
+        return types.void(types.uint64, types.uint64, value), generate
+
+    return store
+
+
+load_word = intrinsic(_load(WORD, types.uint64))
+load_float = intrinsic(_load(ir.DoubleType(), types.float64))
+load_id = intrinsic(_load(ir.IntType(32), types.uint32))
+store_word = intrinsic(_store(WORD, types.uint64))
+store_float = intrinsic(_store(ir.DoubleType(), types.float64))
+store_id = intrinsic(_store(ir.IntType(32), types.uint32))
+store_byte = intrinsic(_store(ir.IntType(8), types.uint8))
+"""``load_...(base, index)``, ``store_...(base, index, value)``: element ``index`` of the array that starts at address ``base``,
+both uint64. Nothing is checked."""
+
 
 @intrinsic
-def prefetch(typingctx, array, index):
-    """Ask for the cache line of ``array[index]``; changes nothing, may be of any array and is never waited for.
-
-    Parameters
-    ----------
-    array : 1-d contiguous array, or pointer
-    index : unsigned integer
-        Not checked; a prefetch of an address outside of the array has no effect.
-    """
-    signature = types.void(array, index)
+def address_of(typingctx, array):
+    """The address of the first element of a contiguous array, as uint64."""
 
     def generate(context, builder, signature, arguments):
-        array_type, index_type = signature.args
-        is_pointer = isinstance(array_type, types.CPointer)
-        data = arguments[0] if is_pointer else context.make_array(array_type)(context, builder, arguments[0]).data
-        at = context.cast(builder, arguments[1], index_type, types.uintp)
-        pointer = builder.bitcast(builder.gep(data, [at]), cgutils.voidptr_t)
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.ptrtoint(view.data, WORD)
+
+    return types.uint64(array), generate
+
+
+@intrinsic
+def prefetch(typingctx, base, index):
+    """Ask for the cache line of the 8-byte word ``index`` from the address ``base`` on.
+
+    Changes nothing, may be of any address and is never waited for.
+    """
+
+    def generate(context, builder, signature, arguments):
+        pointer = builder.bitcast(_pointer(builder, *arguments, WORD), cgutils.voidptr_t)
         i32 = ir.IntType(32)
         function = cgutils.get_or_insert_function(
             builder.module,
             ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32]),
             "llvm.prefetch.p0",
         )
-        read, keep, cached = i32(0), i32(3), i32(1)
-        builder.call(function, [pointer, read, keep, cached])
+        read, keep, data = i32(0), i32(3), i32(1)
+        builder.call(function, [pointer, read, keep, data])
         return context.get_dummy_value()
 
-    return signature, generate
+    return types.void(types.uint64, types.uint64), generate
 
 
 @intrinsic
 def as_float(typingctx, bits):
     """The float64 that has these 64 bits."""
-    signature = types.float64(types.uint64)
 
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.DoubleType())
 
-    return signature, generate
+    return types.float64(types.uint64), generate
 
 
 @intrinsic
 def as_bits(typingctx, number):
     """The 64 bits of a float64, as uint64. For numbers >= 0 they are ordered as the numbers are."""
-    signature = types.uint64(types.float64)
 
     def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.IntType(64))
+        return builder.bitcast(arguments[0], WORD)
 
-    return signature, generate
+    return types.uint64(types.float64), generate
 
 
 U0 = np.uint64(0)

@@ -17,16 +17,28 @@ double precision gives, and the form is not part of the logical state.
 
 **Arena**: uint64, given out from the front. A freed block goes to the free list of its size class (its first word
 is the next free block) and is handed out again before the front moves. Blocks up to a cache line do not straddle two;
-what is skipped for that goes to the free lists. Nothing here allocates memory: ``has_room`` of ``learning`` asks before.
+what is skipped for that goes to the free lists. Nothing here allocates memory: ``has_room`` of ``learning`` asks
+before.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from core.kernels.machine import U0, U1, U2, as_bits, as_float
+from core.kernels.machine import (
+    U0,
+    U1,
+    U2,
+    address_of,
+    as_bits,
+    as_float,
+    inlined,
+    kernel,
+    load_word,
+    store_byte,
+    store_word,
+)
 
 
 class IndexArrays(NamedTuple):
@@ -36,27 +48,37 @@ class IndexArrays(NamedTuple):
     ----------
     headers : uint64, shape (2 * features,)
     arena : uint64, shape (units,)
-    arena_ids : uint32, shape (2 * units,)
-        The same memory as ``arena``.
     scores : float64, shape (classes,)
         Accumulator, all zero between calls.
     touched : int32, shape (classes + 1,)
         Classes that have a score, in the order in which they got it.
     scratch : uint64, shape (2 * labels,)
         For the true classes of an instance.
-    counters : int64, shape (N_COUNTERS,)
+    counters : uint64, shape (N_COUNTERS,)
     dirty : uint8, shape (pages,)
         1 for a page of 256 features that changed since it was last digested.
     """
 
     headers: npt.NDArray[np.uint64]
     arena: npt.NDArray[np.uint64]
-    arena_ids: npt.NDArray[np.uint32]
     scores: npt.NDArray[np.float64]
     touched: npt.NDArray[np.int32]
     scratch: npt.NDArray[np.uint64]
-    counters: npt.NDArray[np.int64]
+    counters: npt.NDArray[np.uint64]
     dirty: npt.NDArray[np.uint8]
+
+
+class Memory(NamedTuple):
+    """The addresses of the arrays, for the inner kernels, and how many headers there are; all uint64."""
+
+    headers: np.uint64
+    arena: np.uint64
+    scores: np.uint64
+    touched: np.uint64
+    scratch: np.uint64
+    counters: np.uint64
+    dirty: np.uint64
+    n_headers: np.uint64
 
 
 class KernelParams(NamedTuple):
@@ -73,13 +95,14 @@ class KernelParams(NamedTuple):
 UNITS = np.array([*range(8), *(m << e for e in range(1, 14) for m in (4, 5, 6, 7)), 65_536, 81_920, 98_304], np.uint64)
 """Units of 8 bytes in a block of each size class; class 0 is no block."""
 
-USED, N_CONNECTIONS, N_FEATURES, LONGEST, SKEW, FREE_UNITS, FREE = 0, 1, 2, 3, 4, 5, 8
+USED, N_CONNECTIONS, N_FEATURES, LONGEST, SKEW, FREE_UNITS, FREE = (np.uint64(n) for n in (0, 1, 2, 3, 4, 5, 8))
 """Places in ``counters``: arena front (units), connections, 1 + highest learned id, longest posting ever, where cache
-lines begin, units in free lists, and from ``FREE`` on the first free block of each size class (-1: none)."""
+lines begin, units in free lists, and from ``FREE`` on the first free block of each size class (``NONE``: there is none)."""
 
-N_COUNTERS = FREE + len(UNITS)
-MAX_LENGTH = 65_535
-LINE = 8
+N_COUNTERS = int(FREE) + len(UNITS)
+NONE = np.uint64(2**64 - 1)
+MAX_LENGTH = np.uint64(65_535)
+LINE = np.uint64(8)
 PAGE_BITS = np.uint64(8)
 
 LENGTH_MASK = np.uint64(0xFFFF)
@@ -87,79 +110,102 @@ WIDE_FLAG = np.uint64(1 << 54)
 SEEN_ONE = np.uint64(1 << 55)
 SEEN_SHIFT = np.uint64(55)
 SEEN_FULL = np.uint64(511)
+FLAGS_MASK = np.uint64(2**64 - (1 << 54))
 OFFSET_MASK = np.uint64(0xFFFFFFFF)
 CLASS_MASK = np.uint64(0xFFFFFF)
-U16, U20, U24, U32, U48 = (np.uint64(n) for n in (16, 20, 24, 32, 48))
+U3, U4, U20, U24, U32, U48 = (np.uint64(n) for n in (3, 4, 20, 24, 32, 48))
 SIZE_MASK = np.uint64(63)
 LOW_MANTISSA = np.uint64(0xFFFFF)
 EXPONENT_BASE = np.uint64(896 << 52)
 NARROW_END = np.uint64(1 << 60)
+DIRTY = np.uint8(1)
 
 
-@njit(cache=True, nogil=True)
+@inlined
+def memory_of(arrays):
+    """The addresses of an index's arrays. Good as long as the caller holds the arrays."""
+    return Memory(
+        address_of(arrays.headers),
+        address_of(arrays.arena),
+        address_of(arrays.scores),
+        address_of(arrays.touched),
+        address_of(arrays.scratch),
+        address_of(arrays.counters),
+        address_of(arrays.dirty),
+        np.uint64(len(arrays.headers)) >> U1,
+    )
+
+
+@inlined
 def block_of(header):
     """Where the block of a header starts, in units."""
     return header & OFFSET_MASK
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def length_of(header):
     """How many connections a header has."""
     return (header >> U32) & LENGTH_MASK
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def size_of(header):
     """The size class of a header's block."""
     return (header >> U48) & SIZE_MASK
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def seen_of(header):
     """How often the feature was seen, at most 511."""
     return header >> SEEN_SHIFT
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def make_header(block, length, size, flags):
     """A header's first word; ``flags`` is any header that the wide flag and the times seen are taken from."""
-    return (flags & ~np.uint64((1 << 54) - 1)) | block | (length << U32) | (size << U48)
+    return (flags & FLAGS_MASK) | block | (length << U32) | (size << U48)
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def count_of(record):
     """The float64 count of a narrow record."""
     return as_float(((record >> U24) << U20) + EXPONENT_BASE)
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def class_of(record):
     """The class id of a narrow record."""
     return ~record & CLASS_MASK
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def narrow_record(count, class_id):
     """A narrow record, or 0 where it would not be exact (2^-127 of class 2^24 - 1 counts as such)."""
     bits = as_bits(count) - EXPONENT_BASE
     if bits >= NARROW_END or bits & LOW_MANTISSA or class_id > CLASS_MASK:
         return U0
-    return (bits << np.uint64(4)) | (CLASS_MASK - class_id)
+    return (bits << U4) | (CLASS_MASK - class_id)
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def narrow_capacity(size):
     """Connections that a narrow block of a size class holds."""
     return UNITS[size]
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def wide_capacity(size):
     """Connections that a wide block of a size class holds: 12 bytes each."""
-    return UNITS[size] * U2 // np.uint64(3)
+    return UNITS[size] * U2 // U3
 
 
-@njit(cache=True, nogil=True)
+@inlined
+def first_id(header):
+    """Place of the first class id of a wide block in the arena, in units of 4 bytes."""
+    return (block_of(header) + wide_capacity(size_of(header))) * U2
+
+
+@kernel
 def size_for(length, wide):
     """The smallest size class that holds ``length`` connections."""
     units = length + (length + U1) // U2 if wide else length
@@ -169,44 +215,52 @@ def size_for(length, wide):
     return size
 
 
-@njit(cache=True, nogil=True)
-def release(arrays, block, size):
+@inlined
+def add_to(memory, counter, change):
+    """Change a counter; ``change`` may be the two's complement of a negative number."""
+    store_word(memory.counters, counter, load_word(memory.counters, counter) + change)
+
+
+@inlined
+def mark_dirty(memory, feature):
+    """Note that the page of a feature has to be digested again."""
+    store_byte(memory.dirty, feature >> PAGE_BITS, DIRTY)
+
+
+@kernel
+def release(memory, block, size):
     """Put a block on the free list of its size class."""
     if size:
-        counters = arrays.counters
-        place = np.uint64(FREE) + size
-        arrays.arena[block] = np.uint64(counters[place])
-        counters[place] = np.int64(block)
-        counters[FREE_UNITS] += np.int64(UNITS[size])
+        store_word(memory.arena, block, load_word(memory.counters, FREE + size))
+        store_word(memory.counters, FREE + size, block)
+        add_to(memory, FREE_UNITS, UNITS[size])
 
 
-@njit(cache=True, nogil=True)
-def reserve(arrays, size):
+@kernel
+def reserve(memory, size):
     """A block of a size class: a free one, or from the arena's front. The caller has asked ``has_room``."""
-    counters = arrays.counters
     units = UNITS[size]
-    place = np.uint64(FREE) + size
-    head = counters[place]
-    if head >= 0:
-        counters[place] = np.int64(arrays.arena[np.uint64(head)])
-        counters[FREE_UNITS] -= np.int64(units)
-        return np.uint64(head)
-    front = np.uint64(counters[USED])
-    left = np.uint64(LINE) - ((front + np.uint64(counters[SKEW])) & np.uint64(LINE - 1))
-    if left < units <= np.uint64(LINE):
-        release(arrays, front, left)
+    head = load_word(memory.counters, FREE + size)
+    if head != NONE:
+        store_word(memory.counters, FREE + size, load_word(memory.arena, head))
+        add_to(memory, FREE_UNITS, U0 - units)
+        return head
+    front = load_word(memory.counters, USED)
+    left = LINE - ((front + load_word(memory.counters, SKEW)) & (LINE - U1))
+    if left < units <= LINE:
+        release(memory, front, left)
         front += left
-    counters[USED] = np.int64(front + units)
+    store_word(memory.counters, USED, front + units)
     return front
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def forget(arrays, feature):
-    """Zero the header of a feature, free its block. Connections that went."""
-    header = arrays.headers[feature * U2]
-    release(arrays, block_of(header), size_of(header))
-    arrays.headers[feature * U2] = U0
-    arrays.headers[feature * U2 + U1] = U0
-    arrays.dirty[feature >> PAGE_BITS] = 1
-    arrays.counters[N_CONNECTIONS] -= np.int64(length_of(header))
-    return length_of(header)
+    """Zero the header of a feature and free its block."""
+    memory = memory_of(arrays)
+    header = load_word(memory.headers, feature * U2)
+    release(memory, block_of(header), size_of(header))
+    store_word(memory.headers, feature * U2, U0)
+    store_word(memory.headers, feature * U2 + U1, U0)
+    mark_dirty(memory, feature)
+    add_to(memory, N_CONNECTIONS, U0 - length_of(header))
