@@ -12,8 +12,6 @@ from core.kernels.machine import (
     U0,
     U1,
     U2,
-    as_bits,
-    as_float,
     inlined,
     kernel,
     load_float,

@@ -1,7 +1,7 @@
 """What numba has no word for: words in memory by their address, prefetching, a float64 as its bits.
 
-Inner kernels take addresses instead of arrays. Numba counts references to every array that it takes out of a tuple and copies
-all fields of the tuple at each call; for work of a few nanoseconds a feature that is most of the time.
+Inner kernels take addresses instead of arrays. Numba counts references to every array that it takes out of a tuple and
+copies all fields of the tuple at each call; for work of a few nanoseconds a feature that is most of the time.
 """
 
 import numpy as np
@@ -52,8 +52,8 @@ store_word = intrinsic(_store(WORD, types.uint64))
 store_float = intrinsic(_store(ir.DoubleType(), types.float64))
 store_id = intrinsic(_store(ir.IntType(32), types.uint32))
 store_byte = intrinsic(_store(ir.IntType(8), types.uint8))
-"""``load_...(base, index)``, ``store_...(base, index, value)``: element ``index`` of the array that starts at address ``base``,
-both uint64. Nothing is checked."""
+"""``load_...(base, index)``, ``store_...(base, index, value)``: element ``index`` of the array that starts at address
+``base``, both uint64. Nothing is checked."""
 
 
 @intrinsic
@@ -67,24 +67,41 @@ def address_of(typingctx, array):
     return types.uint64(array), generate
 
 
-@intrinsic
-def prefetch(typingctx, base, index):
-    """Ask for the cache line of the 8-byte word ``index`` from the address ``base`` on.
+def _prefetch(context, builder, pointer):
+    i32 = ir.IntType(32)
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32]), "llvm.prefetch.p0"
+    )
+    read, keep, data = i32(0), i32(3), i32(1)
+    builder.call(function, [builder.bitcast(pointer, cgutils.voidptr_t), read, keep, data])
+    return context.get_dummy_value()
 
-    Changes nothing, may be of any address and is never waited for.
+
+@intrinsic
+def prefetch(typingctx, array, index):
+    """Ask for the cache line of ``array[index]``; changes nothing, may be of any place and is never waited for.
+
+    Parameters
+    ----------
+    array : 1-d contiguous array
+    index : unsigned integer
+        Not checked.
     """
 
     def generate(context, builder, signature, arguments):
-        pointer = builder.bitcast(_pointer(builder, *arguments, WORD), cgutils.voidptr_t)
-        i32 = ir.IntType(32)
-        function = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32]),
-            "llvm.prefetch.p0",
-        )
-        read, keep, data = i32(0), i32(3), i32(1)
-        builder.call(function, [pointer, read, keep, data])
-        return context.get_dummy_value()
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        at = context.cast(builder, arguments[1], signature.args[1], types.uintp)
+        return _prefetch(context, builder, builder.gep(view.data, [at]))
+
+    return types.void(array, index), generate
+
+
+@intrinsic
+def prefetch_word(typingctx, base, index):
+    """``prefetch`` of the 8-byte word ``index`` from the address ``base`` on, both uint64."""
+
+    def generate(context, builder, signature, arguments):
+        return _prefetch(context, builder, _pointer(builder, *arguments, WORD))
 
     return types.void(types.uint64, types.uint64), generate
 

@@ -97,7 +97,7 @@ UNITS = np.array([*range(8), *(m << e for e in range(1, 14) for m in (4, 5, 6, 7
 
 USED, N_CONNECTIONS, N_FEATURES, LONGEST, SKEW, FREE_UNITS, FREE = (np.uint64(n) for n in (0, 1, 2, 3, 4, 5, 8))
 """Places in ``counters``: arena front (units), connections, 1 + highest learned id, longest posting ever, where cache
-lines begin, units in free lists, and from ``FREE`` on the first free block of each size class (``NONE``: there is none)."""
+lines begin, units in free lists, and from ``FREE`` on the first free block of each size class (``NONE``: no block)."""
 
 N_COUNTERS = int(FREE) + len(UNITS)
 NONE = np.uint64(2**64 - 1)

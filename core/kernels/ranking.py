@@ -12,7 +12,7 @@ from core.kernels.machine import (
     load_float,
     load_id,
     load_word,
-    prefetch,
+    prefetch_word,
     store_float,
     store_id,
     store_word,
@@ -63,9 +63,9 @@ def fetch_block(memory, header, params):
     """Prefetch the votable prefix of a narrow block; of a wide one the first line of the ids, too."""
     block = block_of(header)
     for at in range(block, block + votable(header, params), LINE):
-        prefetch(memory.arena, at)
+        prefetch_word(memory.arena, at)
     if header & WIDE_FLAG:
-        prefetch(memory.arena, first_id(header) // U2)
+        prefetch_word(memory.arena, first_id(header) // U2)
 
 
 @inlined
@@ -141,13 +141,13 @@ def add_votes(memory, params, ids, values, counted):
     n = np.uint64(len(ids))
     n_touched, highest = U0, U0
     for i in range(min(n, HEADERS_AHEAD)):
-        prefetch(memory.headers, np.uint64(ids[i]) * U2)
+        prefetch_word(memory.headers, np.uint64(ids[i]) * U2)
     for i in range(min(n, BLOCKS_AHEAD)):
         if np.uint64(ids[i]) < memory.n_headers:
             fetch_block(memory, load_word(memory.headers, np.uint64(ids[i]) * U2), params)
     for i in range(n):
         if i + HEADERS_AHEAD < n:
-            prefetch(memory.headers, np.uint64(ids[i + HEADERS_AHEAD]) * U2)
+            prefetch_word(memory.headers, np.uint64(ids[i + HEADERS_AHEAD]) * U2)
         if i + BLOCKS_AHEAD < n:
             ahead = np.uint64(ids[i + BLOCKS_AHEAD])
             if ahead < memory.n_headers:
