@@ -1,10 +1,10 @@
 """Kills every process of a service while it learns, again and again: ``python -m benchmarks.kill [--json]``.
 
-A round: start the service on the directory that the rounds before it left, check that everything acknowledged is
-there, write down the answers to fixed questions, kill all processes at once, start again, compare the answers byte by
-byte; then learn from several clients at once and kill all processes in the middle of it. Every third round the kill
-comes during the start. Learns newsgroup articles where ``ABOUND_DATA`` names the folder of the data sets, else Jane
-Austen's novels.
+A round: start the service on the directory that the rounds before it left, learn from several clients at once, and
+kill all processes in the middle of it. Start again, check that everything acknowledged is there, write down the
+answers to fixed questions, and kill all processes at rest. The answers after that must be the same, byte by byte. In
+every third round another kill comes during a start. Learns newsgroup articles where ``ABOUND_DATA`` names the folder
+of the data sets, else Jane Austen's novels.
 
 Every event carries a label that no other has, so that an event that is lost, or learned twice, shows.
 """
@@ -34,7 +34,9 @@ from service.austen import novels
 from service.files import read_file
 
 QUESTIONS = 200
-CLIENTS = 4
+FORMS = ("single", "batch", "lines", "single")
+"""What each of the clients sends."""
+
 BATCH = 8
 
 
@@ -183,7 +185,7 @@ def check(url: str, loss: Loss) -> None:
 
 
 def kill_rounds(rounds: int, processes: int, work: Path, seed: int, most_events: int = 1000) -> Loss:
-    """Run the rounds in the directory ``work``, and one last start that checks.
+    """Run the rounds in the directory ``work``, and at last a start that checks.
 
     A kill while learning comes after 100 to ``most_events`` acknowledged events of the round.
     """
@@ -202,24 +204,18 @@ def kill_rounds(rounds: int, processes: int, work: Path, seed: int, most_events:
             raise
         return serving
 
+    before: list[bytes] = []
+
+    def compare(serving: Serving) -> None:
+        after = ask(serving.url, questions) if before else []
+        loss.changed.extend(text[:80] for text, a, b in zip(questions, before, after, strict=False) if a != b)
+
     for number in range(rounds):
         with start() as serving:
-            before = ask(serving.url, questions)
-            serving.kill()
-            loss.kills += 1
-        if number % 3 == 2:
-            with Serving(work / "data", "--processes", str(processes), output=work / "output") as serving:
-                time.sleep(rng.uniform(0.0, 2.0))
-                serving.kill()
-                loss.kills += 1
-        with start() as serving:
-            after = ask(serving.url, questions)
-            loss.changed += [text[:80] for text, a, b in zip(questions, before, after, strict=True) if a != b]
-            streams = [itertools.cycle(rng.sample(real, len(real))) for _ in range(CLIENTS)]
-            forms = itertools.cycle(("single", "batch", "lines"))
+            compare(serving)
             clients = [
-                Client(serving.url, f"event {number}-{i}", stream, form)
-                for i, (stream, form) in enumerate(zip(streams, forms, strict=False))
+                Client(serving.url, f"event {number}-{i}", itertools.cycle(rng.sample(real, len(real))), form)
+                for i, form in enumerate(FORMS)
             ]
             for client in clients:
                 client.start()
@@ -232,7 +228,17 @@ def kill_rounds(rounds: int, processes: int, work: Path, seed: int, most_events:
                 client.join(60)
                 assert client.failure is None, client.failure
                 loss.acknowledged.update(client.acknowledged)
+        if number % 3 == 2:
+            with Serving(work / "data", "--processes", str(processes), output=work / "output") as serving:
+                time.sleep(rng.uniform(0.0, 2.0))
+                serving.kill()
+                loss.kills += 1
+        with start() as serving:
+            before = ask(serving.url, questions)
+            serving.kill()
+            loss.kills += 1
     with start() as serving:
+        compare(serving)
         serving.stop()
     return loss
 

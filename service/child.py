@@ -23,7 +23,7 @@ LONGEST_DELAY = 30.0
 SETTLED = 60.0
 """A child that ran so many seconds starts the count of its failures anew."""
 
-REFUSALS = 3
+REFUSALS = 2
 """So many refusals in a row, with none of its kind ever ready, and the service gives up."""
 
 CRASHES = 5

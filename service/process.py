@@ -1,8 +1,8 @@
 """A replica's process: ``python -m service.process --fd FD --status FD``, started by the supervisor.
 
-It warms the kernels, makes the application, lets it catch up with the log, and only then accepts connections from the
-inherited socket. On SIGTERM it finishes what it is answering and ends with exit code 0; when it refuses to start it
-says why through the status pipe and ends with ``REFUSED``.
+It looks at the store, warms the kernels, makes the application, lets it catch up with the log, and only then accepts
+connections from the inherited socket. On SIGTERM it finishes what it is answering and ends with exit code 0; when it
+refuses to start it says why through the status pipe and ends with ``REFUSED``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from service.kernel_cache import place
 from service.listening import BACKLOG
 from service.report import REFUSED, Report, Reporter
 from service.settings import MIB, Settings, unknown_variables
+from service.store import Store, StoreParams
 from service.telemetry import configure_logging
 
 QUICK_SECONDS = 3.0
@@ -112,6 +113,15 @@ async def serve(settings: Settings, listening: socket.socket, reporter: Reporter
         await serving
 
 
+async def check_store(settings: Settings) -> None:
+    """Refuse a store that is not to be trusted before anything that takes long; CannotStart says what mends it."""
+    store = Store(settings.store_url(), settings.group(StoreParams))
+    try:
+        await store.check()
+    finally:
+        await store.close()
+
+
 def warm(reporter: Reporter) -> None:
     """Load the kernels, or compile them on a machine that has not done it yet, and say which it is."""
     reporter("loading the kernels", 0.0)
@@ -150,6 +160,8 @@ def main() -> int:
     try:
         settings = Settings.load()
         configure_logging(settings.log_level, settings.log_format)
+        reporter("looking at the store", 0.0)
+        uvloop.run(check_store(settings))
         warm(reporter)
         for sentence in unknown_variables(os.environ) if options.first else ():
             if sentence not in unknown_variables(os.environ, groups=False):  # the parent has told these

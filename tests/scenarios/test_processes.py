@@ -1,0 +1,193 @@
+"""The processes of one service as a user meets them: started, refused, hurt and stopped."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.serving import Serving
+from service import identity
+from service.listening import listen
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+
+
+def serve(*options, seconds=60, **variables):
+    """Run ``abound serve`` until it ends by itself."""
+    command = [sys.executable, "-m", "service.cli", "serve", *options]
+    environment = os.environ | variables
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment, check=False)
+
+
+def command_of(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def one(serving, part):
+    """The pid of the first process of the service whose command line contains ``part``."""
+    return next(pid for pid in serving.pids() if part in command_of(pid))
+
+
+def until(condition, patience=60.0):
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def status(serving, path, **request):
+    """The status of an answer on a new connection; None when there is none."""
+    try:
+        if request:
+            return httpx.post(f"{serving.url}{path}", json=request, timeout=20).status_code
+        return httpx.get(f"{serving.url}{path}", timeout=20).status_code
+    except httpx.TransportError:
+        return None
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory):
+    work = tmp_path_factory.mktemp("serving")
+    with Serving(work / "data", "--processes", "2", output=work / "output") as service:
+        service.until_ready()
+        yield service
+        assert service.stop() == 0
+
+
+# refusals
+
+
+def test_a_port_in_use(tmp_path):
+    with listen("127.0.0.1", 0) as listening:
+        port = str(listening.getsockname()[1])
+        ended = serve("--port", port, "--data-dir", str(tmp_path / "data"))
+    assert ended.returncode == 1
+    assert f"port {port} of 127.0.0.1 is in use" in ended.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_address_that_others_reach_without_a_key(tmp_path):
+    ended = serve("--host", "0.0.0.0", "--port", "0", "--data-dir", str(tmp_path))
+    assert ended.returncode == 1
+    assert "--insecure" in ended.stderr
+
+
+def test_a_data_directory_in_use(serving, tmp_path):
+    ended = serve("--port", "0", "--data-dir", str(Path(serving.output.parent / "data")))
+    assert ended.returncode == 1
+    assert f"in use by another abound (process {serving.process.pid})" in ended.stderr
+    assert status(serving, "/readyz") == 200
+
+
+def test_a_store_that_is_not_to_be_trusted_ends_the_start_with_what_mends_it(tmp_path):
+    from service.embedded import server_program
+
+    path = tmp_path / "store.sock"
+    command = [server_program(), "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as store:
+        try:
+            assert until(path.exists)
+            ended = serve("--port", "0", "--data-dir", str(tmp_path / "data"), ABOUND_REDIS_URL=f"unix://{path}")
+        finally:
+            store.kill()
+    assert ended.returncode == 1
+    assert "CONFIG SET appendonly yes" in ended.stderr.splitlines()[-1]
+
+
+# while it runs
+
+
+def test_an_unknown_variable_is_told(tmp_path):
+    output = tmp_path / "output"
+    environment = os.environ | {"ABOUND_PROCESES": "3"}
+    with Serving(tmp_path / "data", output=output, environment=environment) as service:
+        assert "ABOUND_PROCESES is not a setting and is ignored; the nearest one is ABOUND_PROCESSES" in (
+            output.read_text()
+        )
+        assert status(service, "/livez") == 200
+        answer = httpx.get(f"{service.url}/readyz", timeout=5)
+        assert answer.status_code == 503
+        assert "stage" in answer.json()
+        assert service.stop() == 0
+
+
+def test_a_replica_that_is_killed_is_replaced(serving):
+    first = one(serving, "service.process")
+    assert status(serving, "/learn", text="wheat", labels=["grain"]) == 200
+    os.kill(first, signal.SIGKILL)
+    assert until(lambda: identity.started(first) is None)
+    assert until(lambda: len([pid for pid in serving.pids() if "service.process" in command_of(pid)]) == 2)
+    assert until(lambda: status(serving, "/readyz") == 200)
+    assert serving.process.poll() is None
+
+
+def test_classify_outlives_the_store_which_comes_back(serving):
+    assert until(lambda: status(serving, "/learn", text="wheat", labels=["grain"]) == 200)
+    store = one(serving, "valkey-server")
+    os.kill(store, signal.SIGKILL)
+    assert until(lambda: identity.started(store) is None)
+    assert {status(serving, "/classify", text="wheat") for _ in range(20)} == {200}
+    assert until(lambda: status(serving, "/learn", text="wheat", labels=["grain"]) == 200)
+    assert httpx.post(f"{serving.url}/classify", json={"text": "wheat"}).json()["labels"][0]["label"] == "grain"
+
+
+def test_the_port_is_shared_by_the_replicas(serving):
+    def process():
+        with httpx.Client(base_url=serving.url) as client:
+            return client.get("/models/default/stats").json()["replicas"]
+
+    assert until(lambda: len({replica["pid"] for replica in process() if replica["ready"]}) >= 2)
+
+
+# the end
+
+
+def test_a_request_in_flight_is_answered_before_the_end(tmp_path):
+    with Serving(tmp_path / "data", "--no-worker", output=tmp_path / "output") as service:
+        service.until_ready()
+        pids = service.pids()
+        port = httpx.URL(service.url).port
+        body = b'{"text": "wheat", "labels": ["grain"]}'
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            head = b"POST /learn HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+            connection.sendall(head + body[:10])
+            time.sleep(0.2)
+            service.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            connection.sendall(body[10:])
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+        assert service.process.wait(30) == 0
+        assert [pid for pid in pids if identity.started(pid) is not None] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_in_the_middle_of_the_start(tmp_path, number):
+    with Serving(tmp_path / "data", output=tmp_path / "output") as service:
+        until(lambda: len(service.pids()) > 2, 10)
+        pids = service.pids()
+        service.process.send_signal(number)
+        assert service.process.wait(30) == 0
+        assert [pid for pid in pids if identity.started(pid) is not None] == []
+    assert "stopped" in (tmp_path / "output").read_text()
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path):
+    environment = os.environ | {"ABOUND_DRAIN_SECONDS": "500"}
+    with Serving(tmp_path / "data", output=tmp_path / "output", environment=environment) as service:
+        service.until_ready()
+        service.process.send_signal(signal.SIGTERM)
+        assert until(lambda: status(service, "/readyz") == 503, 10)
+        assert status(service, "/classify", text="wheat") == 200  # draining: not ready, and still answering
+        service.process.send_signal(signal.SIGTERM)
+        assert service.process.wait(30) == 0
