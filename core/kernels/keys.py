@@ -23,8 +23,7 @@ import numpy as np
 from numba import njit
 
 from core.kernels.hashing import siphash13
-from core.kernels.machine import prefetch
-from core.kernels.memory import copy_bytes, load_u16, load_u32, pointer, same_bytes
+from core.kernels.memory import copy_bytes, load_u16, load_u32, pointer, prefetch, same_bytes
 
 N_IDS, N_LIVE, FREE, USED, GARBAGE, SECRET_0, SECRET_1 = range(7)
 """Places in ``state``: ids ever given, ids with a key, first free id + 1, arena bytes in use, of these without an

@@ -96,6 +96,28 @@ store_f32 = _storer("store_f32", types.float32, ir.FloatType())
 
 
 @intrinsic
+def prefetch(typing_context, array, index):
+    """``prefetch(array, index)``: ask for the cache line of an element behind a pointer or of an array.
+
+    Only a hint: nothing is read or checked, and an index past the end does no harm.
+    """
+    if not _is_flat(array) or not isinstance(index, types.Integer):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        position = context.cast(builder, arguments[1], signature.args[1], types.intp)
+        address = _address(context, builder, signature.args[0], arguments[0], position)
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, keep, data = number(0), number(3), number(1)
+        builder.call(function, [builder.bitcast(address, cgutils.voidptr_t), read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+@intrinsic
 def multiply_high(typing_context, a, b):
     """``multiply_high(a, b)``: the upper 64 bits of the 128-bit product of two uint64."""
     if a != types.uint64 or b != types.uint64:

@@ -10,8 +10,7 @@ from numba import njit
 
 from core.kernels.hashing import mix, mix_bytes, mix_end
 from core.kernels.keys import FREE, GARBAGE, HALF, LENGTH, N_IDS, PAGE_BITS, START, USED, add, half_hash, home, opened
-from core.kernels.machine import prefetch
-from core.kernels.memory import copy_bytes, pointer
+from core.kernels.memory import copy_bytes, pointer, prefetch
 
 AHEAD = 16
 """Keys by which loading fetches slots before it needs them."""
