@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.routing import Route
 
+from core.limits import Limits
 from service import errors
 from service.dependencies import Parts
 from service.exchange import Held, Message, Receive, Scope, Send, request_id_of
@@ -59,9 +60,11 @@ class Application(FastAPI):
         telemetry = Telemetry()
         held = Held()
         store = Store(settings.store_url(), settings.group(StoreParams))
-        bounds = ReplicaParams(log=settings.group(LogParams), snapshots=settings.group(SnapshotParams))
+        bounds = ReplicaParams(
+            log=settings.group(LogParams), snapshots=settings.group(SnapshotParams), limits=settings.group(Limits)
+        )
         replica = Replica(store, bounds)
-        remember = RememberParams(seconds=settings.remember_seconds, most=settings.max_remembered)
+        remember = settings.group(RememberParams)
 
         @asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:

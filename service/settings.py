@@ -36,6 +36,7 @@ READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY")
 GROUPS = {
     "limits": "core.limits.Limits",
     "log": "service.log.LogParams",
+    "remember": "service.remembered.RememberParams",
     "snapshots": "service.snapshots.SnapshotParams",
     "store": "service.store.StoreParams",
 }
@@ -99,8 +100,6 @@ class Settings(BaseSettings):
     min_offset_seconds: float = Field(5.0, ge=0, le=600, description="longest wait for min_offset to be reached")
     durability: Literal["log", "fsync", "replica"] = Field("log", description="level when a request names none")
     max_staleness: float | None = Field(None, gt=0, description="seconds cut off from the log before unready")
-    remember_seconds: int = Field(86_400, ge=1, description="how long an instance is remembered for a late label")
-    max_remembered: int = Field(100_000, ge=1, description="most instances remembered, a model")
 
     keep_alive_seconds: int = Field(75, ge=1, description="how long an idle connection is kept")
     drain_seconds: float = Field(0.0, ge=0, le=600, description="unready but still answering, before closing")
