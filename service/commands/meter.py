@@ -31,8 +31,8 @@ class Meter:
 
 
 @contextmanager
-def meter(title: str) -> Iterator[Meter]:
-    """A progress bar while the block runs."""
+def meter(title: str, *, hidden: bool = False) -> Iterator[Meter]:
+    """A progress bar while the block runs; ``hidden`` where results go to the same terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -43,5 +43,5 @@ def meter(title: str) -> Iterator[Meter]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[said]}"),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as progress:
         yield Meter(progress, progress.add_task(title, total=None, said=""))

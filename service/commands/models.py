@@ -8,7 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from core.errors import AboundError
-from service.commands.options import DEFAULT_URL, AsJson, Assignments, Key, Url, changes_of, print_json, print_table
+from service.commands.options import (
+    DEFAULT_URL,
+    AsJson,
+    Assignments,
+    Key,
+    Url,
+    changes_of,
+    in_words,
+    print_json,
+    print_table,
+)
 
 models = typer.Typer(no_args_is_help=True, help="The models of a running service.")
 snapshots = typer.Typer(no_args_is_help=True, help="The snapshots of a model.")
@@ -56,7 +66,7 @@ def show_model(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJ
     config = model.pop("config", {})
     print_table("", {field: value for field, value in model.items() if not isinstance(value, (dict, list))})
     print_table("\nconfiguration", config)
-    print_table("\nrunning score and state", _flat(stats))
+    _show_score(stats)
 
 
 @models.command("create")
@@ -159,15 +169,23 @@ def _exists(client: Any, name: str) -> bool:
     return True
 
 
-def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, object]:
-    """Nested objects as one: ``all.R@1``."""
-    flat: dict[str, object] = {}
-    for name, inner in value.items():
-        if isinstance(inner, dict):
-            flat |= _flat(inner, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = inner
-    return flat
+def _show_score(stats: dict[str, Any]) -> None:
+    """The running score, over all and over the newest, and by how often a label had been learned before."""
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = ("n", "R@1", "R@5", "MRR")
+    table = Table("running score", *columns, box=None, padding=(0, 2, 0, 0))
+    for part, shown in (("all", "all"), ("window", "newest")):
+        score = stats.get(part, {})
+        for name, row in {"": score, **score.get("groups", {})}.items():
+            table.add_row(f"{shown}, {name} labels" if name else shown, *map(in_words, map(row.get, columns)))
+    console = Console(highlight=False)
+    console.print()
+    console.print(table)
+    for replica in stats.get("replicas", []):
+        state = "ready" if replica.get("ready") else "not ready"
+        typer.echo(f"replica {replica.get('replica')}: {state}, at {replica.get('offset')}, lag {replica.get('lag')}")
 
 
 def _tell(answer: dict[str, Any], sentence: str, as_json: bool) -> None:

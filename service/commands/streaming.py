@@ -140,6 +140,7 @@ def classify(
             lambda lines: client.classify_stream(model, lines),
             note,
             streamed,
+            hidden=out is sys.stdout and sys.stdout.isatty(),
         )
     _finish(streamed.summary("classified"), "classified", streamed, as_json, sys.stdout if output else sys.stderr)
 
@@ -187,6 +188,7 @@ def _run(
     send: Callable[[Iterator[bytes]], Iterator[dict[str, Any]]],
     note: Callable[[dict[str, Any], Instance, Streamed], None],
     streamed: Streamed,
+    hidden: bool = False,
 ) -> None:
     """Send every instance, and match each answer with the instance that it answers."""
     from service.client import ClientError, Interrupted, refusal_of
@@ -205,7 +207,7 @@ def _run(
         note(answer, instance, streamed)
 
     stopping: list[AboundError] = []
-    with meter(title) as bar:
+    with meter(title, hidden=hidden) as bar:
 
         def lines() -> Iterator[bytes]:
             try:

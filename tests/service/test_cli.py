@@ -371,7 +371,9 @@ def test_snapshots_and_verify(run: Run, url: str, data_dir: Path, train: Path) -
     assert Offset.parse(listed[0]["offset"]) >= Offset.parse(asked)
     assert listed[0]["digest"] in run("snapshots", "list", "kept", *at).out
     run("learn", train, *at, "-m", "kept", "--limit", 50)
-    (verified,) = run("verify", "-m", "kept", "--data-dir", data_dir, "--json").json["models"]
+    ran = run("verify", "-m", "kept", "--data-dir", data_dir, "--json")
+    assert ran.code == 0, ran.err
+    (verified,) = ran.json["models"]
     digest = run("models", "show", "kept", *at, "--json").json["digest"]
     assert verified["good"] is True
     assert {verified["from_start"], verified["from_snapshot"], *verified["replicas"].values()} == {digest}
