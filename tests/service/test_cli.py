@@ -363,8 +363,11 @@ def test_snapshots_and_verify(run: Run, url: str, data_dir: Path, train: Path) -
     run("models", "create", "kept", *at)
     assert run("snapshots", "list", "kept", *at, "--json").json == {"snapshots": []}
     run("learn", train, *at, "-m", "kept", "--limit", 100)
-    asked = run("snapshots", "create", "kept", *at, "--json").json["offset"]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
+    while (ran := run("snapshots", "create", "kept", *at, "--json")).code != 0:  # the worker is still starting
+        assert time.monotonic() < deadline, ran.err
+        time.sleep(0.1)
+    asked = ran.json["offset"]
     while not (listed := run("snapshots", "list", "kept", *at, "--json").json["snapshots"]):
         assert time.monotonic() < deadline
         time.sleep(0.1)
