@@ -158,8 +158,8 @@ class ActiveFeatures:
             return pack_vector(keys, np.ones(len(keys), np.float32))
         values = np.fromiter(self._values.values(), np.float64, len(keys))
         largest = values.max()
-        if not 1e-100 <= largest <= 1e100:
-            values /= largest
+        if not 1e-150 <= largest <= 1e150:
+            values /= largest  # so that no square is lost
         norm = math.sqrt(np.add.accumulate(values * values)[-1])
         stored = (values / norm).astype(np.float32)
         if not stored.all():

@@ -100,17 +100,10 @@ def add(draft, at, length, value):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def normalise(values, n):
-    """L2-normalise the first ``n`` values (float64, finite, > 0) in place; 0 below what a float32 holds.
+    """L2-normalise the first ``n`` values (float64) in place; the sum runs in order.
 
-    The sum runs in order. Very large and very small vectors are divided by their largest value first, so that no
-    square is lost.
+    Values are sums of what ``read_number`` gives, 1e-80 to 1e99 each, so no square is lost.
     """
-    largest = 0.0
-    for i in range(n):
-        largest = max(largest, values[i])
-    if not 1e-100 <= largest <= 1e100:
-        for i in range(n):
-            values[i] /= largest
     squares = 0.0
     for i in range(n):
         squares += values[i] * values[i]
