@@ -120,9 +120,10 @@ class Supervisor:
             A part does not start; everything that was started is stopped again.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup says so, and means it
-                loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGTERM, self._on_signal)
+        loop.add_signal_handler(signal.SIGINT, self._on_signal)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it, and means it
+            loop.add_signal_handler(signal.SIGHUP, self._on_signal)
         await self._doorkeeper.open()
         self._say(f"listening on {self._url}, process {os.getpid()}")
         runtime = runtime_dir(self._settings.data_dir)
