@@ -28,11 +28,11 @@ PAGE = 1 << kernels.PAGE_BITS
 """Ids in a page of the digest."""
 
 _SMALLEST_STEP = 1024
-_LARGEST_STEP = 1 << 24
+_LARGEST_STEP = 1 << 22
 
 
 def _grown(size: int, needed: int) -> int:
-    """The next size of an array: an eighth more, between a thousand and 16 million elements, or what is needed."""
+    """The next size of an array: an eighth more, between a thousand and 4 million elements, or what is needed."""
     return max(needed, size + min(max(size >> 3, _SMALLEST_STEP), _LARGEST_STEP))
 
 
