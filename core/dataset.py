@@ -85,6 +85,8 @@ class Dataset:
     ----------
     vectors : list of bytes, n of them
         See ``core/record.py``.
+    label_parts : list of bytes, n of them
+        What makes a record of a vector; empty for an instance without labels.
     labels : LabelSets
         Of each instance, as places in ``names``.
     names : list of str
@@ -92,6 +94,7 @@ class Dataset:
     """
 
     vectors: list[bytes]
+    label_parts: list[bytes]
     labels: LabelSets
     names: list[str]
 
@@ -109,14 +112,9 @@ class Dataset:
         """Instances that carry each label, shape (len(names),)."""
         return np.bincount(self.labels.ids, minlength=len(self.names))
 
-    def records(self, places: Iterable[int], limits: Limits) -> bytes:
+    def records(self, places: Iterable[int]) -> bytes:
         """Records of these instances, one after the other; each must have a label."""
-        starts, ids = self.labels
-        parts = []
-        for place in places:
-            labels = [self.names[label] for label in ids[starts[place] : starts[place + 1]].tolist()]
-            parts += [self.vectors[place], pack_labels(labels, limits)]
-        return b"".join(parts)
+        return b"".join([part for place in places for part in (self.vectors[place], self.label_parts[place])])
 
 
 def vectorized(
@@ -139,16 +137,20 @@ def vectorized(
     """
     vectors: list[bytes] = []
     label_sets: list[list[int]] = []
+    label_parts: list[bytes] = []
     ids: dict[str, int] = {}
+    packed: dict[tuple[str, ...], bytes] = {(): b""}
     for instance in instances:
+        labels = instance.labels
         try:
             vectors.append(vectorize(instance.features, instance.text))
-            if instance.labels:
-                pack_labels(instance.labels, limits)
+            if labels not in packed:
+                packed[labels] = pack_labels(labels, limits)
         except InvalidInstance as error:
             raise Malformed(f"{instance.place}: {error.field}: {error}") from error
-        label_sets.append([ids.setdefault(label, len(ids)) for label in instance.labels])
-    return Dataset(vectors=vectors, labels=LabelSets.of(label_sets), names=list(ids))
+        label_parts.append(packed[labels])
+        label_sets.append([ids.setdefault(label, len(ids)) for label in labels])
+    return Dataset(vectors=vectors, label_parts=label_parts, labels=LabelSets.of(label_sets), names=list(ids))
 
 
 def read_instances(lines: Iterable[bytes], form: Format, source: str = "") -> Iterator[Instance]:

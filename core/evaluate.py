@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from core.applying import Unit
 from core.config import ModelConfig
@@ -14,7 +15,6 @@ from core.kernels.keys import find_vector
 from core.limits import Limits
 from core.live import LiveModel
 from core.metrics import Ints, LabelSets, Propensity, Rankings, evaluate
-from core.record import unpack_vector
 from core.types import Ranking
 
 LIMITS = Limits(max_features=2**20, max_key_bytes=2**15, max_labels=2**20, max_label_bytes=2**15, max_text_bytes=2**26)
@@ -86,14 +86,15 @@ def fit(
 def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None) -> Ranked:
     """Rank all classes for each instance of a data set."""
     lengths = np.minimum(live.index.to_arrays()["lengths"], live.config.d_max).astype(np.int64)
-    depth = max(len(live.labels), 1)
     rankings = []
     active = votes = 0
     for count, vector in enumerate(test.vectors, start=1):
-        ids = _feature_ids(live, vector)
-        rankings.append(live.index.rank(ids, unpack_vector(vector)[1], depth))
+        ids, values = _active(live, vector)
+        visited = int(lengths[ids[(ids >= 0) & (ids < len(lengths))]].sum())
+        # No more classes than votes have a score, so this is all of them.
+        rankings.append(live.index.rank(ids, values, visited))
         active += len(ids)
-        votes += int(lengths[ids[(ids >= 0) & (ids < len(lengths))]].sum())
+        votes += visited
         if count % CHUNK == 0:
             progress(CHUNK)
     return Ranked(rankings=rankings, work_per_feature=votes / active if active else 0.0)
@@ -119,7 +120,7 @@ def measure(
 
 def _learn_first(live: LiveModel, train: Dataset, places: Ints) -> None:
     n = len(places)
-    applying = live.begin(train.records(places.tolist(), LIMITS), n, [Unit(n=n)])
+    applying = live.begin(train.records(places.tolist()), n, [Unit(n=n)])
     while not applying.done:
         applying.step(n)
 
@@ -129,15 +130,17 @@ def _learn_again(live: LiveModel, train: Dataset, places: Ints, class_ids: list[
     for place in places.tolist():
         vector = train.vectors[place]
         true = [class_ids[label] for label in labels[starts[place] : starts[place + 1]].tolist()]
-        ids, values = _feature_ids(live, vector), unpack_vector(vector)[1]
+        ids, values = _active(live, vector)
         known = ids >= 0  # all, unless max_features made the model forget some
         live.index.learn(ids[known], values[known], np.array(true, dtype=np.int32), count_seen=False)
 
 
-def _feature_ids(live: LiveModel, vector: bytes) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    ids = np.empty(int.from_bytes(vector[:4], "little"), dtype=np.int32)
+def _active(live: LiveModel, vector: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """The ids of a vector's features, -1 where the model has none, and their values."""
+    n = int.from_bytes(vector[:4], "little")
+    ids = np.empty(n, dtype=np.int32)
     find_vector(live.features.arrays, vector, ids)
-    return ids
+    return ids, np.frombuffer(vector, "<f4", n, offset=4)
 
 
 def _label_ids(live: LiveModel, names: list[str]) -> dict[str, int]:
