@@ -12,6 +12,7 @@ import them, since most stand beside the learner itself.
 from __future__ import annotations
 
 import difflib
+import inspect
 import ipaddress
 import os
 import re
@@ -180,11 +181,11 @@ class Settings(BaseSettings):
             described.append(Described(name, shown, self._origins.get(name, "default"), field.description or ""))
         for group, path in GROUPS.items():
             kind = _kind(path)
-            values = self.group(kind)
+            values, meanings = self.group(kind), _meanings(kind)
             for part in _parts(kind):
                 found = _variable(f"{group}_{part}")
                 shown, origin = _text(getattr(values, part)), found[1] if found else "default"
-                described.append(Described(f"{group}_{part}", shown, origin, f"see {path}"))
+                described.append(Described(f"{group}_{part}", shown, origin, meanings.get(part, kind.__name__)))
         return described
 
     def check_exposure(self) -> None:
@@ -243,6 +244,21 @@ def _kind(path: str) -> type[Any]:
 
 def _parts(kind: type[Any]) -> list[str]:
     return [part.name for part in fields(kind)]
+
+
+def _meanings(kind: type[Any]) -> dict[str, str]:
+    """What the docstring of a group says of its parts: the lines below ``name, name : type``, else the type."""
+    meanings: dict[str, str] = {}
+    types: dict[str, str] = {}
+    names: list[str] = []
+    for line in inspect.cleandoc(kind.__doc__ or "").partition("Attributes\n")[2].splitlines()[1:]:
+        if line.startswith("    "):
+            meanings |= {name: f"{meanings.get(name, '')} {line.strip()}".strip() for name in names}
+        elif line.strip():
+            called, _, type_ = line.partition(" : ")
+            names = [name.strip() for name in called.split(",")]
+            types |= dict.fromkeys(names, type_)
+    return types | meanings
 
 
 def _variable_name(name: str) -> str:
