@@ -140,7 +140,7 @@ def _active(live: LiveModel, vector: bytes) -> tuple[npt.NDArray[np.int32], npt.
     n = int.from_bytes(vector[:4], "little")
     ids = np.empty(n, dtype=np.int32)
     find_vector(live.features.arrays, vector, ids)
-    return ids, np.frombuffer(vector, "<f4", n, offset=4)
+    return ids, np.frombuffer(vector, "<f4", n, offset=4).copy()
 
 
 def _label_ids(live: LiveModel, names: list[str]) -> dict[str, int]:

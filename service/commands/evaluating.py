@@ -17,11 +17,11 @@ def evaluate(
     train: Annotated[list[str], typer.Option("--train", metavar="FILE", help="To learn. May be given several times.")],
     test: Annotated[list[str], typer.Option("--test", metavar="FILE", help="To classify. May be given several times.")],
     method: Annotated[str, typer.Option("--method", help="ff: the live index.")] = "ff",
-    assignments: Assignments = (),  # type: ignore[assignment]
+    assignments: Assignments = None,
     passes: Annotated[int, typer.Option("--passes", min=1, help="How often the training data are gone through.")] = 1,
     shuffle: Annotated[int | None, typer.Option("--shuffle", metavar="SEED", help="Learn in a random order.")] = None,
-    propensity_a: Annotated[float, typer.Option("--propensity-a", help="A of PSP and PSnDCG.")] = 0.55,
-    propensity_b: Annotated[float, typer.Option("--propensity-b", help="B of PSP and PSnDCG.")] = 1.5,
+    propensity_a: Annotated[float | None, typer.Option("--propensity-a", help="A of PSP, PSnDCG.  [0.55]")] = None,
+    propensity_b: Annotated[float | None, typer.Option("--propensity-b", help="B of PSP, PSnDCG.  [1.5]")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit on one file and evaluate on another, in this process: measures, time, connections, work.
@@ -31,7 +31,7 @@ def evaluate(
     """
     if method not in METHODS:
         raise typer.BadParameter(f"there is no method {method}; there is: {', '.join(METHODS)}", param_hint="--method")
-    config = config_of(list(assignments))
+    config = config_of(assignments)
     check_files([*train, *test])
 
     from core.metrics import Propensity
@@ -39,7 +39,8 @@ def evaluate(
     from service.files import read_file
 
     try:
-        propensity = Propensity(a=propensity_a, b=propensity_b)
+        given = {"a": propensity_a, "b": propensity_b}
+        propensity = Propensity(**{name: value for name, value in given.items() if value is not None})
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--propensity-b") from error
     with meter("evaluate") as bar:

@@ -72,7 +72,7 @@ def show_model(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJ
 @models.command("create")
 def create_model(
     name: Name,
-    assignments: Assignments = (),  # type: ignore[assignment]
+    assignments: Assignments = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -80,7 +80,7 @@ def create_model(
     """Create a model. Fails when there is one of this name."""
     from service.client import Client
 
-    changes = changes_of(list(assignments))
+    changes = changes_of(assignments)
     with Client(url, key=key) as client:
         if _exists(client, name):
             raise Refusal(f"there is a model {name} already; change it with: abound models configure {name}")
@@ -91,7 +91,7 @@ def create_model(
 @models.command("configure")
 def configure_model(
     name: Name,
-    assignments: Assignments = (),  # type: ignore[assignment]
+    assignments: Assignments = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -99,7 +99,7 @@ def configure_model(
     """Change fields of a model's configuration."""
     from service.client import Client
 
-    changes = changes_of(list(assignments))
+    changes = changes_of(assignments)
     if not changes:
         raise typer.BadParameter("give at least one field to change", param_hint="--set")
     with Client(url, key=key) as client:

@@ -24,7 +24,7 @@ Key = Annotated[str | None, typer.Option("--key", envvar="ABOUND_KEY", help="Sen
 Model = Annotated[str, typer.Option("--model", "-m", help="Name of the model.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Assignments = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
@@ -33,18 +33,18 @@ Assignments = Annotated[
 ]
 
 
-def changes_of(assignments: list[str]) -> dict[str, Any]:
+def changes_of(assignments: list[str] | None) -> dict[str, Any]:
     """``["margin=0.5", "analyzer.kind=char"]`` as fields of a configuration; typer.BadParameter when not of this form.
 
     A value is read as JSON where it is JSON, else as a string.
     """
     changes: dict[str, Any] = {}
-    for assignment in assignments:
+    for assignment in assignments or []:
         name, equals, text = assignment.partition("=")
         if not name or not equals:
             raise typer.BadParameter(f"{assignment!r} is not of the form NAME=VALUE", param_hint="--set")
         try:
-            value = json.loads(text)
+            value = json.loads(text, parse_constant=str)
         except ValueError:
             value = text
         outer, dot, inner = name.partition(".")
@@ -57,7 +57,7 @@ def changes_of(assignments: list[str]) -> dict[str, Any]:
     return changes
 
 
-def config_of(assignments: list[str]) -> ModelConfig:
+def config_of(assignments: list[str] | None) -> ModelConfig:
     """The default configuration with these changes; typer.BadParameter names a field that is unknown or wrong."""
     from core.config import ModelConfig
 
