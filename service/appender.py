@@ -27,6 +27,7 @@ from core.applying import Applying, Unit
 from core.errors import InvalidInstance, NotReady, OutcomeUnknown, Overloaded, StoreUnavailable
 from core.receipts import AnotherBody
 from core.types import Offset
+from service.ending import end
 from service.events import APPLY_VERSION, Configure, Entry, Learn, Mark, encode
 from service.line import Line
 from service.link import LinkLost, Reply, packed
@@ -325,7 +326,7 @@ class Appender:
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._opening is not None:
-            self._opening.cancel()
+            await end(self._opening)
         await self._careful.line.stop()
 
     # what the lanes call

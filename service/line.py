@@ -7,11 +7,11 @@ server that was there before.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import structlog
 
 from core.errors import StoreUnavailable
+from service.ending import end
 from service.link import Link
 from service.store import Facts, Store
 
@@ -54,9 +54,7 @@ class Line:
     async def stop(self) -> None:
         """Close the link and open no other."""
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end(self._task)
         link, self._link = self._link, None
         if link is not None:
             link.close()

@@ -37,6 +37,7 @@ from service import log as stream
 from service import presence, snapshots, wanted
 from service.appender import Appender, Draft, Learned
 from service.catalog import DEFAULT_MODEL, catalog_command
+from service.ending import end
 from service.events import Configure, Created, Deleted, Mark
 from service.follower import Follower
 from service.line import Line
@@ -176,9 +177,7 @@ class Replica:
     async def stop(self) -> None:
         """End everything. Requests that still wait are told that they were refused or that their outcome is unknown."""
         self.drain()
-        for task in (*self._tasks, *self._errands):
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self._errands, return_exceptions=True)
+        await end(*self._tasks, *self._errands)
         for model in self._follower.models.values():
             if model.appender is not None:
                 await model.appender.stop("the service is stopping")

@@ -34,6 +34,7 @@ from core.types import Offset
 from service import presence, snapshots, wanted
 from service.catalog import Catalog, Living, read_catalog
 from service.compaction import compact
+from service.ending import end
 from service.log import LogParams
 from service.process import end_with_parent, warm
 from service.report import REFUSED, Report, Reporter
@@ -101,8 +102,7 @@ class Worker:
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._stopping.wait()
         finally:
-            showing.cancel()
-            await asyncio.gather(showing, return_exceptions=True)
+            await end(showing)
             with contextlib.suppress(StoreUnavailable):
                 await wanted.hide_worker(self._store, self.id)
 
@@ -177,8 +177,7 @@ class Worker:
         try:
             manifest = await compact(self._store, living, self._params, self._log_params, between)
         finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            await end(keeping)
         log.info(
             "made a snapshot",
             model=living.keys.name,

