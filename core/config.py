@@ -5,7 +5,6 @@ Every default of a model stands here and nowhere else.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -22,10 +21,8 @@ def _refuse(field: str, detail: str) -> None:
 
 
 def _number(field: str, value: object, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        _refuse(field, "must be a finite number")
-    elif not low <= value <= high:
-        _refuse(field, f"must be from {low:g} to {high:g}, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        _refuse(field, f"must be a number from {low:g} to {high:g}")
 
 
 def _whole(field: str, value: object, low: int, high: int) -> None:

@@ -8,8 +8,9 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from fastapi import Depends, Path, Request
 
-from core.errors import InvalidInstance
+from core.errors import InvalidInstance, UnknownModel
 from service.exchange import JSON, Held, media_of, read_body
+from service.model_replica import ModelReplica
 from service.reading import decode
 from service.replica import Replica
 from service.schemas import MODEL_NAME
@@ -62,6 +63,15 @@ def check_name(name: str) -> str:
             "a model's name begins with a letter or digit and has up to 64 letters, digits, '_', '.' and '-'", "model"
         )
     return name
+
+
+def model_of(replica: Replica, name: str) -> ModelReplica:
+    """The model of this name; UnknownModel, or InvalidInstance when no model can have the name."""
+    try:
+        return replica.model(name)
+    except UnknownModel:
+        check_name(name)
+        raise
 
 
 async def json_object(request: Request, found: Annotated[Parts, Depends(parts)]) -> dict[str, Any]:

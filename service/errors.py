@@ -204,7 +204,7 @@ def install(app: FastAPI) -> None:
         return await of_the_product(request, meant)
 
     async def of_ours(request: Request, error: Exception) -> Response:
-        return ProblemResponse(internal_problem(request_id(request)))
+        return ProblemResponse(internal_problem(request_id(request)), {"connection": "close"})
 
     app.add_exception_handler(AboundError, of_the_product)
     app.add_exception_handler(RequestValidationError, of_a_parameter)

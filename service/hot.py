@@ -107,7 +107,8 @@ class HotRoute:
             # Nobody meant this one. It goes on to the server, which logs it; the sender is told what can be told.
             self._meter.note(500, perf_counter() - started)
             if not watched.started:
-                await send_answer(watched, 500, PROBLEM_JSON, encoder.encode(internal_problem(request_id)), request_id)
+                answer = encoder.encode(internal_problem(request_id))
+                await send_answer(watched, 500, PROBLEM_JSON, answer, request_id, [(b"connection", b"close")])
             raise
         await send_answer(send, status, JSON, answer, request_id)
         self._meter.note(status, perf_counter() - started)

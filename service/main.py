@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
 from core.limits import Limits
 from service import errors
 from service.dependencies import Parts
-from service.exchange import Held, Message, Receive, Scope, Send, request_id_of
+from service.exchange import Disconnected, Held, Message, Receive, Scope, Send, request_id_of
 from service.hot import DEFAULT_MODEL, HotRoute
 from service.log import LogParams
 from service.openapi import document
@@ -90,6 +90,7 @@ class Application(FastAPI):
         self.state.parts = Parts(settings, replica, telemetry, held)
         self.state.draining = False
         errors.install(self)
+        self.add_exception_handler(Disconnected, _answer_nobody)
         self._measures = telemetry
         self._hot = {
             "classify": HotRoute(Classify(replica, settings, remember), telemetry.meter("/classify"), settings, held),
@@ -122,7 +123,7 @@ class Application(FastAPI):
         if route is not None:
             return route, DEFAULT_MODEL
         parts = path.split("/")
-        if len(parts) == 4 and parts[1] == "models" and (route := self._hot.get(parts[3])) is not None:
+        if len(parts) == 4 and parts[1] == "models" and parts[2] and (route := self._hot.get(parts[3])) is not None:
             return route, parts[2]
         return None
 
@@ -160,6 +161,11 @@ async def _flush_for_ever(parts: Parts) -> None:
     while True:
         await asyncio.sleep(FLUSH_SECONDS)
         parts.observe()
+
+
+async def _answer_nobody(request: Request, error: Exception) -> Response:
+    """The client is gone; what is sent now goes nowhere."""
+    return Response(status_code=400)
 
 
 def _silent(stage: str, progress: float) -> None:

@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw
 
 from core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge, UnknownVersion
 from core.types import START, Offset
+from service.dependencies import model_of
 from service.errors import problem_of
 from service.exchange import Headers
 from service.model_replica import ModelReplica
@@ -54,7 +55,7 @@ class Classify:
 
     async def answer(self, name: str, body: bytes, headers: Headers) -> tuple[int, bytes]:
         """Status and answer for one instance or a batch."""
-        model = self._replica.model(name)
+        model = model_of(self._replica, name)
         request = decode(classify_decoder, body)
         await self._prepare(name, model, request)
         if request.instances is not None:
@@ -69,7 +70,7 @@ class Classify:
         self, name: str, headers: Headers, request_id: str, lines: RequestLines, answers: AnswerLines
     ) -> None:
         """An answer a line, each request standing alone."""
-        model = self._replica.model(name)
+        model = model_of(self._replica, name)
         pace = Pace()
         async for group in lines.groups():
             for line in group:

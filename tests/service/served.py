@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import uvloop
 from pydantic import SecretStr
 
-from service.embedded import EmbeddedStore
 from service.main import Application, create_app
 from service.process import ReplicaServer
 from service.report import Reporter
 from service.settings import Settings
+from tests.service.valkey import Server
 
 NDJSON = {"content-type": "application/x-ndjson"}
 
@@ -28,12 +29,15 @@ class Served:
 
     Attributes
     ----------
+    server : Server
+        The store.
     http : httpx.Client
     app : Application
     """
 
-    def __init__(self, store_url: str, **settings: Any) -> None:
-        self.settings = Settings(redis_url=SecretStr(store_url), host="127.0.0.1", port=0, **settings)
+    def __init__(self, server: Server, **settings: Any) -> None:
+        self.server = server
+        self.settings = Settings(redis_url=SecretStr(server.url), host="127.0.0.1", port=0, **settings)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -52,6 +56,7 @@ class Served:
         self.http.close()
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(30)
+        self._listening.close()
         assert not self._thread.is_alive()
 
     def live(self, model: str = "default") -> Any:
@@ -86,19 +91,61 @@ class Served:
 
 
 @contextmanager
-def store(path: Path) -> Iterator[str]:
-    """A Valkey server; its URL."""
-    with EmbeddedStore(path, appendfsync="everysec") as url:
-        yield url
-
-
-@contextmanager
-def served(path: Path, **settings: Any) -> Iterator[Served]:
+def served(**settings: Any) -> Iterator[Served]:
     """A service with a store of its own."""
-    with store(path) as url:
-        service = Served(url, **settings)
+    server = Server()
+    try:
+        service = Served(server, **settings)
         service.start()
         try:
             yield service
         finally:
             service.stop()
+    finally:
+        server.close()
+
+
+_numbers = itertools.count(1)
+
+
+def fresh_model(service: Served, **config: Any) -> str:
+    """A new model; its name."""
+    name = f"m{next(_numbers)}"
+    answer = service.http.put(f"/models/{name}", json=config)
+    assert answer.status_code == 201, answer.text
+    return name
+
+
+def problem(answer: httpx.Response, status: int, kind: str | None = None, field: str | None = None) -> dict[str, Any]:
+    """The problem document of an answer, checked for what all of them have."""
+    assert answer.status_code == status, (answer.status_code, answer.text[:500])
+    assert answer.headers["content-type"] == "application/problem+json"
+    return checked_problem(answer.json(), status, kind, field) | {"id": answer.headers["x-request-id"]}
+
+
+def checked_problem(
+    document: dict[str, Any], status: int, kind: str | None = None, field: str | None = None
+) -> dict[str, Any]:
+    """A problem document, checked for what all of them have."""
+    assert document["status"] == status, document
+    assert document["type"].startswith("/problems/")
+    assert document["title"]
+    assert document["detail"]
+    assert document["request_id"]
+    if kind is not None:
+        assert document["type"] == f"/problems/{kind}", document
+    if field is not None:
+        assert document.get("field") == field, document
+    return document
+
+
+def lines(answer: httpx.Response) -> list[dict[str, Any]]:
+    """The lines of an NDJSON answer."""
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in answer.content.splitlines()]
+
+
+def ndjson(*instances: Any) -> bytes:
+    """An NDJSON body."""
+    return b"".join(json.dumps(instance).encode() + b"\n" for instance in instances)

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
+
+from service.main import create_app
+from service.settings import Settings
+from tests.service.served import Served, ndjson, problem, served
+from tests.service.valkey import Server
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as service:
+        yield service
+
+
+def test_alive(service: Served) -> None:
+    answer = service.http.get("/livez")
+    assert (answer.status_code, answer.json()) == (200, {"status": "alive"})
+
+
+def test_ready(service: Served) -> None:
+    deadline = time.monotonic() + 10
+    while (body := service.http.get("/readyz").json())["lag"] is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert body == {"status": "ready", "log": "connected", "lag": 0}
+
+
+def test_draining_is_not_ready_but_answers(service: Served) -> None:
+    service.app.state.draining = True
+    try:
+        answer = service.http.get("/readyz")
+        assert "draining" in problem(answer, 503, "not-ready")["detail"]
+        assert int(answer.headers["retry-after"]) >= 1
+        assert service.http.get("/livez").status_code == 200
+        assert service.http.post("/classify", json={"text": "a"}).status_code == 200
+    finally:
+        service.app.state.draining = False
+    assert service.http.get("/readyz").status_code == 200
+
+
+async def test_not_ready_before_the_first_catch_up() -> None:
+    """Asked in the process itself: no connection is accepted that early."""
+    app = create_app(Settings(redis_url=SecretStr("unix:///nowhere.sock")))
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        assert (await client.get("/livez")).status_code == 200
+        answer = await client.get("/readyz")
+        assert problem(answer, 503, "not-ready")["retry_after"] > 0
+        problem(await client.post("/classify", json={"text": "a"}), 404, "unknown-model")
+    await app.state.parts.replica.store.close()
+
+
+async def test_the_start_is_reported_and_the_stop_is_clean() -> None:
+    server = Server()
+    try:
+        said: list[tuple[str, float]] = []
+        app = create_app(
+            Settings(redis_url=SecretStr(server.url)), report=lambda stage, done: said.append((stage, done))
+        )
+        async with app.router.lifespan_context(app):
+            assert said[-1] == ("ready", 1.0)
+            transport = httpx.ASGITransport(app=app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+                body = {"text": "a", "labels": ["x"]}
+                assert (await client.post("/learn", json=body)).status_code == 200
+                streamed = await client.post(
+                    "/learn", content=ndjson(body, {}, body), headers={"content-type": "application/x-ndjson"}
+                )
+                assert streamed.content.count(b'"applied":true') == 2
+                assert (await client.get("/models/default/stats")).json()["learned"] == 3
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+    finally:
+        server.close()
+
+
+def test_cut_off_from_the_store_it_stays_ready_and_says_so() -> None:
+    with served() as service:
+        service.server.kill()
+        deadline = time.monotonic() + 10
+        while (body := service.http.get("/readyz").json())["log"] != "cut off":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert body["status"] == "ready"
+        time.sleep(0.1)
+        assert service.http.get("/readyz").json()["since"] > body["since"] >= 0
+        assert b"abound_log_connected 0.0" in service.http.get("/metrics").content
+        problem(service.http.get("/models/default/snapshots"), 503, "store-unavailable")
+        service.server.start()
+        while service.http.get("/readyz").json()["log"] != "connected":
+            assert time.monotonic() < deadline + 20
+            time.sleep(0.05)
+
+
+def test_metrics_count_requests_and_describe_models(service: Served) -> None:
+    def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        answer = service.http.get("/metrics")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/plain; version=")
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(answer.text)
+            for sample in family.samples
+        }
+
+    def requests(now: dict[tuple[str, tuple[tuple[str, str], ...]], float], route: str, status: int) -> float:
+        return now.get(("abound_requests_total", (("route", route), ("status", str(status)))), 0.0)
+
+    before = samples()
+    for _ in range(7):
+        service.http.post("/learn", json={"text": "a", "labels": ["secret label"]}).raise_for_status()
+    service.http.post("/models/default/learn", json={})
+    for _ in range(3):
+        service.http.post("/classify", json={"text": "a"})
+    service.http.get("/models/default")
+    service.http.get("/some/path")
+    after = samples()
+
+    def grown(route: str, status: int) -> float:
+        return requests(after, route, status) - requests(before, route, status)
+
+    assert grown("/learn", 200) == 7
+    assert grown("/learn", 422) == 1
+    assert grown("/classify", 200) == 3
+    assert grown("/models/{model}", 200) == 1
+    assert grown("other", 404) == 1
+    count = ("abound_request_duration_seconds_count", (("route", "/learn"),))
+    assert after[count] - before.get(count, 0.0) == 8
+    total = ("abound_request_duration_seconds_sum", (("route", "/learn"),))
+    assert 0 < after[total] - before.get(total, 0.0) < 30
+    model = (("model", "default"),)
+    assert after[("abound_model_learned_instances", model)] == service.learned()
+    assert after[("abound_model_classes", model)] == 1
+    assert after[("abound_model_memory_bytes", model)] > 0
+    assert after[("abound_log_connected", ())] == 1
+    assert "secret" not in service.http.get("/metrics").text
+    assert all(name.startswith(("abound_", "process_", "python_")) for name, _ in after)
+
+
+def test_the_documentation_loads_nothing_from_elsewhere(service: Served) -> None:
+    page = service.http.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    loaded: list[str] = []
+
+    class Finder(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            loaded.extend(value or "" for name, value in attrs if name in ("src", "href"))
+
+    Finder().feed(page.text)
+    assert len(loaded) == 3
+    assert not re.search("https?://", page.text)
+    for asset in loaded:
+        answer = service.http.get(f"/{asset}")
+        assert answer.status_code == 200
+        assert len(answer.content) > 1000

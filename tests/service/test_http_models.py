@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from core.config import ModelConfig
+from core.types import Offset
+from tests.service.served import Served, fresh_model, problem, served
+
+SIZES = {"features", "classes", "connections", "mean_out_degree", "memory", "memory_parts"}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as service:
+        yield service
+
+
+def test_the_model_default_is_there_from_the_start(service: Served) -> None:
+    body = service.http.get("/models/default").json()
+    assert body["name"] == "default"
+    assert body["config"] == ModelConfig().to_dict()
+    assert (body["version"], body["learned"]) == ("live", 0)
+    assert [model["name"] for model in service.http.get("/models").json()["models"]] == ["default"]
+
+
+def test_a_model_is_created_and_described(service: Served) -> None:
+    config = {"w_min": 0.05, "d_max": 7, "analyzer": {"kind": "char", "ngrams": [2, 3]}, "negative": "split"}
+    answer = service.http.put("/models/fresh-1.2_a", json=config)
+    assert answer.status_code == 201
+    assert answer.headers["location"] == "/models/fresh-1.2_a"
+    body = answer.json()
+    expected = {"name", "incarnation", "config", "version", "offset", "digest", "learned"} | SIZES
+    assert set(body) == expected
+    assert body["config"] == ModelConfig.from_dict(config).to_dict()
+    assert body["offset"] == "0-0.0"
+    assert len(body["digest"]) == 32
+    assert service.http.get("/models/fresh-1.2_a").json() == body
+    listed = next(one for one in service.http.get("/models").json()["models"] if one["name"] == "fresh-1.2_a")
+    assert listed == {name: value for name, value in body.items() if name != "digest"}
+    assert service.http.delete("/models/fresh-1.2_a").status_code == 204
+    problem(service.http.get("/models/fresh-1.2_a"), 404, "unknown-model")
+    problem(service.http.delete("/models/fresh-1.2_a"), 404, "unknown-model")
+
+
+def test_an_empty_body_means_the_defaults(service: Served) -> None:
+    answer = service.http.put("/models/plain")
+    assert (answer.status_code, answer.json()["config"]) == (201, ModelConfig().to_dict())
+    assert service.http.put("/models/plain", json={}).status_code == 200
+    service.http.delete("/models/plain").raise_for_status()
+
+
+def test_a_change_keeps_what_it_does_not_name(service: Served) -> None:
+    name = fresh_model(service, d_max=3, memory=50.0)
+    before = service.http.get(f"/models/{name}").json()
+    answer = service.http.put(f"/models/{name}", json={"w_min": 0.2, "analyzer": {"lowercase": False}})
+    assert answer.status_code == 200
+    expected = ModelConfig.from_dict({"d_max": 3, "memory": 50.0, "w_min": 0.2, "analyzer": {"lowercase": False}})
+    assert answer.json()["config"] == expected.to_dict()
+    assert Offset.parse(answer.json()["offset"]) > Offset.parse(before["offset"])
+    assert answer.json()["digest"] != before["digest"]
+    again = service.http.put(f"/models/{name}", json={"w_min": 0.2})
+    assert again.json() == answer.json()
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({"w_mix": 1}, "w_mix"),
+        ({"w_min": "0.1"}, "w_min"),
+        ({"w_min": 1.5}, "w_min"),
+        ({"d_max": 0}, "d_max"),
+        ({"d_max": 65_536}, "d_max"),
+        ({"d_max": 2.5}, "d_max"),
+        ({"margin": -1}, "margin"),
+        ({"leak": 1}, "leak"),
+        ({"rating": None}, "rating"),
+        ({"boolean": "yes"}, "boolean"),
+        ({"memory": 0}, "memory"),
+        ({"max_features": 0}, "max_features"),
+        ({"max_classes": -1}, "max_classes"),
+        ({"update": "sgd"}, "update"),
+        ({"analyzer": "word"}, "analyzer"),
+        ({"analyzer": None}, "analyzer"),
+        ({"analyzer": {"kind": "sentence"}}, "analyzer.kind"),
+        ({"analyzer": {"ngrams": [3, 1]}}, "analyzer.ngrams"),
+        ({"analyzer": {"ngrams": [1, 9]}}, "analyzer.ngrams"),
+        ({"analyzer": {"ngrams": 1}}, "analyzer.ngrams"),
+        ({"analyzer": {"language": "fi"}}, "analyzer.language"),
+        ({"negative": "absolute"}, "negative"),
+        ({"w_min": 10**400}, "w_min"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_by_its_field(service: Served, config: dict[str, Any], field: str) -> None:
+    problem(service.http.put("/models/wrong", json=config), 422, "invalid-field", field)
+    problem(service.http.get("/models/wrong"), 404, "unknown-model")
+    name = fresh_model(service)
+    before = service.http.get(f"/models/{name}").json()
+    problem(service.http.put(f"/models/{name}", json=config), 422, "invalid-field", field)
+    assert service.http.get(f"/models/{name}").json() == before
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'{"w_min": NaN}', b'{"w_min": 1e999}', b"\xff", b"[" * 50_000])
+def test_a_configuration_must_be_a_json_object(service: Served, body: bytes) -> None:
+    answer = service.http.put("/models/wrong", content=body)
+    assert answer.status_code in (400, 422)
+    problem(answer, answer.status_code)
+    problem(service.http.get("/models/wrong"), 404, "unknown-model")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"boolean": True},
+        {"analyzer": {"kind": "char"}},
+        {"leak": False},
+        {"memory": 100.0},
+        {"negative": "split"},
+        {"w_min": 0.5, "leak": False},
+    ],
+)
+def test_what_gives_the_state_its_meaning_cannot_change_once_it_has_learned(
+    service: Served, change: dict[str, Any]
+) -> None:
+    name = fresh_model(service)
+    assert service.http.put(f"/models/{name}", json=change).status_code == 200
+    name = fresh_model(service)
+    service.http.post(f"/models/{name}/learn", json={"text": "a", "labels": ["x"]}).raise_for_status()
+    before = service.http.get(f"/models/{name}").json()
+    problem(service.http.put(f"/models/{name}", json=change), 409, "conflict")
+    assert service.http.get(f"/models/{name}").json() == before
+    allowed = {"w_min": 0.3, "d_max": 4, "margin": 0.5, "rating": False, "max_features": 10, "max_classes": 10}
+    assert service.http.put(f"/models/{name}", json=allowed).status_code == 200
+
+
+def test_a_model_created_from_two_sides_is_created_once(service: Served) -> None:
+    statuses: list[int] = []
+
+    def create() -> None:
+        statuses.append(service.http.put("/models/both", json={"d_max": 9}).status_code)
+
+    threads = [threading.Thread(target=create) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == [200] * 5 + [201]
+    assert service.http.get("/models/both").json()["config"]["d_max"] == 9
+
+
+def test_a_name_that_is_used_again_is_another_model(service: Served) -> None:
+    name = fresh_model(service)
+    first = service.http.get(f"/models/{name}").json()["incarnation"]
+    service.http.post(f"/models/{name}/learn", json={"text": "a", "labels": ["x"]}).raise_for_status()
+    service.http.delete(f"/models/{name}").raise_for_status()
+    again = service.http.put(f"/models/{name}").json()
+    assert again["incarnation"] != first
+    assert (again["learned"], again["classes"]) == (0, 0)
+
+
+def test_models_do_not_know_of_each_other(service: Served) -> None:
+    one, other = fresh_model(service), fresh_model(service)
+    service.http.post(f"/models/{one}/learn", json={"text": "a", "labels": ["x"]}).raise_for_status()
+    assert service.http.post(f"/models/{other}/classify", json={"text": "a"}).json()["labels"] == []
+    assert service.http.get(f"/models/{other}/labels").json() == {"labels": [], "total": 0}
+
+
+def test_stats(service: Served) -> None:
+    name = fresh_model(service)
+    empty = service.http.get(f"/models/{name}/stats").json()
+    assert (empty["learned"], empty["all"]["n"], empty["all"]["MRR"]) == (0, 0, None)
+    for i in range(30):
+        body = {"features": {f"f{i % 4}": 1}, "labels": ["often"] if i % 3 else [f"seldom {i}"]}
+        service.http.post(f"/models/{name}/learn", json=body).raise_for_status()
+    stats = service.http.get(f"/models/{name}/stats").json()
+    assert {"learned", "updated", "offset", "all", "window", "replicas"} | SIZES == set(stats)
+    assert stats["learned"] == 30
+    assert 0 < stats["updated"] <= 30
+    for over in ("all", "window"):
+        scores = stats[over]
+        assert set(scores) == {"n", "R@1", "R@5", "MRR", "groups"}
+        assert scores["n"] == 30
+        assert 0 < scores["R@1"] <= scores["R@5"] <= 1
+        assert set(scores["groups"]) == {"head", "torso", "tail"}
+        assert sum(group["n"] for group in scores["groups"].values()) == 30
+        assert scores["groups"]["torso"]["n"] == 10
+    assert (stats["features"], stats["classes"]) == (4, 11)
+    assert stats["mean_out_degree"] == pytest.approx(stats["connections"] / 4)
+    assert stats["memory"] == sum(stats["memory_parts"].values()) > 0
+
+
+def test_stats_list_the_replicas(service: Served) -> None:
+    name = fresh_model(service)
+    learned = service.http.post(f"/models/{name}/learn", json={"text": "a", "labels": ["x"]}).json()
+    import time
+
+    deadline = time.monotonic() + 10
+    while True:
+        replicas = service.http.get(f"/models/{name}/stats").json()["replicas"]
+        if replicas and replicas[0]["digest"] and replicas[0]["digest_offset"] == learned["offset"]:
+            break
+        assert time.monotonic() < deadline, replicas
+        time.sleep(0.1)
+    [replica] = replicas
+    assert set(replica) == {"replica", "offset", "digest", "digest_offset", "host", "pid", "ready", "lag"}
+    assert (replica["offset"], replica["ready"], replica["lag"]) == (learned["offset"], True, 0)
+    assert replica["digest"] == service.http.get(f"/models/{name}").json()["digest"]
+
+
+def test_labels_in_the_order_seen(service: Served) -> None:
+    name = fresh_model(service)
+    seen = [f"b{i}" for i in range(20)] + ["a", "äö", "b"]
+    for label in seen:
+        service.http.post(f"/models/{name}/learn", json={"text": "t", "labels": [label]}).raise_for_status()
+
+    def labels(**query: object) -> dict[str, Any]:
+        body: dict[str, Any] = service.http.get(f"/models/{name}/labels", params=query).json()  # type: ignore[arg-type]
+        return body
+
+    assert labels() == {"labels": seen, "total": 23}
+    assert labels(limit=3) == {"labels": seen[:3], "total": 23}
+    assert labels(limit=3, offset=21) == {"labels": seen[21:], "total": 23}
+    assert labels(offset=100) == {"labels": [], "total": 23}
+    assert labels(prefix="b1") == {"labels": [label for label in seen if label.startswith("b1")], "total": 11}
+    assert labels(prefix="b1", limit=2, offset=3) == {"labels": ["b12", "b13"], "total": 11}
+    assert labels(prefix="ä") == {"labels": ["äö"], "total": 1}
+    assert labels(prefix="B") == {"labels": [], "total": 0}
+
+
+def test_snapshots_of_a_model_without_any(service: Served) -> None:
+    name = fresh_model(service)
+    assert service.http.get(f"/models/{name}/snapshots").json() == {"snapshots": []}
+    for method in ("GET", "POST"):
+        problem(service.http.request(method, "/models/none/snapshots"), 404, "unknown-model")
+    for path in ("", "/stats", "/labels"):
+        problem(service.http.get(f"/models/none{path}"), 404, "unknown-model")
