@@ -192,8 +192,8 @@ def test_evaluate_takes_dotted_fields(run: Run, train: Path, test: Path) -> None
     ("options", "message"),
     [
         (["--method", "svm"], "there is: ff"),
-        (["--set", "w_min=2"], "w_min must be from 0 to 1"),
-        (["--set", "memory=NaN"], "memory must be a finite number"),
+        (["--set", "w_min=2"], "w_min must be"),
+        (["--set", "memory=NaN"], "memory must be"),
         (["--set", "wmin=0.1"], "wmin is not a field"),
         (["--set", "analyzer.kind=words"], "analyzer.kind must be word"),
         (["--propensity-b", "0"], "b > 0"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from service.commands.tally import Tally, rank_in, shown
 
 
-def plain(ranks: list[int | None]) -> dict[str, float | int | None]:
+def plain(ranks: list[int | None]) -> dict[str, object]:
     n = len(ranks)
     if n == 0:
         return {"n": 0, "R@1": None, "R@5": None, "MRR": None}
