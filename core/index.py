@@ -150,7 +150,7 @@ class Index:
         grown = [
             _grow(self._headers, 2 * n_features),
             _grow(self._scores, n_classes),
-            _grow(self._touched, n_classes + 1),
+            _grow(self._touched, len(self._scores) + 1),
             _grow(self._scratch, 2 * n_labels),
             _grow(self._arena, int(self._counters[postings.USED]) + n_units),
         ]
