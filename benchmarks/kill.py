@@ -3,8 +3,8 @@
 A round: start the service on the directory that the rounds before it left, learn from several clients at once, and
 kill all processes in the middle of it. Start again, check that everything acknowledged is there, write down the
 answers to fixed questions, and kill all processes at rest. The answers after that must be the same, byte by byte. In
-every third round another kill comes during a start. Learns newsgroup articles where ``ABOUND_DATA`` names the folder
-of the data sets, else Jane Austen's novels.
+every third round another kill comes during a start, and in every second one a snapshot is made, so that later starts
+load it. Learns newsgroup articles where ``ABOUND_DATA`` names the folder of the data sets, else Jane Austen's novels.
 
 Every event carries a label that no other has, so that an event that is lost, or learned twice, shows.
 """
@@ -58,6 +58,8 @@ class Loss:
         Questions whose answers changed over a kill without learning.
     restarts : list of float
         Seconds from the start of the process to ready, after a kill.
+    kills, snapshots : int
+        How often everything was killed; how many snapshots were asked for and made.
     """
 
     acknowledged: dict[str, Offset] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class Loss:
     changed: list[str] = field(default_factory=list)
     restarts: list[float] = field(default_factory=list)
     kills: int = 0
+    snapshots: int = 0
 
     @property
     def nothing(self) -> bool:
@@ -77,6 +80,7 @@ class Loss:
         """The outcome as JSON values."""
         return {
             "kills": self.kills,
+            "snapshots": self.snapshots,
             "acknowledged": len(self.acknowledged),
             "lost": len(self.lost),
             "behind": len(self.behind),
@@ -194,8 +198,15 @@ def kill_rounds(rounds: int, processes: int, work: Path, seed: int, most_events:
     questions = [text for text, _ in rng.sample(real, QUESTIONS)]
     loss = Loss()
 
+    # So small that the worker makes a snapshot whenever it is there, and is killed in the middle of some.
+    environment = os.environ | {"ABOUND_SNAPSHOTS_EVERY_BYTES": "65536", "ABOUND_SNAPSHOTS_PART_BYTES": "65536"}
+
+    def launch() -> Serving:
+        options = ("--processes", str(processes))
+        return Serving(work / "data", *options, output=work / "output", environment=environment)
+
     def start() -> Serving:
-        serving = Serving(work / "data", "--processes", str(processes), output=work / "output")
+        serving = launch()
         try:
             loss.restarts.append(serving.until_ready())
             check(serving.url, loss)
@@ -229,11 +240,15 @@ def kill_rounds(rounds: int, processes: int, work: Path, seed: int, most_events:
                 assert client.failure is None, client.failure
                 loss.acknowledged.update(client.acknowledged)
         if number % 3 == 2:
-            with Serving(work / "data", "--processes", str(processes), output=work / "output") as serving:
+            with launch() as serving:
                 time.sleep(rng.uniform(0.0, 2.0))
                 serving.kill()
                 loss.kills += 1
         with start() as serving:
+            if number % 2:
+                made = httpx.post(f"{serving.url}/models/default/snapshots", timeout=150)
+                assert made.is_success, made.text
+                loss.snapshots += 1
             before = ask(serving.url, questions)
             serving.kill()
             loss.kills += 1
