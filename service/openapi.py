@@ -197,8 +197,13 @@ def _tidy(schemas: dict[str, Any]) -> None:
     """Say in the schemas what the decoders do beyond their types."""
     for schema in schemas.values():
         schema.pop("title", None)
-    for name in ("ClassifyRequest", "LearnRequest"):
-        schemas[name]["anyOf"] = [{"required": ["features"]}, {"required": ["text"]}, {"required": ["instances"]}]
-    schemas["LearnRequest"]["anyOf"].append({"required": ["prediction"]})
+    for name in ("ClassifyRequest", "LearnRequest", "Instance", "LabelledInstance"):
+        schema = schemas[name]
+        bodies = {"features": "object", "text": "string", "instances": "array", "prediction": "string"}
+        schema["anyOf"] = [
+            {"required": [field], "properties": {field: {"type": kind}}}
+            for field, kind in bodies.items()
+            if field in schema["properties"]
+        ]
     kinds = [*KINDS.values(), INTERNAL]
     schemas["Problem"]["properties"]["type"]["enum"] = [f"/problems/{kind.slug}" for kind in kinds]

@@ -21,7 +21,6 @@ MAX_SOURCE_CHARACTERS = 512
 
 FEATURES_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "minProperties": 1,
     "additionalProperties": {
         "anyOf": [
             {"type": "number"},
@@ -178,7 +177,9 @@ class AnalyzerShape(Shape):
     """How text becomes terms."""
 
     kind: Literal["word", "char", "char_wb"] = Field(description="Words, characters, or these inside word bounds.")
-    ngrams: list[int] = Field(min_length=2, max_length=2, description="Shortest and longest length, 1 to 8.")
+    ngrams: list[Annotated[int, Field(ge=1, le=8)]] = Field(
+        min_length=2, max_length=2, description="Shortest and longest length."
+    )
     lowercase: bool
     strip_accents: bool = Field(description="Take accents and other marks off letters.")
     min_length: int = Field(ge=1, le=64, description="Words shorter than this are left out.")

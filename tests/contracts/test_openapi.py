@@ -1,0 +1,129 @@
+"""The OpenAPI document says what the service does, no more and no less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+
+from service.errors import INTERNAL, KINDS
+from service.schemas import ClassifyRequest, LabelledInstance, LearnRequest
+from tests.service.served import NDJSON, Served, lines
+
+METHODS = ("get", "put", "post", "delete")
+
+PROMISED = {
+    "POST /classify", "POST /models/{model}/classify", "POST /learn", "POST /models/{model}/learn",
+    "GET /models", "GET /models/{model}", "PUT /models/{model}", "DELETE /models/{model}",
+    "GET /models/{model}/stats", "GET /models/{model}/labels",
+    "GET /models/{model}/snapshots", "POST /models/{model}/snapshots",
+    "GET /livez", "GET /readyz", "GET /metrics",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def document(service: Served) -> dict[str, Any]:
+    answer = service.http.get("/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def schema_of(document: dict[str, Any], path: str, method: str, status: int, media: str) -> dict[str, Any]:
+    """The schema of an answer, with the components it points to."""
+    content = document["paths"][path][method]["responses"][str(status)]["content"]
+    return {**content[media]["schema"], "components": document["components"]}
+
+
+def test_what_is_promised_is_documented(document: dict[str, Any]) -> None:
+    found = {f"{method.upper()} {path}" for path, item in document["paths"].items() for method in item}
+    assert found == PROMISED
+    assert document["openapi"].startswith("3.1")
+
+
+def test_what_is_documented_is_served(service: Served, document: dict[str, Any]) -> None:
+    for path, item in document["paths"].items():
+        allow = service.http.options(path.replace("{model}", "default")).headers["allow"].split(", ")
+        assert {method.upper() for method in item} == set(allow) - {"OPTIONS", "HEAD"}, path
+
+
+def test_operations_are_named_once_and_described(document: dict[str, Any]) -> None:
+    operations = [operation for item in document["paths"].values() for operation in item.values()]
+    assert len({operation["operationId"] for operation in operations}) == len(operations)
+    assert all(operation["summary"] and operation["tags"] for operation in operations)
+
+
+def test_fields_of_the_hot_requests_are_those_that_are_decoded(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    for struct in (ClassifyRequest, LearnRequest, LabelledInstance):
+        schema = schemas[struct.__name__]
+        assert set(schema["properties"]) == {field.encode_name for field in msgspec.structs.fields(struct)}
+        assert schema["additionalProperties"] is False
+
+
+def test_every_kind_of_problem_is_named(document: dict[str, Any]) -> None:
+    types = document["components"]["schemas"]["Problem"]["properties"]["type"]["enum"]
+    assert set(types) == {f"/problems/{kind.slug}" for kind in [*KINDS.values(), INTERNAL]}
+    assert len(types) == len(set(types))
+
+
+@pytest.mark.parametrize("path", ["/classify", "/models/{model}/classify", "/learn", "/models/{model}/learn"])
+def test_examples_are_good_requests_with_answers_of_their_shape(
+    service: Served, document: dict[str, Any], path: str
+) -> None:
+    operation = document["paths"][path]["post"]
+    content = operation["requestBody"]["content"]
+    where = path.replace("{model}", "default")
+    request = {**content["application/json"]["schema"], "components": document["components"]}
+    answer_schema = schema_of(document, path, "post", 200, "application/json")
+    for example in content["application/json"]["examples"].values():
+        jsonschema_rs.validator_for(request).validate(example["value"])
+        answer = service.http.post(where, json=example["value"])
+        assert answer.status_code == 200, answer.text
+        jsonschema_rs.validator_for(answer_schema).validate(answer.json())
+    example = content["application/x-ndjson"]["example"]
+    answered = lines(service.http.post(where, content=example, headers=NDJSON))
+    assert len(answered) == example.count("\n") > 1
+    for one in answered:
+        jsonschema_rs.validator_for(answer_schema).validate(one)
+
+
+def test_answers_of_every_route_have_their_shape(service: Served, document: dict[str, Any]) -> None:
+    service.http.put("/models/shape").raise_for_status()
+    asked: list[tuple[str, str, int, dict[str, Any]]] = [
+        ("get", "/models", 200, {}),
+        ("get", "/models/{model}", 200, {}),
+        ("put", "/models/{model}", 200, {"json": {"w_min": 0.02}}),
+        ("get", "/models/{model}/stats", 200, {}),
+        ("get", "/models/{model}/labels", 200, {}),
+        ("get", "/models/{model}/snapshots", 200, {}),
+        ("get", "/livez", 200, {}),
+        ("get", "/readyz", 200, {}),
+    ]
+    for method, path, status, options in asked:
+        answer = service.http.request(method, path.replace("{model}", "shape"), **options)
+        assert answer.status_code == status
+        schema = schema_of(document, path, method, status, "application/json")
+        jsonschema_rs.validator_for(schema).validate(answer.json())
+    problems = [
+        ("get", "/models/{model}", "none", 404, {}),
+        ("get", "/models/{model}", "*", 422, {}),
+        ("put", "/models/{model}", "shape", 400, {"content": b"{"}),
+        ("put", "/models/{model}", "shape", 415, {"content": b"{}", "headers": {"content-type": "text/plain"}}),
+        ("post", "/models/{model}/learn", "shape", 422, {"json": {}}),
+        ("post", "/models/{model}/classify", "shape", 404, {"json": {"text": "a", "version": "3"}}),
+    ]
+    for method, path, model, status, options in problems:
+        answer = service.http.request(method, path.replace("{model}", model), **options)
+        assert answer.status_code == status
+        schema = schema_of(document, path, method, status, "application/problem+json")
+        jsonschema_rs.validator_for(schema).validate(answer.json())
+
+
+def test_the_documented_bounds_are_those_that_hold(service: Served, document: dict[str, Any]) -> None:
+    k = document["components"]["schemas"]["ClassifyRequest"]["properties"]["k"]
+    assert (k["default"], k["minimum"], k["maximum"]) == (10, 1, 1000)
+    for value, status in ((1, 200), (1000, 200), (0, 422), (1001, 422)):
+        assert service.http.post("/classify", json={"text": "a", "k": value}).status_code == status
