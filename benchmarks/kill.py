@@ -188,6 +188,17 @@ def check(url: str, loss: Loss) -> None:
         loss.behind.append(stats["offset"])
 
 
+def make_snapshot(url: str, patience: float = 120.0) -> None:
+    """Have the worker make a snapshot; it may still be starting."""
+    deadline = time.monotonic() + patience
+    while True:
+        made = httpx.post(f"{url}/models/default/snapshots", timeout=patience)
+        if made.status_code != 503 or time.monotonic() > deadline:
+            assert made.is_success, made.text
+            return
+        time.sleep(0.2)
+
+
 def kill_rounds(rounds: int, processes: int, work: Path, seed: int, most_events: int = 1000) -> Loss:
     """Run the rounds in the directory ``work``, and at last a start that checks.
 
@@ -246,8 +257,7 @@ def kill_rounds(rounds: int, processes: int, work: Path, seed: int, most_events:
                 loss.kills += 1
         with start() as serving:
             if number % 2:
-                made = httpx.post(f"{serving.url}/models/default/snapshots", timeout=150)
-                assert made.is_success, made.text
+                make_snapshot(serving.url)
                 loss.snapshots += 1
             before = ask(serving.url, questions)
             serving.kill()
