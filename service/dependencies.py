@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from fastapi import Depends, Path, Request
 
-from core.errors import InvalidInstance, UnknownModel
+from core.errors import InvalidInstance, NotReady, UnknownModel
 from service.exchange import JSON, Held, media_of, read_body
 from service.model_replica import ModelReplica
 from service.reading import decode
@@ -65,13 +65,24 @@ def check_name(name: str) -> str:
     return name
 
 
-def model_of(replica: Replica, name: str) -> ModelReplica:
-    """The model of this name; UnknownModel, or InvalidInstance when no model can have the name."""
+def trusted_model(replica: Replica, name: str) -> ModelReplica:
+    """The model of this name, to answer from or to teach.
+
+    Raises
+    ------
+    UnknownModel, InvalidInstance
+        There is none; there cannot be one of such a name.
+    NotReady
+        Its state is not to be trusted now.
+    """
     try:
-        return replica.model(name)
+        model = replica.model(name)
     except UnknownModel:
         check_name(name)
         raise
+    if not model.ready:
+        raise NotReady(model.trouble or f"the model {name} is being loaded", lag=model.lag)
+    return model
 
 
 async def json_object(request: Request, found: Annotated[Parts, Depends(parts)]) -> dict[str, Any]:

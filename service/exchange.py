@@ -46,6 +46,8 @@ def request_id_of(headers: Headers) -> str:
 def media_of(headers: Headers, accepted: tuple[bytes, ...]) -> bytes:
     """The media type of the body, JSON where none is named; UnsupportedMedia when it is not an accepted one."""
     given = headers.get(b"content-type", JSON)
+    if given == JSON and b"content-encoding" not in headers:
+        return JSON
     media, _, parameters = given.partition(b";")
     media = media.strip().lower() or JSON
     if media not in accepted:
@@ -68,8 +70,8 @@ def check_coding(headers: Headers) -> None:
 
 def check_length(headers: Headers, limit: int) -> None:
     """TooLarge when ``Content-Length`` tells that the body is over ``limit`` bytes."""
-    length = headers.get(b"content-length", b"0")
-    if length.isdigit() and int(length[:20]) > limit:
+    length = headers.get(b"content-length")
+    if length is not None and len(length) > 3 and length.isdigit() and int(length[:20]) > limit:
         raise too_large(limit)
 
 

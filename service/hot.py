@@ -19,7 +19,6 @@ from service.exchange import (
     Disconnected,
     Headers,
     Held,
-    Message,
     Receive,
     Scope,
     Send,
@@ -50,21 +49,6 @@ class Work(Protocol):
         """Put an answer for each line, in order. What is refused as a whole is raised before the first."""
 
 
-class Watched:
-    """Sends, and knows whether an answer has begun."""
-
-    __slots__ = ("_send", "started")
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.started = False
-
-    async def __call__(self, message: Message) -> None:
-        """Send."""
-        self.started = True
-        await self._send(message)
-
-
 class HotRoute:
     """An ASGI application for POST on ``/<name>`` and ``/models/{model}/<name>``."""
 
@@ -83,12 +67,11 @@ class HotRoute:
     async def handle(self, model: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for ``model``."""
         started = perf_counter()
-        watched = Watched(send)
         headers: Headers = dict(scope["headers"])
         request_id: str = scope.get("request_id") or request_id_of(headers)
         try:
             if media_of(headers, BOTH_MEDIA) == NDJSON:
-                await self._stream(model, headers, request_id, receive, watched)
+                await self._stream(model, headers, request_id, scope, receive, send)
                 self._meter.note(200, perf_counter() - started)
                 return
             body = await read_body(receive, headers, self._max_body, self._held)
@@ -106,14 +89,16 @@ class HotRoute:
         except Exception:
             # Nobody meant this one. It goes on to the server, which logs it; the sender is told what can be told.
             self._meter.note(500, perf_counter() - started)
-            if not watched.started:
+            if not scope.get("answer_begun"):
                 answer = encoder.encode(internal_problem(request_id))
-                await send_answer(watched, 500, PROBLEM_JSON, answer, request_id, [(b"connection", b"close")])
+                await send_answer(send, 500, PROBLEM_JSON, answer, request_id, [(b"connection", b"close")])
             raise
         await send_answer(send, status, JSON, answer, request_id)
         self._meter.note(status, perf_counter() - started)
 
-    async def _stream(self, model: str, headers: Headers, request_id: str, receive: Receive, send: Send) -> None:
+    async def _stream(
+        self, model: str, headers: Headers, request_id: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         check_length(headers, self._max_ndjson)
         lines = RequestLines(receive, self._held, self._max_ndjson, self._max_lines, self._max_body)
         answers = AnswerLines(send, request_id)
@@ -126,6 +111,7 @@ class HotRoute:
         try:
             await together(work(), answers.pump())
         finally:
+            scope["answer_begun"] = answers.started
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
             lines.let_go()

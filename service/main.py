@@ -93,11 +93,11 @@ class Application(FastAPI):
         self.add_exception_handler(Disconnected, _answer_nobody)
         self._measures = telemetry
         self._hot = {
-            "classify": HotRoute(Classify(replica, settings, remember), telemetry.meter("/classify"), settings, held),
-            "learn": HotRoute(Learn(replica, settings, remember), telemetry.meter("/learn"), settings, held),
+            "/classify": HotRoute(Classify(replica, settings, remember), telemetry.meter("/classify"), settings, held),
+            "/learn": HotRoute(Learn(replica, settings, remember), telemetry.meter("/learn"), settings, held),
         }
         for name, route in self._hot.items():
-            for path in (f"/{name}", f"/models/{{model}}/{name}"):
+            for path in (name, f"/models/{{model}}{name}"):
                 self.router.routes.append(Route(path, route, methods=["POST"], include_in_schema=False))
         for router in (models.router, snapshots.router, health.router):
             self.include_router(router)
@@ -106,7 +106,11 @@ class Application(FastAPI):
         """Answer a request."""
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
-        elif scope["method"] == "POST" and (target := self._target(scope["path"])) is not None:
+        elif scope["method"] != "POST":
+            await self._answer(scope, receive, send)
+        elif (route := self._hot.get(scope["path"])) is not None:
+            await route.handle(DEFAULT_MODEL, scope, receive, send)
+        elif (target := self._target(scope["path"])) is not None:
             await target[0].handle(target[1], scope, receive, send)
         else:
             await self._answer(scope, receive, send)
@@ -118,13 +122,11 @@ class Application(FastAPI):
         return self.openapi_schema
 
     def _target(self, path: str) -> tuple[HotRoute, str] | None:
-        """The hot route and the model that a path names."""
-        route = self._hot.get(path[1:])
-        if route is not None:
-            return route, DEFAULT_MODEL
+        """The hot route and the model that a path under ``/models`` names."""
         parts = path.split("/")
-        if len(parts) == 4 and parts[1] == "models" and parts[2] and (route := self._hot.get(parts[3])) is not None:
-            return route, parts[2]
+        if len(parts) == 4 and parts[1] == "models" and parts[2]:
+            route = self._hot.get(f"/{parts[3]}")
+            return None if route is None else (route, parts[2])
         return None
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -95,9 +95,6 @@ class LearnRequest(LabelledInstance, forbid_unknown_fields=True, kw_only=True, g
     ) = None
 
 
-LabelJson = Annotated[Raw, Meta(extra_json_schema={"type": "string"}, description="A JSON string.")]
-
-
 class Because(Struct, gc=False):
     """One feature's part in a score."""
 
@@ -108,7 +105,7 @@ class Because(Struct, gc=False):
 class ScoredLabel(Struct, gc=False):
     """A label and its score; ``because`` sums to the score."""
 
-    label: LabelJson
+    label: str
     score: float
     because: list[Because] | UnsetType = UNSET
 

@@ -8,38 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET, Raw
-
 from core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge, UnknownVersion
-from core.types import START, Offset
-from service.dependencies import model_of
+from core.types import Offset
+from service.answers import LIVE, Answers
+from service.dependencies import trusted_model
 from service.errors import problem_of
 from service.exchange import Headers
 from service.model_replica import ModelReplica
-from service.ndjson import AnswerLines, RequestLines
+from service.ndjson import AnswerLines, Line, RequestLines
 from service.pace import Pace
 from service.reading import ABSENT, decode, vector_of
 from service.remembered import RememberParams, remember
 from service.replica import Replica
-from service.schemas import (
-    Because,
-    ClassifyAnswer,
-    ClassifyBatchAnswer,
-    ClassifyRequest,
-    Instance,
-    ScoredLabel,
-    classify_decoder,
-    encoder,
-)
+from service.schemas import ClassifyAnswer, ClassifyRequest, Instance, classify_decoder, encoder
 from service.settings import Settings
-
-LIVE = "live"
 
 MAX_ANSWER_BYTES = 64 * 2**20
 """Of a batch: asking for many labels of many instances is refused past this, before memory is short."""
-
-BYTES_A_LABEL = 40
-BYTES_A_REASON = 48
 
 
 class Classify:
@@ -50,48 +35,48 @@ class Classify:
         self._remember_params = remember_params
         self._max_batch = settings.max_batch
         self._min_offset_seconds = settings.min_offset_seconds
-        self._offset = START
-        self._offset_text = str(START)
+        self._answers = Answers()
 
     async def answer(self, name: str, body: bytes, headers: Headers) -> tuple[int, bytes]:
         """Status and answer for one instance or a batch."""
-        model = model_of(self._replica, name)
+        model = trusted_model(self._replica, name)
         request = decode(classify_decoder, body)
-        await self._prepare(name, model, request)
+        if request.version is not None or request.min_offset is not None:
+            await self._prepare(name, model, request)
         if request.instances is not None:
             return 200, await self._batch(model, request, request.instances)
         vector = vector_of(model.live, request.features, request.text)
-        answer = self._rank(model, vector, request)
-        if request.remember:
-            await self._remember(model, vector, answer)
-        return 200, encoder.encode(answer)
+        answer, remembering = self._rank(model, vector, request)
+        return 200, answer if remembering is None else await self._remember(model, vector, remembering)
 
     async def answer_lines(
         self, name: str, headers: Headers, request_id: str, lines: RequestLines, answers: AnswerLines
     ) -> None:
         """An answer a line, each request standing alone."""
-        model = model_of(self._replica, name)
+        model = trusted_model(self._replica, name)
         pace = Pace()
         async for group in lines.groups():
             for line in group:
                 try:
-                    if line.error is not None:
-                        raise line.error
-                    request = decode(classify_decoder, line.body)
-                    if request.instances is not None:
-                        raise InvalidInstance("instances: a line is one instance", "instances")
-                    await self._prepare(name, model, request)
-                    vector = vector_of(model.live, request.features, request.text)
-                    answer = self._rank(model, vector, request)
-                    if request.remember:
-                        await self._remember(model, vector, answer)
-                    answers.put(encoder.encode(answer))
+                    answers.put(await self._line(name, model, line))
                 except AboundError as error:
                     answers.put(encoder.encode(problem_of(error, request_id, line.number)))
                 if pace.due():
                     await answers.room()
                     await pace.rest()
             await answers.room()
+
+    async def _line(self, name: str, model: ModelReplica, line: Line) -> bytes:
+        if line.error is not None:
+            raise line.error
+        request = decode(classify_decoder, line.body)
+        if request.instances is not None:
+            raise InvalidInstance("instances: a line is one instance", "instances")
+        if request.version is not None or request.min_offset is not None:
+            await self._prepare(name, model, request)
+        vector = vector_of(model.live, request.features, request.text)
+        answer, remembering = self._rank(model, vector, request)
+        return answer if remembering is None else await self._remember(model, vector, remembering)
 
     async def _prepare(self, name: str, model: ModelReplica, request: ClassifyRequest) -> None:
         """Check what is not about the instance, and wait for the offset that is asked for."""
@@ -119,40 +104,38 @@ class Classify:
         results = []
         size = 0
         for vector in vectors:
-            answer = self._rank(model, vector, request)
-            size += _size(answer)
+            result, remembering = self._rank(model, vector, request)
+            if remembering is not None:
+                result = await self._remember(model, vector, remembering)
+            size += len(result)
             if size > MAX_ANSWER_BYTES:
                 raise TooLarge("the answer would be too large; ask for fewer labels, or send NDJSON")
-            results.append(answer)
+            results.append(result)
             if pace.due():
                 await pace.rest()
-        if request.remember:
-            for vector, answer in zip(vectors, results, strict=True):
-                await self._remember(model, vector, answer)
-        return encoder.encode(ClassifyBatchAnswer(results, results[-1].offset, LIVE))
+        offset = self._answers.offset_text(model.offset).encode()
+        return b'{"results":[%b],"offset":"%b","version":"live"}' % (b",".join(results), offset)
 
-    def _rank(self, model: ModelReplica, vector: bytes, request: ClassifyRequest) -> ClassifyAnswer:
-        """Rank one vector by the live index; synchronous, so that labels and offset are of one state."""
+    def _rank(
+        self, model: ModelReplica, vector: bytes, request: ClassifyRequest
+    ) -> tuple[bytes, ClassifyAnswer | None]:
+        """Rank one vector by the live index: the answer, or, where it is still to be remembered, its value.
+
+        Synchronous, so that labels and offset are of one state.
+        """
         live = model.live
         ranking = live.rank(vector, request.k, request.include, request.exclude, request.threshold)
-        label = live.label_json
-        labels = [
-            ScoredLabel(Raw(label(class_id)), score)
-            for class_id, score in zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True)
-        ]
-        if request.explain:
-            for scored, reasons in zip(labels, live.explain(vector, ranking), strict=True):
-                scored.because = [Because(feature, contribution) for feature, contribution in reasons]
-        offset = model.offset
-        if offset is not self._offset:
-            self._offset, self._offset_text = offset, str(offset)
-        return ClassifyAnswer(labels, self._offset_text, LIVE)
+        if not request.explain and not request.remember:
+            return self._answers.plain(live, ranking, model.offset), None
+        answer = self._answers.whole(live, vector, ranking, model.offset, request.explain)
+        return (b"", answer) if request.remember else (encoder.encode(answer), None)
 
-    async def _remember(self, model: ModelReplica, vector: bytes, answer: ClassifyAnswer) -> None:
+    async def _remember(self, model: ModelReplica, vector: bytes, answer: ClassifyAnswer) -> bytes:
         try:
             answer.id = await remember(self._replica.store, model.keys, vector, self._remember_params)
         except StoreUnavailable:
             answer.remembered = False
+        return encoder.encode(answer)
 
 
 def check_batch(features: Any, text: str | None, n: int, limit: int) -> None:
@@ -162,13 +145,3 @@ def check_batch(features: Any, text: str | None, n: int, limit: int) -> None:
         raise InvalidInstance(f"{field} belongs into the instances of a batch", field)
     if n > limit:
         raise InvalidInstance(f"instances: a batch has at most {limit}, not {n}", "instances")
-
-
-def _size(answer: ClassifyAnswer) -> int:
-    """About the bytes of an answer."""
-    size = BYTES_A_LABEL * (1 + len(answer.labels))
-    for scored in answer.labels:
-        size += len(bytes(scored.label))
-        if scored.because is not UNSET:
-            size += sum(BYTES_A_REASON + len(reason.feature) for reason in scored.because)
-    return size

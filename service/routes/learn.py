@@ -17,7 +17,7 @@ from core.errors import AboundError, InvalidInstance, OutcomeUnknown, UnknownPre
 from core.record import pack_labels
 from core.types import Offset
 from service.appender import Draft, Learned
-from service.dependencies import model_of
+from service.dependencies import trusted_model
 from service.errors import problem_of
 from service.exchange import Headers
 from service.model_replica import ModelReplica
@@ -75,7 +75,7 @@ class Learn:
 
     async def answer(self, name: str, body: bytes, headers: Headers) -> tuple[int, bytes]:
         """Status and answer for one instance or a batch."""
-        model = model_of(self._replica, name)
+        model = trusted_model(self._replica, name)
         header_key = _key_of(headers)
         request = decode(learn_decoder, body)
         if request.instances is not None:
@@ -101,7 +101,7 @@ class Learn:
         self, name: str, headers: Headers, request_id: str, lines: RequestLines, answers: AnswerLines
     ) -> None:
         """An answer a line, each request standing alone."""
-        model = model_of(self._replica, name)
+        model = trusted_model(self._replica, name)
         if headers.get(KEY_HEADER) is not None:
             raise InvalidInstance(
                 "the header Idempotency-Key cannot cover NDJSON; give each line its key", "Idempotency-Key"

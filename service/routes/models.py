@@ -8,11 +8,11 @@ from fastapi import APIRouter, Query, Response
 
 from core.config import ModelConfig
 from core.errors import StoreUnavailable, UnknownModel
+from service.answers import LIVE
 from service.dependencies import JsonObject, ModelName, ReplicaDep
 from service.model_replica import ModelReplica
 from service.openapi import JSON, config_schema, problems
 from service.pace import Pace
-from service.routes.classify import LIVE
 from service.schemas import (
     LabelsAnswer,
     ModelAnswer,
