@@ -132,7 +132,7 @@ def _learn_again(live: LiveModel, train: Dataset, places: Ints, class_ids: list[
         true = [class_ids[label] for label in labels[starts[place] : starts[place + 1]].tolist()]
         ids, values = _active(live, vector)
         known = ids >= 0  # all, unless max_features made the model forget some
-        live.index.learn(ids[known], values[known], np.array(true, dtype=np.int32), count_seen=False)
+        live.learn_again(ids[known], values[known], np.array(true, dtype=np.int32))
 
 
 def _active(live: LiveModel, vector: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:

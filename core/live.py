@@ -161,6 +161,23 @@ class LiveModel:
                 self.index.make_room_for(ids[: self._cursor[ACTIVE]], class_ids[: shape.n_labels])
                 self._bind()
 
+    def learn_again(
+        self, ids: npt.NDArray[np.int32], values: npt.NDArray[np.float32], class_ids: npt.NDArray[np.int32]
+    ) -> None:
+        """Learn an instance in a later pass: features do not count as seen again, and nothing is scored.
+
+        Parameters
+        ----------
+        ids, values : int32, float32 array, shape (l,)
+            Known features and their values.
+        class_ids : int32 array, shape (m,)
+            Known classes.
+        """
+        before = self.index.arrays
+        self.index.learn(ids, values, class_ids, count_seen=False)
+        if self.index.arrays is not before:
+            self._bind()
+
     def pass_over(self, buffer: bytes, at: int, n: int) -> int:
         """Where the record after the next ``n`` begins."""
         return int(pass_over_records(buffer, at, n))
