@@ -6,7 +6,7 @@ event in its log, so that their wait is nobody else's.
 
     1. a request waits in its lane, bounded by bytes and by number; what is over the bounds is refused (Overloaded)
     2. when no append is under way, what waits (bounded again) becomes a group and goes out as one XADD, on the
-       careful lane with WAITAOF and WAIT behind it in the same packet
+       careful lane with WAITAOF and WAIT right behind it, before anything is answered
     3. the replies say that the group is durable, and how much so; the next group goes out
     4. the follower meets the entry in the log, knows it by its origin and sequence, and hands over what came of it
     5. a request ends when it is durable and, unless it asked for less, applied
@@ -21,7 +21,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from core.applying import Applying, Unit
 from core.errors import InvalidInstance, NotReady, OutcomeUnknown, Overloaded, StoreUnavailable
@@ -37,7 +39,7 @@ from service.store import LEVELS, WAITAOF_VERSION, Facts
 SWEEP_SECONDS = 0.05
 
 
-class Draft(NamedTuple):
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """One request to learn, checked and vectorized: an instance, or a batch that is learned whole or not at all.
 
     Attributes
@@ -59,7 +61,7 @@ class Draft(NamedTuple):
     source: str | None = None
 
 
-class Learned(NamedTuple):
+class Learned(msgspec.Struct, frozen=True):
     """What came of a draft.
 
     Attributes
@@ -87,19 +89,37 @@ class Learned(NamedTuple):
     refused: InvalidInstance | None = None
 
 
-class Waiting:
-    """A request on its way: from its lane, through a group, to its end."""
+class Waiting(msgspec.Struct):
+    """A request on its way: from its lane, through a group, to its end.
 
-    __slots__ = ("deadline", "drafts", "event", "first", "first_unit", "future", "level", "n", "n_bytes", "wait")
+    Attributes
+    ----------
+    future : Future
+    level : int
+        Durability asked for, as a place in ``LEVELS``.
+    wait : bool
+        Until it is applied.
+    deadline : float
+        Of the event loop's clock.
+    drafts : sequence of Draft
+    n, n_bytes : int
+        Instances and bytes of all drafts.
+    event : Configure, Mark or None
+        In the place of drafts.
+    first, first_unit : int
+        Places of its first instance and its first draft in the group.
+    """
 
-    def __init__(self, future: asyncio.Future[Any], level: int, wait: bool, deadline: float) -> None:
-        self.future = future
-        self.level = level
-        self.wait = wait
-        self.deadline = deadline
-        self.drafts: Sequence[Draft] = ()
-        self.event: Configure | Mark | None = None
-        self.n = self.n_bytes = self.first = self.first_unit = 0
+    future: asyncio.Future[Any]
+    level: int
+    wait: bool
+    deadline: float
+    drafts: Sequence[Draft]
+    n: int
+    n_bytes: int
+    event: Configure | Mark | None = None
+    first: int = 0
+    first_unit: int = 0
 
     def result(self, group: Group, reached: int) -> Offset | list[Learned]:
         """What the request is told, once its group is in the log."""
@@ -280,29 +300,36 @@ class Appender:
         facts = self._facts()
         if level != "log":
             facts.check_level(level)
-        waiting = Waiting(self._loop.create_future(), LEVELS.index(level), wait, self._loop.time() + timeout)
-        waiting.drafts = drafts
         if len(drafts) == 1:
-            draft = drafts[0]
-            waiting.n, waiting.n_bytes = draft.n, len(draft.records)
+            n, n_bytes = drafts[0].n, len(drafts[0].records)
         else:
-            waiting.n = sum(draft.n for draft in drafts)
-            waiting.n_bytes = sum(len(draft.records) for draft in drafts)
+            n, n_bytes = sum([draft.n for draft in drafts]), sum([len(draft.records) for draft in drafts])
+        if self._log_bytes() + n_bytes > self.params.max_log_bytes:
+            raise Overloaded(
+                f"the log of this model holds its limit of {self.params.max_log_bytes} bytes; "
+                "raise ABOUND_LOG_MAX_LOG_BYTES if the store has the memory",
+                retry_after=60.0,
+            )
+        loop = self._loop
+        future: asyncio.Future[list[Learned]] = loop.create_future()
+        waiting = Waiting(future, LEVELS.index(level), wait, loop.time() + timeout, drafts, n, n_bytes)
         self._admit(waiting)
-        careful = level != "log" and not (level == "fsync" and facts.appendfsync == "always")
-        if careful and self._careful.line.link is None and (self._opening is None or self._opening.done()):
-            self._opening = self._loop.create_task(self._careful.open())
-        (self._careful if careful else self._fast).put(waiting)
-        return waiting.future
+        if level == "log" or (level == "fsync" and facts.appendfsync == "always"):
+            self._fast.put(waiting)
+            return future
+        if self._careful.line.link is None and (self._opening is None or self._opening.done()):
+            self._opening = loop.create_task(self._careful.open())
+        self._careful.put(waiting)
+        return future
 
     def event(self, event: Configure | Mark, timeout: float) -> asyncio.Future[Offset]:
         """Append a control event; the future has its offset once it is applied here. Raises what ``learn`` does."""
         self._facts()
-        waiting = Waiting(self._loop.create_future(), 0, True, self._loop.time() + timeout)
-        waiting.event = event
-        self._admit(waiting, bounded=False)
+        future: asyncio.Future[Offset] = self._loop.create_future()
+        waiting = Waiting(future, 0, True, self._loop.time() + timeout, (), 0, 0, event)
+        self._admit(waiting)
         self._fast.put(waiting)
-        return waiting.future
+        return future
 
     def sighted(self, sequence: int, entry: Offset, applied: Applying | None) -> None:
         """The follower met and applied an entry of this process. ``applied``: None for a control event."""
@@ -351,7 +378,9 @@ class Appender:
                 group = Group(next(self._sequences))
                 self._groups[group.sequence] = group
             waiting.first, waiting.first_unit = n, n_units
-            n, n_bytes, n_units = n + waiting.n, n_bytes + waiting.n_bytes, n_units + len(waiting.drafts)
+            n += waiting.n
+            n_bytes += waiting.n_bytes
+            n_units += len(waiting.drafts)
             group.waiting.append(waiting)
             if waiting.event is not None:
                 break
@@ -363,7 +392,7 @@ class Appender:
         if event is None:
             drafts = [draft for waiting in group.waiting for draft in waiting.drafts]
             units = [Unit(draft.n, draft.key, draft.body, draft.source) for draft in drafts]
-            n = sum(waiting.n for waiting in group.waiting)
+            n = sum([draft.n for draft in drafts])
             event = Learn(b"".join([draft.records for draft in drafts]), n, units)
         return encode(Entry(APPLY_VERSION, self._origin, group.sequence, event))
 
@@ -407,14 +436,8 @@ class Appender:
             raise StoreUnavailable("the store is away; nothing was appended")
         return line.facts
 
-    def _admit(self, waiting: Waiting, bounded: bool = True) -> None:
+    def _admit(self, waiting: Waiting) -> None:
         params = self.params
-        if bounded and self._log_bytes() + waiting.n_bytes > params.max_log_bytes:
-            raise Overloaded(
-                f"the log of this model holds its limit of {params.max_log_bytes} bytes; "
-                "raise ABOUND_LOG_MAX_LOG_BYTES if the store has the memory",
-                retry_after=60.0,
-            )
         if self._n_waiting >= params.waiting_requests or (
             self._n_waiting and self._n_bytes + waiting.n_bytes > params.waiting_bytes
         ):

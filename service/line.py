@@ -25,23 +25,20 @@ class Line:
 
     Attributes
     ----------
+    link : Link or None
+        The open link; None from the moment at which it is lost.
     facts : Facts or None
         What the store said when the link was opened, or since.
     """
 
     def __init__(self, store: Store, purpose: str) -> None:
         self.facts: Facts | None = None
-        self._link: Link | None = None
+        self.link: Link | None = None
         self._store = store
         self._purpose = purpose
         self._lost = asyncio.Event()
         self._opened = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def link(self) -> Link | None:
-        """The open link, None while there is none."""
-        return self._link if self._link is not None and self._link.is_open else None
 
     def start(self) -> None:
         """Begin to keep a link open."""
@@ -55,7 +52,7 @@ class Line:
         """Close the link and open no other."""
         if self._task is not None:
             await end(self._task)
-        link, self._link = self._link, None
+        link, self.link = self.link, None
         if link is not None:
             link.close()
 
@@ -71,13 +68,13 @@ class Line:
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE
-            self.facts, self._link = facts, link
+            self.facts, self.link = facts, link
             self._opened.set()
             await self._lost.wait()
 
     def _on_lost(self) -> None:
-        if self._link is not None:
+        if self.link is not None:
             log.warning("lost a connection to the store", purpose=self._purpose)
-        self._link = None
+        self.link = None
         self._opened.clear()
         self._lost.set()

@@ -212,8 +212,8 @@ class Link(asyncio.Protocol):
             self._ticker.cancel()
             self._ticker = None
         was_open, self._transport = self._transport is not None, None
+        if was_open and self._on_lost is not None:
+            self._on_lost()  # first: what is told below must not find this link again
         lost = LinkLost(str(self._cause or "") or "the store closed the connection")
         while self._waiting:
             self._waiting.popleft()[0](lost)
-        if was_open and self._on_lost is not None:
-            self._on_lost()

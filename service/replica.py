@@ -85,8 +85,17 @@ class Status(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaParams:
-    """What a replica is made of: the bounds of its log, of its snapshots and of what comes through its door."""
+    """What a replica is made of.
 
+    Attributes
+    ----------
+    durability : ``log`` | ``fsync`` | ``replica``
+        What requests ask for by default. A store that cannot reach it is refused at the start.
+    limits, log, snapshots
+        The bounds of what comes through the door, of the log and of the snapshots.
+    """
+
+    durability: str = "log"
     limits: Limits = field(default_factory=Limits)
     log: LogParams = field(default_factory=LogParams)
     snapshots: SnapshotParams = field(default_factory=SnapshotParams)
@@ -162,8 +171,14 @@ class Replica:
                     raise CannotStart(f"the store went away while the service started: {error}") from error
                 tell("connecting", 0.0)
                 await asyncio.sleep(0.2)
-        async with asyncio.timeout(self.store.params.start_seconds):
-            await self._line.opened()
+        try:
+            async with asyncio.timeout(self.store.params.start_seconds):
+                await self._line.opened()
+        except TimeoutError:
+            raise CannotStart(
+                f"no connection to append over can be had from the store at {self.store.address}"
+            ) from None
+        self._refuse_level()
         self._tasks = [
             asyncio.create_task(self._follow(), name="follower"),
             asyncio.create_task(self._keep_house(), name="housekeeping"),
@@ -248,8 +263,8 @@ class Replica:
             came before with another body.
         """
         model = self._changeable(name)
-        keyed = any(draft.key is not None for draft in drafts)
-        learned = await _appender(model).learn(drafts, durability, keyed or wait == "applied", timeout)
+        for_applying = wait == "applied" or any(draft.key is not None for draft in drafts)
+        learned = await _appender(model).learn(drafts, durability, for_applying, timeout)
         if len(learned) == 1 and learned[0].refused is not None:
             raise learned[0].refused
         return learned
@@ -295,11 +310,16 @@ class Replica:
         return model.live.config
 
     async def delete(self, name: str, timeout: float = 10.0) -> None:  # noqa: ASYNC109
-        """Delete a model and everything that the store holds of it. Raises what ``learn`` raises."""
+        """Delete a model and everything that the store holds of it. Raises what ``learn`` raises.
+
+        The model ``default`` is always there: deleting it makes a new one.
+        """
         model = self.model(name)
         self._check_taking()
-        deleted = await self._append_catalog(Deleted(name, model.incarnation))
-        await self._until(lambda: self._follower.catalog.offset >= deleted, timeout)
+        end = await self._append_catalog(Deleted(name, model.incarnation))
+        if name == DEFAULT_MODEL:
+            end = await self._append_catalog(Created(name, ModelConfig().to_dict()))
+        await self._until(lambda: self._follower.catalog.offset >= end, timeout)
         await snapshots.erase(self.store, model.keys)
 
     async def mark(self, name: str, token: str, timeout: float = 10.0) -> Offset:  # noqa: ASYNC109
@@ -488,12 +508,22 @@ class Replica:
         model = self.model(name)
         if not model.ready:
             raise NotReady(model.trouble or f"the model {name} is being loaded", lag=model.lag)
-        self._check_taking()
+        if self._stage[0] != "ready":
+            self._check_taking()
         return model
 
     def _check_taking(self) -> None:
         if self._stage[0] != "ready":
             raise NotReady(f"this replica takes nothing: {self._stage[0]}")
+
+    def _refuse_level(self) -> None:
+        """CannotStart when the store cannot reach the durability that requests ask for by default."""
+        facts = self._line.facts
+        try:
+            if facts is not None:
+                facts.check_level(self.params.durability)
+        except InvalidInstance as error:
+            raise CannotStart(f"ABOUND_DURABILITY is {self.params.durability}, but {error}") from None
 
     def _cut_off(self) -> float | None:
         """Seconds for which the store has been away for reading or for appending, None when it is there."""

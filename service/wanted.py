@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
-from core.errors import NotReady
+from core.errors import Damaged, NotReady, UnknownApplyVersion, UnknownSnapshot
 from core.types import Offset
 from service import snapshots
 from service.catalog import ModelKeys
@@ -64,9 +65,10 @@ async def request(store: Store, keys: ModelKeys, offset: Offset, timeout: float)
         await store.client.set(keys.of("snapshot-wanted"), str(offset), ex=max(1, int(timeout)))
     while True:
         for name in (await snapshots.ids(store, keys))[:1]:
-            manifest = await snapshots.manifest_of(store, keys, name)
-            if manifest.position.offset >= offset:
-                return manifest
+            with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
+                manifest = await snapshots.manifest_of(store, keys, name)
+                if manifest.position.offset >= offset:
+                    return manifest
         if loop.time() > deadline:
             raise NotReady("the snapshot is not made yet; the worker is busy", retry_after=5.0)
         await asyncio.sleep(POLL_SECONDS)

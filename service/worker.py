@@ -32,7 +32,7 @@ from redis.exceptions import LockError
 from core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownSnapshot
 from core.types import Offset
 from service import presence, snapshots, wanted
-from service.catalog import Catalog, Living, read_catalog
+from service.catalog import CATALOG_KEY, Catalog, Living, read_catalog
 from service.compaction import compact
 from service.ending import end
 from service.log import LogParams
@@ -83,10 +83,11 @@ class Worker:
         await self._store.check()
         showing = asyncio.create_task(self._show())
         swept = asyncio.get_running_loop().time()
+        catalog = Catalog()
         try:
             while not self._stopping.is_set():
                 try:
-                    catalog = await read_catalog(self._store)
+                    catalog = await self._catalog_now(catalog)
                     for living in catalog:
                         await self._look_at(living)
                     if asyncio.get_running_loop().time() - swept > SWEEP_SECONDS:
@@ -144,6 +145,14 @@ class Worker:
             with contextlib.suppress(StoreUnavailable):
                 await wanted.show_worker(self._store, self.id)
             await asyncio.sleep(wanted.WORKER_FRESH_SECONDS / 4)
+
+    async def _catalog_now(self, known: Catalog) -> Catalog:
+        """The catalog; read only when it does not end where it did."""
+        with reaching():
+            last = await self._store.client.xrevrange(CATALOG_KEY, count=1)
+        if last and (last[0][0].decode(), last[0][1].get(b"c")) == (known.offset.entry, known.checksum):
+            return known
+        return await read_catalog(self._store)
 
     async def _look_at(self, living: Living) -> None:
         """Make a snapshot of a model if one is due."""

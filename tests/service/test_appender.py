@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from core.errors import InvalidInstance, OutcomeUnknown, Overloaded, StoreUnavailable
 from service.appender import Draft, Learned
@@ -139,9 +140,9 @@ async def test_a_key_makes_sending_again_safe(through: Replica, proxy: Proxy) ->
     assert await learn(through, one) == first
     assert through.model("default").live.n_learned == 1
     with pytest.raises(InvalidInstance, match="another body") as caught:
-        await learn(through, one._replace(body=b"other"))
+        await learn(through, replace(one, body=b"other"))
     assert caught.value.field == "key"
-    several = await through.learn("default", [one, one._replace(body=b"other"), draft('{"b": 1}', "y")])
+    several = await through.learn("default", [one, replace(one, body=b"other"), draft('{"b": 1}', "y")])
     assert [each.refused is not None for each in several] == [False, True, False]
     assert several[0] == first
     assert through.model("default").live.n_learned == 2
@@ -253,6 +254,7 @@ async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartRe
         with primary.client() as client:
             while client.info("replication")["slave0"]["state"] != "online":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
+            client.set("written", "and copied")
             while not client.wait(1, 100):
                 pass
         one = draft('{"a": 1}', "x")
