@@ -8,6 +8,7 @@ inserted at all.
 
 import numpy as np
 
+from core.kernels.lanes import find_lane, place_lane
 from core.kernels.machine import (
     U0,
     U1,
@@ -138,21 +139,25 @@ def widened_update(memory, params, header, total, value, class_id):
 def find_narrow(arena, first, end, class_id):
     """The place of a class among narrow records, or ``end``."""
     key = CLASS_MASK - class_id
-    while first < end and (load_word(arena, first) & CLASS_MASK) != key:
-        first += U1
-    return first
+    for at in range(first, end, LINE):
+        n = min(end - at, LINE)
+        lane = find_lane(arena, at, n, key)
+        if lane < LINE:
+            return at + lane
+    return end
 
 
 @inlined
 def place_narrow(arena, first, at, record):
     """Put a record where it belongs in the order: at place ``at`` or before; what it passes moves on by one."""
-    while at > first:
+    while at - first >= LINE:
         other = load_word(arena, at - U1)
         if other >= record:
-            break
+            store_word(arena, at, record)
+            return
         store_word(arena, at, other)
         at -= U1
-    store_word(arena, at, record)
+    place_lane(arena, first, at - first, record)
 
 
 @inlined

@@ -19,7 +19,7 @@ inlined = njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 WORD = ir.IntType(64)
 
 
-def _pointer(builder, base, index, kind):
+def address_in(builder, base, index, kind):
     """Pointer to element ``index`` of type ``kind`` from the address ``base`` on."""
     return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index])
 
@@ -27,7 +27,7 @@ def _pointer(builder, base, index, kind):
 def _load(kind, result):
     def load(typingctx, base, index):
         def generate(context, builder, signature, arguments):
-            return builder.load(_pointer(builder, *arguments, kind))
+            return builder.load(address_in(builder, *arguments, kind))
 
         return result(types.uint64, types.uint64), generate
 
@@ -37,7 +37,7 @@ def _load(kind, result):
 def _store(kind, value):
     def store(typingctx, base, index, number):
         def generate(context, builder, signature, arguments):
-            builder.store(arguments[2], _pointer(builder, *arguments[:2], kind))
+            builder.store(arguments[2], address_in(builder, *arguments[:2], kind))
             return context.get_dummy_value()
 
         return types.void(types.uint64, types.uint64, value), generate
@@ -101,7 +101,7 @@ def prefetch_word(typingctx, base, index):
     """``prefetch`` of the 8-byte word ``index`` from the address ``base`` on, both uint64."""
 
     def generate(context, builder, signature, arguments):
-        return _prefetch(context, builder, _pointer(builder, *arguments, WORD))
+        return _prefetch(context, builder, address_in(builder, *arguments, WORD))
 
     return types.void(types.uint64, types.uint64), generate
 

@@ -16,8 +16,8 @@ many or very unequal values, a class id past 24 bits) makes the block wide for g
 double precision gives, and the form is not part of the logical state.
 
 **Arena**: uint64, given out from the front. A freed block goes to the free list of its size class (its first word
-is the next free block) and is handed out again before the front moves. Blocks up to a cache line do not straddle two;
-what is skipped for that goes to the free lists. Nothing here allocates memory: ``has_room`` of ``learning`` asks
+is the next free block) and is handed out again before the front moves. Blocks touch as few cache lines as
+they can; what is skipped for that goes to the free lists. Nothing here allocates memory: ``has_room`` of ``learning`` asks
 before.
 """
 
@@ -92,7 +92,7 @@ class KernelParams(NamedTuple):
     memory: float
 
 
-UNITS = np.array([*range(8), *(m << e for e in range(1, 14) for m in (4, 5, 6, 7)), 65_536, 81_920, 98_304], np.uint64)
+UNITS = np.array([0, 1, *(m << e for e in range(16) for m in (2, 3))], np.uint64)
 """Units of 8 bytes in a block of each size class; class 0 is no block."""
 
 USED, N_CONNECTIONS, N_FEATURES, LONGEST, SKEW, FREE_UNITS, FREE = (np.uint64(n) for n in (0, 1, 2, 3, 4, 5, 8))
@@ -113,7 +113,8 @@ SEEN_FULL = np.uint64(511)
 FLAGS_MASK = np.uint64(2**64 - (1 << 54))
 OFFSET_MASK = np.uint64(0xFFFFFFFF)
 CLASS_MASK = np.uint64(0xFFFFFF)
-U3, U4, U20, U24, U32, U48 = (np.uint64(n) for n in (3, 4, 20, 24, 32, 48))
+U3, U4, U20, U24, U32, U48, U51 = (np.uint64(n) for n in (3, 4, 20, 24, 32, 48, 51))
+SIZES_BELOW = np.uint64(2 * 1023 - 1)
 SIZE_MASK = np.uint64(63)
 LOW_MANTISSA = np.uint64(0xFFFFF)
 EXPONENT_BASE = np.uint64(896 << 52)
@@ -205,14 +206,14 @@ def first_id(header):
     return (block_of(header) + wide_capacity(size_of(header))) * U2
 
 
-@kernel
+@inlined
 def size_for(length, wide):
     """The smallest size class that holds ``length`` connections."""
-    units = length + (length + U1) // U2 if wide else length
-    size = U0
-    while UNITS[size] < units:
-        size += U1
-    return size
+    units = length + ((length + U1) >> U1 if wide else U0)
+    if units <= U2:
+        return units
+    # Two classes to a power of two: the exponent and the first bit of the mantissa count them.
+    return (as_bits(np.float64(units - U1)) >> U51) - SIZES_BELOW
 
 
 @inlined
@@ -236,6 +237,17 @@ def release(memory, block, size):
         add_to(memory, FREE_UNITS, UNITS[size])
 
 
+@inlined
+def release_rest(memory, front, left):
+    """Put the ``left`` < 8 units up to the end of a cache line on free lists; where the next line starts."""
+    while left:
+        size = min(left, U4) if left < np.uint64(6) else np.uint64(5)
+        release(memory, front, size)
+        front += UNITS[size]
+        left -= UNITS[size]
+    return front
+
+
 @kernel
 def reserve(memory, size):
     """A block of a size class: a free one, or from the arena's front. The caller has asked ``has_room``."""
@@ -247,9 +259,8 @@ def reserve(memory, size):
         return head
     front = load_word(memory.counters, USED)
     left = LINE - ((front + load_word(memory.counters, SKEW)) & (LINE - U1))
-    if left < units <= LINE:
-        release(memory, front, left)
-        front += left
+    if left < units and left < LINE:
+        front = release_rest(memory, front, left)
     store_word(memory.counters, USED, front + units)
     return front
 

@@ -59,22 +59,18 @@ def vote_of(count, total, rating, value):
 
 
 @inlined
-def fetch_block(memory, header, params):
-    """Prefetch the votable prefix of a narrow block; of a wide one the first line of the ids, too."""
-    block = block_of(header)
-    for at in range(block, block + votable(header, params), LINE):
-        prefetch_word(memory.arena, at)
-    if header & WIDE_FLAG:
-        prefetch_word(memory.arena, first_id(header) // U2)
+def fetch_block(memory, feature, params):
+    """Prefetch the connections of a feature that vote, as far as the first, second, third and last line go.
 
-
-@inlined
-def add_vote(memory, class_id, vote, n_touched):
-    """Add a vote > 0 to the score of a class; the new number of touched classes."""
-    score = load_float(memory.scores, class_id)
-    store_id(memory.touched, n_touched, np.uint32(class_id))
-    store_float(memory.scores, class_id, score + vote)
-    return n_touched + np.uint64(score == 0.0)
+    Without a branch: the number of lines cannot be guessed, and a wrong guess costs more than a line fetched twice.
+    """
+    header = load_word(memory.headers, feature * U2 if feature < memory.n_headers else U0)
+    block, votes = block_of(header), votable(header, params)
+    last = votes - U1 if votes else U0
+    prefetch_word(memory.arena, block)
+    prefetch_word(memory.arena, block + min(last, LINE))
+    prefetch_word(memory.arena, block + min(last, U2 * LINE))
+    prefetch_word(memory.arena, block + last)
 
 
 @inlined
@@ -86,34 +82,13 @@ def connection(memory, header, at):
     return class_of(record), count_of(record)
 
 
-@kernel
-def add_votes_one_by_one(memory, header, total, factors, votes, n_touched):
-    """The votes of a wide block, or of any where a vote may underflow to zero: that is no vote."""
-    rating, value = factors
-    for at in range(votes):
-        class_id, count = connection(memory, header, at)
-        vote = vote_of(count, total, rating, value)
-        if vote > 0.0:
-            n_touched = add_vote(memory, class_id, vote, n_touched)
-    return n_touched
-
-
 @inlined
-def add_votes_of(memory, params, header, total, value, n_touched):
-    """Add the votes of one feature; the new number of touched classes."""
-    votes = votable(header, params)
-    if not votes:
-        return n_touched
-    rating = rating_of(header, params)
-    block = block_of(header)
-    last = load_word(memory.arena, block + votes - U1)
-    if header & WIDE_FLAG or not vote_of(count_of(last), total, rating, value) > 0.0:
-        return add_votes_one_by_one(memory, header, total, (rating, value), votes, n_touched)
-    for at in range(block, block + votes):
-        record = load_word(memory.arena, at)
-        vote = vote_of(count_of(record), total, rating, value)
-        n_touched = add_vote(memory, class_of(record), vote, n_touched)
-    return n_touched
+def add_vote(memory, class_id, vote, n_touched):
+    """Add a vote to the score of a class; the new number of touched classes. A vote of zero touches nothing."""
+    score = load_float(memory.scores, class_id)
+    store_id(memory.touched, n_touched, np.uint32(class_id))
+    store_float(memory.scores, class_id, score + vote)
+    return n_touched + np.uint64((score == 0.0) & (vote > 0.0))
 
 
 @inlined
@@ -143,15 +118,12 @@ def add_votes(memory, params, ids, values, counted):
     for i in range(min(n, HEADERS_AHEAD)):
         prefetch_word(memory.headers, np.uint64(ids[i]) * U2)
     for i in range(min(n, BLOCKS_AHEAD)):
-        if np.uint64(ids[i]) < memory.n_headers:
-            fetch_block(memory, load_word(memory.headers, np.uint64(ids[i]) * U2), params)
+        fetch_block(memory, np.uint64(ids[i]), params)
     for i in range(n):
         if i + HEADERS_AHEAD < n:
             prefetch_word(memory.headers, np.uint64(ids[i + HEADERS_AHEAD]) * U2)
         if i + BLOCKS_AHEAD < n:
-            ahead = np.uint64(ids[i + BLOCKS_AHEAD])
-            if ahead < memory.n_headers:
-                fetch_block(memory, load_word(memory.headers, ahead * U2), params)
+            fetch_block(memory, np.uint64(ids[i + BLOCKS_AHEAD]), params)
         feature = np.uint64(ids[i])
         if feature >= memory.n_headers:
             continue
@@ -162,8 +134,17 @@ def add_votes(memory, params, ids, values, counted):
                 header += SEEN_ONE
                 store_word(memory.headers, feature * U2, header)
                 mark_dirty(memory, feature)
-        total = load_float(memory.headers, feature * U2 + U1)
-        n_touched = add_votes_of(memory, params, header, total, np.float64(values[i]), n_touched)
+        total, value = load_float(memory.headers, feature * U2 + U1), np.float64(values[i])
+        rating, votes = rating_of(header, params), votable(header, params)
+        block = block_of(header)
+        if header & WIDE_FLAG:
+            for at in range(votes):
+                class_id, count = connection(memory, header, at)
+                n_touched = add_vote(memory, class_id, vote_of(count, total, rating, value), n_touched)
+            continue
+        for at in range(block, block + votes):
+            record = load_word(memory.arena, at)
+            n_touched = add_vote(memory, class_of(record), vote_of(count_of(record), total, rating, value), n_touched)
     if highest > load_word(memory.counters, N_FEATURES):
         store_word(memory.counters, N_FEATURES, highest)
     return n_touched
