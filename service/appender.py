@@ -151,9 +151,26 @@ class Waiting(msgspec.Struct):
 
 
 class Group:
-    """The requests of one entry, from the append until all of them have ended."""
+    """The requests of one entry, from the append until all of them have ended.
 
-    __slots__ = ("applied", "entry", "lost", "ranks", "reached", "sequence", "sighted", "updated", "waiting")
+    Attributes
+    ----------
+    sequence : int
+    waiting : list of Waiting
+        Those that have not ended.
+    patient : bool
+        All of them wait until they are applied.
+    entry : Offset or None
+        Where it is, once that is known.
+    reached : int or None
+        Durability that the store has confirmed, as a place in ``LEVELS``.
+    lost : bool
+        The connection went before the store had answered.
+    sighted : bool
+        The follower has applied it; ``applied``, ``ranks`` and ``updated`` say what came of it.
+    """
+
+    __slots__ = ("applied", "entry", "lost", "patient", "ranks", "reached", "sequence", "sighted", "updated", "waiting")
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -161,6 +178,7 @@ class Group:
         self.entry: Offset | None = None
         self.reached: int | None = None
         self.lost = False
+        self.patient = True
         self.sighted = False
         self.applied: Applying | None = None
         self.ranks: list[int] = []
@@ -382,6 +400,7 @@ class Appender:
             n_bytes += waiting.n_bytes
             n_units += len(waiting.drafts)
             group.waiting.append(waiting)
+            group.patient = group.patient and waiting.wait
             if waiting.event is not None:
                 break
         return group
@@ -403,6 +422,8 @@ class Appender:
             if not (group.lost and group.sighted):
                 return
             reached = 0
+        if group.patient and not group.sighted:
+            return
         left = []
         for waiting in group.waiting:
             if waiting.future.done():
