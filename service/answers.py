@@ -18,14 +18,14 @@ LIVE = "live"
 
 
 class Heads(dict[int, bytes]):
-    """By class id, the JSON of a scored label up to its score; made when first asked for."""
+    """By class id, what stands before its score: ``},{"label":"grain","score":``; made when first asked for."""
 
     def __init__(self, live: LiveModel) -> None:
         self._labels = live.labels
 
     def __missing__(self, class_id: int) -> bytes:
         """Make one."""
-        head = b'{"label":%b,"score":' % encoder.encode(self._labels.key(class_id).decode())
+        head = b'},{"label":%b,"score":' % encoder.encode(self._labels.key(class_id).decode())
         self[class_id] = head
         return head
 
@@ -39,23 +39,26 @@ class Answers:
         self._heads_newest: dict[int, bytes] = {}
         self._offset = START
         self._offset_text = str(START)
+        self._tail = _tail(self._offset_text)
 
     def offset_text(self, offset: Offset) -> str:
         """The offset as text; made once for as long as the same one is asked for."""
         if offset is not self._offset:
             self._offset, self._offset_text = offset, str(offset)
+            self._tail = _tail(self._offset_text)
         return self._offset_text
 
     def plain(self, live: LiveModel, ranking: Ranking, offset: Offset) -> bytes:
         """The JSON of an answer without reasons."""
         heads = self._heads_newest if self._live_newest() is live else self._heads_of(live)
-        class_ids = ranking.class_ids.tolist()
-        labels = b""
-        if class_ids:
-            scores = encoder.encode(ranking.scores.tolist())[1:-1].split(b",")
-            labels = b"},".join([heads[i] + score for i, score in zip(class_ids, scores, strict=True)]) + b"}"
-        text = self._offset_text if offset is self._offset else self.offset_text(offset)
-        return b'{"labels":[%b],"offset":"%b","version":"live"}' % (labels, text.encode())
+        if offset is not self._offset:
+            self.offset_text(offset)
+        if not len(ranking.class_ids):
+            return b'{"labels":[%b' % self._tail
+        parts = [b""] * (2 * len(ranking.class_ids))
+        parts[::2] = map(heads.__getitem__, ranking.class_ids.tolist())
+        parts[1::2] = encoder.encode(ranking.scores.tolist())[1:-1].split(b",")
+        return b'{"labels":[%b}%b' % (b"".join(parts)[2:], self._tail)
 
     def _heads_of(self, live: LiveModel) -> Heads:
         """The heads of a model; the last one that was asked for is the next one as a rule, so it lies at hand."""
@@ -75,3 +78,8 @@ class Answers:
             for scored, reasons in zip(labels, live.explain(vector, ranking), strict=True):
                 scored.because = [Because(feature, contribution) for feature, contribution in reasons]
         return ClassifyAnswer(labels, self.offset_text(offset), LIVE)
+
+
+def _tail(offset: str) -> bytes:
+    """What stands behind the labels."""
+    return b'],"offset":"%b","version":"live"}' % offset.encode()

@@ -14,6 +14,8 @@ from typing import ClassVar
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from service.joined import JoinedWrites
+
 LOOK_SECONDS = 5.0
 """How often each connection is looked at for having come to a stop."""
 
@@ -42,7 +44,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; refuse one connection too many."""
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport))
         if len(self.connections) > self.most_connections:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "Too much at once", "too many connections")
 
