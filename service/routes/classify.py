@@ -6,6 +6,8 @@ together. Answers come from memory; only ``remember`` and a ``min_offset`` that 
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge, UnknownVersion
@@ -47,7 +49,7 @@ class Classify:
             return 200, await self._batch(model, request, request.instances)
         vector = vector_of(model.live, request.features, request.text)
         answer, remembering = self._rank(model, vector, request)
-        return 200, answer if remembering is None else await self._remember(model, vector, remembering)
+        return 200, answer if remembering is None else await remembering
 
     async def answer_lines(
         self, name: str, headers: Headers, request_id: str, lines: RequestLines, answers: AnswerLines
@@ -56,17 +58,29 @@ class Classify:
         model = trusted_model(self._replica, name)
         pace = Pace()
         async for group in lines.groups():
+            waiting: list[bytes | asyncio.Task[bytes]] = []
             for line in group:
                 try:
-                    answers.put(await self._line(name, model, line))
+                    answer, remembering = await self._line(name, model, line)
                 except AboundError as error:
-                    answers.put(encoder.encode(problem_of(error, request_id, line.number)))
+                    answer, remembering = encoder.encode(problem_of(error, request_id, line.number)), None
+                if remembering is not None:
+                    waiting.append(asyncio.create_task(remembering))
+                elif waiting:
+                    waiting.append(answer)
+                else:
+                    answers.put(answer)
                 if pace.due():
                     await answers.room()
                     await pace.rest()
+            for kept in waiting:
+                answers.put(kept if isinstance(kept, bytes) else await kept)
             await answers.room()
 
-    async def _line(self, name: str, model: ModelReplica, line: Line) -> bytes:
+    async def _line(
+        self, name: str, model: ModelReplica, line: Line
+    ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
+        """The answer to a line, or what gives it once the instance is remembered."""
         if line.error is not None:
             raise line.error
         request = decode(classify_decoder, line.body)
@@ -75,8 +89,7 @@ class Classify:
         if request.version is not None or request.min_offset is not None:
             await self._prepare(name, model, request)
         vector = vector_of(model.live, request.features, request.text)
-        answer, remembering = self._rank(model, vector, request)
-        return answer if remembering is None else await self._remember(model, vector, remembering)
+        return self._rank(model, vector, request)
 
     async def _prepare(self, name: str, model: ModelReplica, request: ClassifyRequest) -> None:
         """Check what is not about the instance, and wait for the offset that is asked for."""
@@ -101,25 +114,30 @@ class Classify:
                 raise error.inside(f"instances[{at}]") from None
             if pace.due():
                 await pace.rest()
-        results = []
+        results: list[bytes] = []
+        waiting: list[Coroutine[Any, Any, bytes]] = []
         size = 0
         for vector in vectors:
             result, remembering = self._rank(model, vector, request)
             if remembering is not None:
-                result = await self._remember(model, vector, remembering)
+                waiting.append(remembering)
             size += len(result)
             if size > MAX_ANSWER_BYTES:
+                for abandoned in waiting:
+                    abandoned.close()
                 raise TooLarge("the answer would be too large; ask for fewer labels, or send NDJSON")
             results.append(result)
             if pace.due():
                 await pace.rest()
+        if waiting:
+            results = await asyncio.gather(*waiting)
         offset = self._answers.offset_text(model.offset).encode()
         return b'{"results":[%b],"offset":"%b","version":"live"}' % (b",".join(results), offset)
 
     def _rank(
         self, model: ModelReplica, vector: bytes, request: ClassifyRequest
-    ) -> tuple[bytes, ClassifyAnswer | None]:
-        """Rank one vector by the live index: the answer, or, where it is still to be remembered, its value.
+    ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
+        """Rank one vector by the live index: the answer, and what gives the one to send if it is to be remembered.
 
         Synchronous, so that labels and offset are of one state.
         """
@@ -128,7 +146,7 @@ class Classify:
         if not request.explain and not request.remember:
             return self._answers.plain(live, ranking, model.offset), None
         answer = self._answers.whole(live, vector, ranking, model.offset, request.explain)
-        return (b"", answer) if request.remember else (encoder.encode(answer), None)
+        return encoder.encode(answer), self._remember(model, vector, answer) if request.remember else None
 
     async def _remember(self, model: ModelReplica, vector: bytes, answer: ClassifyAnswer) -> bytes:
         try:
