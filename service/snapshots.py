@@ -2,7 +2,7 @@
 
     ...:snapshots                       list of the ids of good snapshots, oldest first: the pointer
     ...:snapshot:<id>:manifest          JSON: what it is, where in the log, the checksum of each part
-    ...:snapshot:<id>:<i>               part i, at most 8 MiB of the state's arrays laid end to end
+    ...:snapshot:<id>:<i>               part i of the state's arrays, which are laid end to end
 
 Writing:  1. the parts   2. the manifest   3. the id, into the list   4. snapshots beyond the newest ``keep`` lose
 their id, then their manifest, then their parts. Whoever dies on the way leaves bytes that nothing points to, never
@@ -52,7 +52,7 @@ class SnapshotParams:
     ----------
     keep : int, at least 2
     part_bytes : int
-        Largest part, at most 8 MiB.
+        Largest part, at most 8 MiB. Everybody else waits while the store takes one in.
     every_bytes : int
         A snapshot is due when the log has grown by this much since the newest one.
     every_seconds : float
@@ -62,7 +62,7 @@ class SnapshotParams:
     """
 
     keep: int = 2
-    part_bytes: int = 8 * 2**20
+    part_bytes: int = 2**20
     every_bytes: int = 64 * 2**20
     every_seconds: float = 3600.0
     wanted_seconds: float = 120.0

@@ -46,7 +46,7 @@ class StoreParams:
     start_seconds : float
         To be there when the service starts. A store that is loading its data may take longer.
     connections : int
-        At most, for everything but appending and following.
+        At most, for everything but appending and following; who finds none free waits for one.
     """
 
     connect_seconds: float = 3.0
@@ -116,8 +116,7 @@ class Store:
         except (ValueError, OSError) as error:
             raise CannotStart(f"ABOUND_REDIS_URL cannot be used: {error}") from None
         # A reply that is lost must never lead to the same command again: the defaults of the library would.
-        # (Any: what its commands return depends on options, which its types do not follow.)
-        self.client: Any = redis.asyncio.Redis.from_url(
+        pool = redis.asyncio.BlockingConnectionPool.from_url(
             url,
             retry=Retry(NoBackoff(), 0),
             retry_on_error=[],
@@ -125,8 +124,11 @@ class Store:
             socket_connect_timeout=self.params.connect_seconds,
             health_check_interval=15,
             max_connections=self.params.connections,
+            timeout=self.params.reply_seconds,
             protocol=2,
         )
+        # Any: what its commands return depends on options, which its types do not follow.
+        self.client: Any = redis.asyncio.Redis.from_pool(pool)
 
     async def open_link(self, purpose: str, on_lost: Any = None) -> Link:
         """A connection of its own for ``purpose``; StoreUnavailable when there is none to be had."""

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from core.errors import StoreUnavailable, UnknownPrediction
+from core.types import Offset
 from service.catalog import ModelKeys
 from service.remembered import RememberParams, recall, remember
 from service.store import Store
@@ -44,11 +47,12 @@ async def test_an_id_that_was_not_given_out_is_unknown(store: Store) -> None:
 
 async def test_what_is_remembered_is_bounded(store: Store) -> None:
     few = RememberParams(most=100)
-    ids = [await remember(store, KEYS, b"vector", few) for _ in range(400)]
+    ids = await asyncio.gather(*(remember(store, KEYS, b"vector", few) for _ in range(400)))
     assert await store.client.xlen(KEYS.of("remembered")) <= 200
     with pytest.raises(UnknownPrediction):
-        await recall(store, KEYS, ids[0], few)
-    assert await recall(store, KEYS, ids[-1], few) == b"vector"
+        await recall(store, KEYS, min(ids, key=lambda name: Offset.of_entry(name[:-23])), few)
+    newest = max(ids, key=lambda name: Offset.of_entry(name[:-23]))
+    assert await recall(store, KEYS, newest, few) == b"vector"
 
 
 async def test_what_is_too_old_is_forgotten(store: Store) -> None:

@@ -25,9 +25,11 @@ Change = Callable[[Store, Living, Manifest], Awaitable[None]]
 
 
 async def append(store: Store, living: Living, n: int, seed: int) -> None:
-    for one in drafts(n, seed):
-        payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", seed, Learn(one.records, 1, [Unit(1)])))
-        await store.client.xadd(living.keys.log, {"e": payload, "c": checksum})
+    async with store.client.pipeline() as pipe:
+        for one in drafts(n, seed):
+            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", seed, Learn(one.records, 1, [Unit(1)])))
+            pipe.xadd(living.keys.log, {"e": payload, "c": checksum})
+        await pipe.execute()
 
 
 async def create(store: Store, name: str = DEFAULT_MODEL) -> Living:
