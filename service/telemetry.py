@@ -141,7 +141,10 @@ class Telemetry:
                 gauge.labels(model).set(values.get(name, 0))
         for model in self._models - figures.keys():
             for gauge in gauges.values():
-                gauge.remove(model)
+                if self._several:
+                    gauge.labels(model).set(0)  # what lies in files cannot be taken out of them
+                else:
+                    gauge.remove(model)
         self._models = set(figures)
 
     def exposition(self) -> bytes:

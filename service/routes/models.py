@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from core.config import ModelConfig
-from core.errors import StoreUnavailable, UnknownModel
+from core.errors import StoreUnavailable
 from service.answers import LIVE
 from service.dependencies import JsonObject, ModelName, ReplicaDep
 from service.model_replica import ModelReplica
@@ -62,14 +62,12 @@ async def get_model(model: ModelName, replica: ReplicaDep) -> ModelAnswer:
 )
 async def put_model(model: ModelName, changes: JsonObject, replica: ReplicaDep, response: Response) -> ModelAnswer:
     """Fields that are not named keep their value; on a model that has learned some cannot change (409)."""
-    try:
-        present = replica.model(model)
-    except UnknownModel:
-        await replica.create(model, ModelConfig.from_dict(changes))
+    if model not in replica.names() and await replica.create(model, ModelConfig.from_dict(changes)):
         response.status_code = 201
         response.headers["location"] = f"/models/{model}"
         return await _whole(replica.model(model))
-    if present.live.check_change(changes) != present.live.config:
+    live = replica.model(model).live
+    if live.check_change(changes) != live.config:
         await replica.configure(model, changes)
     return await _whole(replica.model(model))
 

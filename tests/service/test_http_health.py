@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 
 import httpx
 import pytest
@@ -145,6 +150,69 @@ def test_metrics_count_requests_and_describe_models(service: Served) -> None:
     assert after[("abound_log_connected", ())] == 1
     assert "secret" not in service.http.get("/metrics").text
     assert all(name.startswith(("abound_", "process_", "python_")) for name, _ in after)
+
+
+SEVERAL = """
+import sys
+from service.telemetry import Telemetry
+telemetry = Telemetry()
+for _ in range(int(sys.argv[1])):
+    telemetry.meter("/learn").note(200, 0.002)
+telemetry.meter("/learn").note(422, 30.0)
+telemetry.set_log(sys.argv[1] != "5")
+sizes = {"learned": int(sys.argv[1]), "memory": 100}
+telemetry.set_models({"a": sizes, "gone": sizes})
+telemetry.set_models({"a": sizes})
+telemetry.flush()
+telemetry.flush()
+print(telemetry.exposition().decode())
+"""
+
+
+def test_any_process_answers_for_all(tmp_path: Path) -> None:
+    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for n in ("3", "5"):
+        command = [sys.executable, "-W", "error", "-c", SEVERAL, n]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found = ran.stdout
+    assert 'abound_requests_total{route="/learn",status="200"} 8.0' in found
+    assert 'abound_requests_total{route="/learn",status="422"} 2.0' in found
+    assert 'abound_request_duration_seconds_count{route="/learn"} 10.0' in found
+    assert 'abound_request_duration_seconds_bucket{le="0.0025",route="/learn"} 8.0' in found
+    assert 'abound_model_learned_instances{model="a"} 5.0' in found
+    assert 'abound_model_learned_instances{model="gone"} 0.0' in found
+    assert 'abound_model_memory_bytes{model="a"} 200.0' in found
+    assert "abound_log_connected 0.0" in found
+
+
+def test_log_lines_have_one_form() -> None:
+    program = """
+import logging, structlog
+from service.telemetry import configure_logging
+configure_logging("info", "json")
+structlog.get_logger("mine").info("said", n=1)
+structlog.get_logger("mine").debug("unsaid")
+logging.getLogger("uvicorn.error").warning("by %s", "another")
+try:
+    1 / 0
+except ZeroDivisionError:
+    structlog.get_logger("mine").exception("broken")
+configure_logging("warning", "text")
+logging.getLogger("plain").info("unsaid")
+logging.getLogger("plain").error("as text")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == ""
+    *structured, text = ran.stderr.splitlines()
+    said = [json.loads(line) for line in structured]
+    assert [(one["event"], one["level"], one["logger"]) for one in said] == [
+        ("said", "info", "mine"),
+        ("by another", "warning", "uvicorn.error"),
+        ("broken", "error", "mine"),
+    ]
+    assert said[0]["n"] == 1
+    assert "ZeroDivisionError" in said[2]["exception"]
+    assert "as text" in text
 
 
 def test_the_documentation_loads_nothing_from_elsewhere(service: Served) -> None:

@@ -141,8 +141,8 @@ def test_answers_after_the_log_or_after_applying(service: Served, model: str) ->
     assert batch.status_code == (200 if batch.json()["applied"] else 202)
 
 
-def test_applying_that_takes_longer_than_the_bound(service: Served) -> None:
-    with served(wait_seconds=0.05) as slow:
+def test_applying_that_takes_longer_than_the_bound() -> None:
+    with served(wait_seconds=0.05, min_offset_seconds=0.05) as slow:
         replica = slow.app.state.parts.replica
         turn = replica.model("default")._turn
         held, go = threading.Event(), threading.Event()
@@ -159,6 +159,10 @@ def test_applying_that_takes_longer_than_the_bound(service: Served) -> None:
         body = answer.json()
         assert answer.status_code == 202
         assert (body["applied"], body["rank"], body["updated"]) == (False, None, None)
+        behind = slow.http.post("/classify", json={"text": "wheat", "min_offset": body["offset"]})
+        assert "is behind" in problem(behind, 503, "not-ready")["detail"]
+        assert int(behind.headers["retry-after"]) >= 1
+        assert slow.http.post("/classify", json={"text": "wheat"}).json()["labels"] == []
         keyed = slow.http.post("/learn", json=WHEAT | {"key": "k"})
         found = problem(keyed, 504, "outcome-unknown")
         assert "Idempotency-Key" in found["detail"]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +10,8 @@ import pytest
 
 from core.config import ModelConfig
 from core.types import Offset
+from service.store import Store
+from service.worker import Worker
 from tests.service.served import Served, fresh_model, problem, served
 
 SIZES = {"features", "classes", "connections", "mean_out_degree", "memory", "memory_parts"}
@@ -195,8 +199,6 @@ def test_stats(service: Served) -> None:
 def test_stats_list_the_replicas(service: Served) -> None:
     name = fresh_model(service)
     learned = service.http.post(f"/models/{name}/learn", json={"text": "a", "labels": ["x"]}).json()
-    import time
-
     deadline = time.monotonic() + 10
     while True:
         replicas = service.http.get(f"/models/{name}/stats").json()["replicas"]
@@ -228,6 +230,37 @@ def test_labels_in_the_order_seen(service: Served) -> None:
     assert labels(prefix="b1", limit=2, offset=3) == {"labels": ["b12", "b13"], "total": 11}
     assert labels(prefix="ä") == {"labels": ["äö"], "total": 1}
     assert labels(prefix="B") == {"labels": [], "total": 0}
+
+
+def test_a_worker_makes_the_snapshot_that_is_asked_for(service: Served) -> None:
+    name = fresh_model(service)
+    service.http.post(f"/models/{name}/learn", json={"text": "a", "labels": ["x"]}).raise_for_status()
+    found = problem(service.http.post(f"/models/{name}/snapshots"), 503, "not-ready")
+    assert "worker" in found["detail"]
+    worker = asyncio.run_coroutine_threadsafe(_work(service.server.url), service.loop)
+    try:
+        deadline = time.monotonic() + 20
+        while (made := service.http.post(f"/models/{name}/snapshots")).status_code == 503:
+            assert time.monotonic() < deadline, made.text
+            time.sleep(0.1)
+    finally:
+        worker.cancel()
+    assert made.status_code == 201
+    body = made.json()
+    assert set(body) == {"id", "offset", "digest", "bytes", "created"}
+    now = service.http.get(f"/models/{name}").json()
+    assert (body["offset"], body["digest"]) == (now["offset"], now["digest"])
+    assert body["bytes"] > 0
+    assert abs(body["created"] - time.time()) < 60
+    assert service.http.get(f"/models/{name}/snapshots").json() == {"snapshots": [body]}
+
+
+async def _work(url: str) -> None:
+    store = Store(url)
+    try:
+        await Worker(store).run()
+    finally:
+        await store.close()
 
 
 def test_snapshots_of_a_model_without_any(service: Served) -> None:
