@@ -21,238 +21,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-import msgspec
-
-from core.applying import Applying, Unit
-from core.errors import InvalidInstance, NotReady, OutcomeUnknown, Overloaded, StoreUnavailable
-from core.receipts import AnotherBody
+from core.applying import Applying
+from core.errors import NotReady, OutcomeUnknown, Overloaded, StoreUnavailable
 from core.types import Offset
 from service.ending import end
-from service.events import APPLY_VERSION, Configure, Entry, Learn, Mark, encode
+from service.events import APPLY_VERSION, Configure, Entry, Mark, encode
+from service.group import Draft, Group, Learned, Waiting
+from service.lane import Lane
 from service.line import Line
-from service.link import LinkLost, Reply, packed
 from service.log import LogParams, xadd
-from service.store import LEVELS, WAITAOF_VERSION, Facts
+from service.store import LEVELS, Facts
+
+__all__ = ["Appender", "Draft", "Learned"]
 
 SWEEP_SECONDS = 0.05
-
-
-class Draft(msgspec.Struct, frozen=True, gc=False):
-    """One request to learn, checked and vectorized: an instance, or a batch that is learned whole or not at all.
-
-    Attributes
-    ----------
-    records : bytes
-        ``n`` records (vector + labels part), one after the other.
-    n : int
-    key : str or None
-        Idempotency key.
-    body : bytes
-        Hash of the request's body; needed with a key.
-    source : str or None
-    """
-
-    records: bytes
-    n: int
-    key: str | None = None
-    body: bytes = b""
-    source: str | None = None
-
-
-class Learned(msgspec.Struct, frozen=True):
-    """What came of a draft.
-
-    Attributes
-    ----------
-    offset : Offset
-        Of its first instance; the others follow it position by position.
-    n : int
-    ranks : list of int, or None
-        Rank of the best true label before learning, from 1; 0 when not retrieved. None when not applied in time.
-    updated : list of bool, or None
-        Whether the index changed.
-    applied : bool
-    durability : ``log`` | ``fsync`` | ``replica``
-        The level that was asked for if it was reached, else the highest below it that was.
-    refused : InvalidInstance or None
-        Its key came before with another body; nothing was learned.
-    """
-
-    offset: Offset
-    n: int
-    ranks: list[int] | None
-    updated: list[bool] | None
-    applied: bool
-    durability: str
-    refused: InvalidInstance | None = None
-
-
-class Waiting(msgspec.Struct):
-    """A request on its way: from its lane, through a group, to its end.
-
-    Attributes
-    ----------
-    future : Future
-    level : int
-        Durability asked for, as a place in ``LEVELS``.
-    wait : bool
-        Until it is applied.
-    deadline : float
-        Of the event loop's clock.
-    drafts : sequence of Draft
-    n, n_bytes : int
-        Instances and bytes of all drafts.
-    event : Configure, Mark or None
-        In the place of drafts.
-    first, first_unit : int
-        Places of its first instance and its first draft in the group.
-    """
-
-    future: asyncio.Future[Any]
-    level: int
-    wait: bool
-    deadline: float
-    drafts: Sequence[Draft]
-    n: int
-    n_bytes: int
-    event: Configure | Mark | None = None
-    first: int = 0
-    first_unit: int = 0
-
-    def result(self, group: Group, reached: int) -> Offset | list[Learned]:
-        """What the request is told, once its group is in the log."""
-        entry, applied = group.entry, group.applied
-        if entry is None:
-            raise AssertionError("a group ends in the log or not at all")
-        if self.event is not None:
-            return entry
-        durability = LEVELS[min(self.level, reached)]
-        learned = []
-        first = self.first
-        for at, draft in enumerate(self.drafts, self.first_unit):
-            n = draft.n
-            offset = Offset(entry[0], entry[1], first)
-            outcome = applied.outcomes[at] if applied is not None else None
-            if applied is None:
-                learned.append(Learned(offset, n, None, None, False, durability))
-            elif outcome is None:
-                ranks, updated = group.ranks[first : first + n], group.updated[first : first + n]
-                learned.append(Learned(offset, n, ranks, updated, True, durability))
-            elif isinstance(outcome, AnotherBody):
-                refused = InvalidInstance("this idempotency key came before with another body", "key")
-                learned.append(Learned(offset, n, None, None, True, durability, refused))
-            else:
-                came = Offset(*outcome.offset)
-                learned.append(Learned(came, n, outcome.ranks, outcome.updated, True, durability))
-            first += n
-        return learned
-
-
-class Group:
-    """The requests of one entry, from the append until all of them have ended.
-
-    Attributes
-    ----------
-    sequence : int
-    waiting : list of Waiting
-        Those that have not ended.
-    patient : bool
-        All of them wait until they are applied.
-    entry : Offset or None
-        Where it is, once that is known.
-    reached : int or None
-        Durability that the store has confirmed, as a place in ``LEVELS``.
-    lost : bool
-        The connection went before the store had answered.
-    sighted : bool
-        The follower has applied it; ``applied``, ``ranks`` and ``updated`` say what came of it.
-    """
-
-    __slots__ = ("applied", "entry", "lost", "patient", "ranks", "reached", "sequence", "sighted", "updated", "waiting")
-
-    def __init__(self, sequence: int) -> None:
-        self.sequence = sequence
-        self.waiting: list[Waiting] = []
-        self.entry: Offset | None = None
-        self.reached: int | None = None
-        self.lost = False
-        self.patient = True
-        self.sighted = False
-        self.applied: Applying | None = None
-        self.ranks: list[int] = []
-        self.updated: list[bool] = []
-
-
-class Lane:
-    """A queue of requests, of which one group at a time is being appended over one line."""
-
-    def __init__(self, appender: Appender, line: Line, careful: bool) -> None:
-        self.queue: deque[Waiting] = deque()
-        self.line = line
-        self._appender = appender
-        self._careful = careful
-        self._busy = False
-        self._loop = asyncio.get_running_loop()
-
-    def put(self, waiting: Waiting) -> None:
-        """Queue a request. It goes out with all others that come before the event loop's next turn."""
-        self.queue.append(waiting)
-        if not self._busy:
-            self._busy = True
-            self._loop.call_soon(self._send)
-
-    def _send(self) -> None:
-        """Append what waits as one entry, or rest."""
-        link, facts = self.line.link, self.line.facts
-        if link is None or facts is None:
-            self._busy = False
-            if self._careful and self._appender.is_connected:  # a careful line is opened when it is first needed
-                return
-            self._appender.refuse(self.queue, "the store is away")
-            return
-        group = self._appender.take(self.queue)
-        if group is None:
-            self._busy = False
-            return
-        payload, checksum = self._appender.encode(group)
-        command = xadd(self._appender.key, payload, checksum)
-        timeout = self._appender.reply_seconds
-        if not self._careful:
-            link.send(command, lambda reply: self._answered(group, reply, int(facts.appendfsync == "always")), timeout)
-            return
-        waits = _waits(facts, max(waiting.level for waiting in group.waiting), self._appender.params)
-        replies: list[Reply] = []
-
-        def collect(reply: Reply) -> None:
-            replies.append(reply)
-            if len(replies) == 1 + len(waits):
-                self._answered(group, replies[0], _reached(facts, waits, replies[1:]))
-
-        link.send(command, collect, timeout)
-        for wait in waits:
-            link.send(packed(wait), collect, timeout + self._appender.params.wait_store_seconds)
-
-    def _answered(self, group: Group, reply: Reply, reached: int) -> None:
-        if isinstance(reply, bytes):
-            group.entry = Offset.of_entry(reply)
-            group.reached = reached
-            self._appender.settle(group)
-        elif isinstance(reply, LinkLost):
-            group.lost = True
-            self._appender.settle(group)
-        else:
-            self._appender.fail(group, StoreUnavailable(f"the store refused to append: {reply}"))
-        self._send()
-
-    async def open(self) -> None:
-        """Open the line if it is not, and go on with what waits."""
-        self.line.start()
-        await self.line.opened()
-        if not self._busy and self.queue:
-            self._busy = True
-            self._send()
 
 
 class Appender:
@@ -405,15 +188,9 @@ class Appender:
                 break
         return group
 
-    def encode(self, group: Group) -> tuple[bytes, bytes]:
-        """The payload and checksum of a group's entry."""
-        event: Learn | Configure | Mark | None = group.waiting[0].event
-        if event is None:
-            drafts = [draft for waiting in group.waiting for draft in waiting.drafts]
-            units = [Unit(draft.n, draft.key, draft.body, draft.source) for draft in drafts]
-            n = sum([draft.n for draft in drafts])
-            event = Learn(b"".join([draft.records for draft in drafts]), n, units)
-        return encode(Entry(APPLY_VERSION, self._origin, group.sequence, event))
+    def command(self, group: Group) -> bytes:
+        """The packed command that appends a group."""
+        return xadd(self.key, *encode(Entry(APPLY_VERSION, self._origin, group.sequence, group.event())))
 
     def settle(self, group: Group) -> None:
         """End the requests of a group that have what they wait for."""
@@ -510,25 +287,3 @@ class Appender:
         group.waiting = left
         if not left:
             self._groups.pop(group.sequence, None)
-
-
-def _waits(facts: Facts, level: int, params: LogParams) -> list[tuple[str | int, ...]]:
-    """The commands behind an XADD that wait until it is on disk (if its reply does not say so) and on a replica."""
-    milliseconds = int(params.wait_store_seconds * 1000)
-    waits: list[tuple[str | int, ...]] = []
-    if facts.appendfsync != "always" and facts.version >= WAITAOF_VERSION:
-        waits.append(("WAITAOF", 1, 0, milliseconds))
-    if LEVELS[level] == "replica":
-        waits.append(("WAIT", 1, milliseconds))
-    return waits
-
-
-def _reached(facts: Facts, waits: list[tuple[str | int, ...]], replies: list[Reply]) -> int:
-    """The level of durability that the replies of the waits confirm."""
-    on_disk, copied = facts.appendfsync == "always", False
-    for (name, *_), reply in zip(waits, replies, strict=True):
-        if name == "WAITAOF" and isinstance(reply, list):
-            on_disk = reply[0] >= 1
-        elif name == "WAIT" and isinstance(reply, int):
-            copied = reply >= 1
-    return (2 if copied else 1) if on_disk else 0

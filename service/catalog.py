@@ -11,11 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import hiredis
+
 from core.config import ModelConfig
-from core.errors import Damaged, InvalidInstance
+from core.errors import Damaged, InvalidInstance, OutcomeUnknown, StoreUnavailable
 from core.types import START, Offset
 from service.events import APPLY_VERSION, CatalogEntry, Created, Deleted, checksum_of, decode_catalog_entry, encode
-from service.log import Element, xadd
+from service.line import Line
+from service.link import LinkLost
+from service.log import Element
 from service.store import Store, reaching
 
 CATALOG_KEY = b"abound:catalog"
@@ -123,9 +127,27 @@ async def read_catalog(store: Store) -> Catalog:
     return catalog
 
 
-def catalog_command(event: Created | Deleted) -> bytes:
-    """The packed command that appends an event to the catalog."""
-    return xadd(CATALOG_KEY, *encode(CatalogEntry(APPLY_VERSION, event)))
+async def append_to_catalog(line: Line, event: Created | Deleted, seconds: float) -> Offset:
+    """Append an event to the catalog; the offset of its entry.
+
+    Raises
+    ------
+    StoreUnavailable
+        The store is away or refuses; nothing was appended.
+    OutcomeUnknown
+        The store went away before it had answered.
+    """
+    link = line.link
+    if link is None:
+        raise StoreUnavailable("the store is away; nothing was changed")
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
+    try:
+        reply = await link.call("XADD", CATALOG_KEY, "*", "e", payload, "c", checksum, seconds=seconds)
+    except LinkLost as error:
+        raise OutcomeUnknown("the store went away in the middle of the change; it may or may not be made") from error
+    except hiredis.ReplyError as error:
+        raise StoreUnavailable(f"the store refused the change: {error}") from error
+    return Offset.of_entry(reply)
 
 
 def _config(event: Created) -> ModelConfig:

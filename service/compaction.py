@@ -15,8 +15,9 @@ from service import log as stream
 from service.catalog import Living
 from service.follower import REPLAY_SLICE
 from service.log import LogParams
+from service.manifest import Manifest
 from service.model_replica import ModelReplica
-from service.snapshots import Manifest, SnapshotParams, restore_newest, write
+from service.snapshots import SnapshotParams, restore_newest, write
 from service.store import Store
 
 

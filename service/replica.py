@@ -17,7 +17,7 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import structlog
 
@@ -36,51 +36,24 @@ from core.types import Offset
 from service import log as stream
 from service import presence, snapshots, wanted
 from service.appender import Appender, Draft, Learned
-from service.catalog import DEFAULT_MODEL, catalog_command
+from service.catalog import DEFAULT_MODEL, append_to_catalog
 from service.ending import end
 from service.events import Configure, Created, Deleted, Mark
 from service.follower import Follower
+from service.housekeeping import Housekeeping
 from service.line import Line
-from service.link import LinkLost
 from service.log import LogParams
+from service.manifest import Manifest, manifests
 from service.model_replica import Applied, ModelReplica
-from service.snapshots import Manifest, SnapshotParams
-from service.store import Facts, Store, reaching
+from service.snapshots import SnapshotParams
+from service.status import Status
+from service.store import Facts, Store
 
 log = structlog.get_logger(__name__)
 
 Progress = Callable[[str, float], None]
 
-TICK_SECONDS = 1.0
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-class Status(NamedTuple):
-    """How a replica does.
-
-    Attributes
-    ----------
-    stage : ``connecting`` | ``loading snapshot of ...`` | ``replaying ...`` | ``warming`` | ``ready`` | ``draining``
-    progress : float, 0 to 1
-        Of the stage.
-    ready : bool
-        It answers from a state that it trusts.
-    reason : str or None
-        Why it is not ready.
-    log : ``connected`` | ``cut off``
-    since : float or None
-        Seconds that it has been cut off.
-    lag : int or None
-        Entries behind, over all models; None when not known.
-    """
-
-    stage: str
-    progress: float
-    ready: bool
-    reason: str | None
-    log: Literal["connected", "cut off"]
-    since: float | None
-    lag: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +105,7 @@ class Replica:
         self._cut_off_at: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
-        self._published: dict[str, tuple[Any, ...]] = {}
-        self._tick = 0
-        self._seen: dict[str, Offset] = {}
+        self._housekeeping = Housekeeping(store, self.id, self._line, self._follower.models)
 
     # life
 
@@ -149,7 +120,13 @@ class Replica:
             The store is not one to trust, or what it holds cannot be used.
         """
 
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.store.params.start_seconds
+
         def tell(stage: str, done: float) -> None:
+            nonlocal deadline
+            if stage != "connecting":  # it comes on
+                deadline = loop.time() + self.store.params.start_seconds
             self._stage = (stage, done)
             progress(stage, done)
 
@@ -158,16 +135,15 @@ class Replica:
         tell("connecting", 0.0)
         await self.store.check()
         self._line.start()
-        deadline = asyncio.get_running_loop().time() + self.store.params.start_seconds
         while True:
             try:
                 await self._follower.load(tell)
                 if DEFAULT_MODEL not in self._follower.models:
-                    await self._append_catalog(Created(DEFAULT_MODEL, ModelConfig().to_dict()))
+                    await self._change_catalog(Created(DEFAULT_MODEL, ModelConfig().to_dict()))
                     continue
                 break
             except (StoreUnavailable, OutcomeUnknown) as error:
-                if asyncio.get_running_loop().time() > deadline:
+                if loop.time() > deadline:
                     raise CannotStart(f"the store went away while the service started: {error}") from error
                 tell("connecting", 0.0)
                 await asyncio.sleep(0.2)
@@ -181,7 +157,7 @@ class Replica:
         self._refuse_level()
         self._tasks = [
             asyncio.create_task(self._follow(), name="follower"),
-            asyncio.create_task(self._keep_house(), name="housekeeping"),
+            asyncio.create_task(self._housekeeping.run(), name="housekeeping"),
         ]
         tell("ready", 1.0)
 
@@ -197,7 +173,7 @@ class Replica:
             if model.appender is not None:
                 await model.appender.stop("the service is stopping")
         with contextlib.suppress(StoreUnavailable):
-            await presence.withdraw(self.store, [model.keys for model in self._follower.models.values()], self.id)
+            await self._housekeeping.withdraw()
         await self._line.stop()
         await self.store.close()
 
@@ -284,7 +260,7 @@ class Replica:
         if name in self._follower.models:
             return False
         self._check_taking()
-        created = await self._append_catalog(Created(name, config.to_dict()))
+        created = await self._change_catalog(Created(name, config.to_dict()))
         await self._until(lambda: self._follower.catalog.offset >= created, timeout)
         model = self._follower.models.get(name)
         return model is not None and model.incarnation == created.entry
@@ -316,10 +292,10 @@ class Replica:
         """
         model = self.model(name)
         self._check_taking()
-        end = await self._append_catalog(Deleted(name, model.incarnation))
+        last = await self._change_catalog(Deleted(name, model.incarnation))
         if name == DEFAULT_MODEL:
-            end = await self._append_catalog(Created(name, ModelConfig().to_dict()))
-        await self._until(lambda: self._follower.catalog.offset >= end, timeout)
+            last = await self._change_catalog(Created(name, ModelConfig().to_dict()))
+        await self._until(lambda: self._follower.catalog.offset >= last, timeout)
         await snapshots.erase(self.store, model.keys)
 
     async def mark(self, name: str, token: str, timeout: float = 10.0) -> Offset:  # noqa: ASYNC109
@@ -363,7 +339,7 @@ class Replica:
 
     async def snapshots(self, name: str) -> list[Manifest]:
         """The snapshots of a model, newest first."""
-        return await snapshots.manifests(self.store, self.model(name).keys)
+        return await manifests(self.store, self.model(name).keys)
 
     async def request_snapshot(self, name: str) -> Manifest:
         """Have the worker make a snapshot at the present offset or past it, and wait for it.
@@ -393,8 +369,7 @@ class Replica:
 
     def gone(self, model: ModelReplica) -> None:
         """End what waits for a model that was deleted."""
-        self._published.pop(model.name, None)
-        self._seen.pop(model.name, None)
+        self._housekeeping.forget(model.name)
         if model.appender is not None:
             self._run_errand(model.appender.stop(f"the model {model.name} was deleted"))
 
@@ -423,77 +398,14 @@ class Replica:
             log.exception("the follower stopped")
             raise
 
-    async def _keep_house(self) -> None:
-        """Every second: ask the store what it is, measure the lag, say how this replica does."""
-        while self._stage[0] != "draining":  # a cancellation can drown in a timeout of the store at the same moment
-            await asyncio.sleep(TICK_SECONDS)
-            self._tick += 1
-            try:
-                self._line.facts = await self.store.facts()
-                await self._measure_lag()
-                await self._publish()
-            except StoreUnavailable:
-                continue
-
-    async def _measure_lag(self) -> None:
-        models = list(self._follower.models.values())
-        with reaching():
-            async with self.store.client.pipeline(transaction=False) as pipe:
-                for model in models:
-                    pipe.xlen(model.keys.log)
-                lengths = await pipe.execute()
-        for model, length in zip(models, lengths, strict=True):
-            model.lag = max(0, length - model.position.n_entries)
-
-    async def _publish(self) -> None:
-        """Say how the models do: those that changed, and every other second all of them."""
-        with reaching():
-            seconds, microseconds = await self.store.client.time()
-        said = []
-        for model in list(self._follower.models.values()):
-            offset = model.offset
-            if self._seen.get(model.name) == offset and model.digest_offset != offset:
-                # Nothing came for a second: a good time to take the digest, unless something comes.
-                await model.take_digest(give_way=True)
-            self._seen[model.name] = offset
-            now = (offset, model.digest, model.ready, model.lag)
-            if self._tick % 2 and self._published.get(model.name) == now:
-                continue
-            self._published[model.name] = now
-            described = presence.Presence(
-                replica=self.id,
-                offset=str(offset),
-                digest=model.digest,
-                digest_offset=str(model.digest_offset) if model.digest_offset is not None else None,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                ready=model.ready,
-                lag=model.lag,
-                log_bytes=model.log_bytes,
-                at=seconds + microseconds / 1e6,
-            )
-            said.append((model.keys, described))
-        if said:
-            await presence.publish(self.store, said)
-
-    async def _append_catalog(self, event: Created | Deleted) -> Offset:
+    async def _change_catalog(self, event: Created | Deleted) -> Offset:
         """Append to the catalog; the offset of the entry."""
         try:
             async with asyncio.timeout(self.store.params.connect_seconds):
                 await self._line.opened()
         except TimeoutError:
-            raise StoreUnavailable("the store is away; nothing was appended") from None
-        link = self._line.link
-        if link is None:
-            raise StoreUnavailable("the store is away; nothing was appended")
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        link.send(catalog_command(event), lambda reply: _answer(future, reply), self.store.params.reply_seconds)
-        reply = await future
-        if isinstance(reply, LinkLost):
-            raise OutcomeUnknown("the store went away in the middle of the change; it may or may not be made")
-        if not isinstance(reply, bytes):
-            raise StoreUnavailable(f"the store refused the change: {reply}")
-        return Offset.of_entry(reply)
+            raise StoreUnavailable("the store is away; nothing was changed") from None
+        return await append_to_catalog(self._line, event, self.store.params.reply_seconds)
 
     async def _until(self, condition: Callable[[], bool], timeout: float) -> None:  # noqa: ASYNC109
         """Wait until the follower has made something true."""
@@ -554,8 +466,3 @@ def _appender(model: ModelReplica) -> Appender:
     if model.appender is None:
         raise AssertionError("a model of a replica has an appender")
     return model.appender
-
-
-def _answer(future: asyncio.Future[Any], reply: Any) -> None:
-    if not future.done():
-        future.set_result(reply)

@@ -34,12 +34,13 @@ from core.types import Offset
 from service.catalog import ModelKeys
 from service.events import APPLY_VERSION
 from service.log import holds
-from service.model_replica import ModelReplica, Position, new_secret
+from service.manifest import FORMAT, ArrayShape, Manifest, Part, ids, manifest_key, manifest_of, part_key
+from service.model_replica import ModelReplica, new_secret
 from service.store import Store, reaching
 
 log = structlog.get_logger(__name__)
 
-FORMAT = 1
+__all__ = ["Manifest", "SnapshotParams", "erase", "load", "restore_newest", "write"]
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -77,75 +78,6 @@ class SnapshotParams:
                 raise ValueError(f"{name} must be more than 0")
 
 
-class ArrayShape(msgspec.Struct, frozen=True):
-    """Where an array lies in the state: its name, little-endian dtype and shape."""
-
-    name: str
-    dtype: str
-    shape: list[int]
-
-
-class Part(msgspec.Struct, frozen=True):
-    """Size and BLAKE2b-128 of a part."""
-
-    size: int
-    checksum: str
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot is.
-
-    Attributes
-    ----------
-    id : str
-    format, apply_version : int
-    model, incarnation : str
-    offset : str
-        Last event that is in it.
-    entry_checksum : str
-        Of that event's entry.
-    n_entries, log_bytes : int
-        Entries of the log up to there, and their size.
-    digest : str
-        Of the state.
-    created : int
-        Milliseconds of the store's clock.
-    state : dict
-        What the state has beside its arrays.
-    arrays : list of ArrayShape
-    parts : list of Part
-    """
-
-    id: str
-    format: int
-    apply_version: int
-    model: str
-    incarnation: str
-    offset: str
-    entry_checksum: str
-    n_entries: int
-    log_bytes: int
-    digest: str
-    created: int
-    state: dict[str, Any]
-    arrays: list[ArrayShape]
-    parts: list[Part]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all parts."""
-        return sum(part.size for part in self.parts)
-
-    @property
-    def position(self) -> Position:
-        """Where in the log it is."""
-        offset = Offset.parse(self.offset)
-        return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes)
-
-
-_manifest = msgspec.json.Decoder(Manifest)
-
-
 async def write(
     store: Store, model: ModelReplica, params: SnapshotParams, between: Callable[[], Awaitable[None]] | None = None
 ) -> Manifest:
@@ -163,7 +95,7 @@ async def write(
         for i, part in enumerate(_parts(arrays, params.part_bytes)):
             if between is not None:
                 await between()
-            await client.set(_part_key(keys, snapshot, i), part)
+            await client.set(part_key(keys, snapshot, i), part)
             parts.append(Part(len(part), _checksum(part)))
         seconds, microseconds = await client.time()
         manifest = Manifest(
@@ -186,58 +118,9 @@ async def write(
         )
         if between is not None:
             await between()
-        await client.set(_manifest_key(keys, snapshot), msgspec.json.encode(manifest))
+        await client.set(manifest_key(keys, snapshot), msgspec.json.encode(manifest))
         await client.rpush(keys.of("snapshots"), snapshot)
         await _drop_old(store, keys, params.keep)
-    return manifest
-
-
-async def ids(store: Store, keys: ModelKeys) -> list[str]:
-    """The ids of a model's snapshots, newest first."""
-    with reaching():
-        found = await store.client.lrange(keys.of("snapshots"), 0, -1)
-    return sorted((name.decode() for name in found), key=_place, reverse=True)
-
-
-async def manifests(store: Store, keys: ModelKeys) -> list[Manifest]:
-    """The manifests of a model's snapshots, newest first; one that cannot be read is left out."""
-    good = []
-    for name in await ids(store, keys):
-        try:
-            good.append(await manifest_of(store, keys, name))
-        except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
-            log.warning("a snapshot cannot be used", model=keys.name, snapshot=name, reason=str(error))
-    return good
-
-
-async def manifest_of(store: Store, keys: ModelKeys, name: str) -> Manifest:
-    """A snapshot's manifest.
-
-    Raises
-    ------
-    UnknownSnapshot
-        There is none of this id.
-    Damaged, UnknownApplyVersion
-        It cannot be read, is of another format or of another model.
-    """
-    with reaching():
-        packed = await store.client.get(_manifest_key(keys, name))
-    if packed is None:
-        raise UnknownSnapshot(f"the model {keys.name} has no snapshot {name}")
-    try:
-        head = msgspec.json.decode(packed)
-        if isinstance(head, dict) and head.get("format") != FORMAT:
-            raise UnknownApplyVersion(f"it has the format {head.get('format')!r}; this release reads {FORMAT}")
-        manifest = _manifest.decode(packed)
-        Offset.parse(manifest.offset)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Damaged(f"its manifest cannot be read: {error}") from None
-    if (manifest.model, manifest.incarnation) != (keys.name, keys.incarnation) or manifest.id != name:
-        raise Damaged(f"it is a snapshot of {manifest.model} {manifest.incarnation}")
-    if manifest.apply_version != APPLY_VERSION:
-        raise UnknownApplyVersion(
-            f"it has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
-        )
     return manifest
 
 
@@ -340,15 +223,15 @@ async def _drop_old(store: Store, keys: ModelKeys, keep: int) -> None:
             n_parts = len((await manifest_of(store, keys, name)).parts)
         except (Damaged, UnknownApplyVersion, UnknownSnapshot):
             n_parts = 0
-        await store.client.unlink(_manifest_key(keys, name))
+        await store.client.unlink(manifest_key(keys, name))
         if n_parts:
-            await store.client.unlink(*(_part_key(keys, name, i) for i in range(n_parts)))
+            await store.client.unlink(*(part_key(keys, name, i) for i in range(n_parts)))
 
 
 async def _read_parts(store: Store, keys: ModelKeys, manifest: Manifest) -> AsyncIterator[bytes]:
     for i, expected in enumerate(manifest.parts):
         with reaching():
-            part = await store.client.get(_part_key(keys, manifest.id, i))
+            part = await store.client.get(part_key(keys, manifest.id, i))
         if part is None:
             raise Damaged(f"its part {i} is missing")
         if len(part) != expected.size or _checksum(part) != expected.checksum:
@@ -398,20 +281,3 @@ def _empty_arrays(manifest: Manifest) -> Arrays:
 
 def _checksum(part: bytes) -> str:
     return hashlib.blake2b(part, digest_size=16).hexdigest()
-
-
-def _place(name: str) -> tuple[Offset, str]:
-    """By which snapshots are ordered: the offset in the id. An id without one comes first, as if the oldest."""
-    offset, _, _ = name.rpartition("-")
-    try:
-        return Offset.parse(offset), name
-    except ValueError:
-        return Offset(0, 0, 0), name
-
-
-def _manifest_key(keys: ModelKeys, name: str) -> bytes:
-    return keys.of(f"snapshot:{name}:manifest")
-
-
-def _part_key(keys: ModelKeys, name: str, i: int) -> bytes:
-    return keys.of(f"snapshot:{name}:{i}")

@@ -7,9 +7,9 @@ import contextlib
 
 from core.errors import Damaged, NotReady, UnknownApplyVersion, UnknownSnapshot
 from core.types import Offset
-from service import snapshots
+from service import manifest as manifests
 from service.catalog import ModelKeys
-from service.snapshots import Manifest
+from service.manifest import Manifest
 from service.store import Store, reaching
 
 WORKERS_KEY = b"abound:workers"
@@ -64,9 +64,9 @@ async def request(store: Store, keys: ModelKeys, offset: Offset, timeout: float)
     with reaching():
         await store.client.set(keys.of("snapshot-wanted"), str(offset), ex=max(1, int(timeout)))
     while True:
-        for name in (await snapshots.ids(store, keys))[:1]:
+        for name in (await manifests.ids(store, keys))[:1]:
             with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
-                manifest = await snapshots.manifest_of(store, keys, name)
+                manifest = await manifests.manifest_of(store, keys, name)
                 if manifest.position.offset >= offset:
                     return manifest
         if loop.time() > deadline:

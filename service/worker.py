@@ -31,15 +31,17 @@ from redis.exceptions import LockError
 
 from core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownSnapshot
 from core.types import Offset
-from service import presence, snapshots, wanted
+from service import manifest as manifests
+from service import presence, wanted
 from service.catalog import CATALOG_KEY, Catalog, Living, read_catalog
 from service.compaction import compact
 from service.ending import end
 from service.log import LogParams
+from service.manifest import Manifest
 from service.process import end_with_parent, warm
 from service.report import REFUSED, Report, Reporter
 from service.settings import Settings
-from service.snapshots import Manifest, SnapshotParams
+from service.snapshots import SnapshotParams
 from service.store import Store, StoreParams, reaching
 from service.telemetry import configure_logging
 
@@ -131,7 +133,7 @@ class Worker:
             if one.keys.log in unfinished:
                 with self._nobody_else():
                     async with self._lease(one):
-                        good = set(await snapshots.ids(self._store, one.keys))
+                        good = set(await manifests.ids(self._store, one.keys))
                         for key, name in unfinished[one.keys.log]:
                             if name not in good:
                                 swept += await self._store.client.unlink(key)
@@ -221,11 +223,11 @@ class Worker:
     async def _newest_of(self, living: Living) -> Manifest | None:
         """The newest snapshot that has a good manifest; the manifest is read once."""
         known = self._newest.get(living.keys.incarnation)
-        for name in await snapshots.ids(self._store, living.keys):
+        for name in await manifests.ids(self._store, living.keys):
             if known is not None and known.id == name:
                 return known
             with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
-                manifest = await snapshots.manifest_of(self._store, living.keys, name)
+                manifest = await manifests.manifest_of(self._store, living.keys, name)
                 self._newest[living.keys.incarnation] = manifest
                 return manifest
         return None

@@ -1,0 +1,171 @@
+"""Requests to learn on their way into the log: drafts, the groups that they travel in, and what comes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from core.applying import Applying, Unit
+from core.errors import InvalidInstance
+from core.receipts import AnotherBody
+from core.types import Offset
+from service.events import Configure, Learn, Mark
+from service.store import LEVELS
+
+
+class Draft(msgspec.Struct, frozen=True, gc=False):
+    """One request to learn, checked and vectorized: an instance, or a batch that is learned whole or not at all.
+
+    Attributes
+    ----------
+    records : bytes
+        ``n`` records (vector + labels part), one after the other.
+    n : int
+    key : str or None
+        Idempotency key.
+    body : bytes
+        Hash of the request's body; needed with a key.
+    source : str or None
+    """
+
+    records: bytes
+    n: int
+    key: str | None = None
+    body: bytes = b""
+    source: str | None = None
+
+
+class Learned(msgspec.Struct, frozen=True):
+    """What came of a draft.
+
+    Attributes
+    ----------
+    offset : Offset
+        Of its first instance; the others follow it position by position.
+    n : int
+    ranks : list of int, or None
+        Rank of the best true label before learning, from 1; 0 when not retrieved. None when not applied in time.
+    updated : list of bool, or None
+        Whether the index changed.
+    applied : bool
+    durability : ``log`` | ``fsync`` | ``replica``
+        The level that was asked for if it was reached, else the highest below it that was.
+    refused : InvalidInstance or None
+        Its key came before with another body; nothing was learned.
+    """
+
+    offset: Offset
+    n: int
+    ranks: list[int] | None
+    updated: list[bool] | None
+    applied: bool
+    durability: str
+    refused: InvalidInstance | None = None
+
+
+class Waiting(msgspec.Struct):
+    """A request on its way: from its lane, through a group, to its end.
+
+    Attributes
+    ----------
+    future : Future
+    level : int
+        Durability asked for, as a place in ``LEVELS``.
+    wait : bool
+        Until it is applied.
+    deadline : float
+        Of the event loop's clock.
+    drafts : sequence of Draft
+    n, n_bytes : int
+        Instances and bytes of all drafts.
+    event : Configure, Mark or None
+        In the place of drafts.
+    first, first_unit : int
+        Places of its first instance and its first draft in the group.
+    """
+
+    future: asyncio.Future[Any]
+    level: int
+    wait: bool
+    deadline: float
+    drafts: Sequence[Draft]
+    n: int
+    n_bytes: int
+    event: Configure | Mark | None = None
+    first: int = 0
+    first_unit: int = 0
+
+    def result(self, group: Group, reached: int) -> Offset | list[Learned]:
+        """What the request is told, once its group is in the log."""
+        entry, applied = group.entry, group.applied
+        if entry is None:
+            raise AssertionError("a group ends in the log or not at all")
+        if self.event is not None:
+            return entry
+        durability = LEVELS[min(self.level, reached)]
+        learned = []
+        first = self.first
+        for at, draft in enumerate(self.drafts, self.first_unit):
+            n = draft.n
+            offset = Offset(entry[0], entry[1], first)
+            outcome = applied.outcomes[at] if applied is not None else None
+            if applied is None:
+                learned.append(Learned(offset, n, None, None, False, durability))
+            elif outcome is None:
+                ranks, updated = group.ranks[first : first + n], group.updated[first : first + n]
+                learned.append(Learned(offset, n, ranks, updated, True, durability))
+            elif isinstance(outcome, AnotherBody):
+                refused = InvalidInstance("this idempotency key came before with another body", "key")
+                learned.append(Learned(offset, n, None, None, True, durability, refused))
+            else:
+                came = Offset(*outcome.offset)
+                learned.append(Learned(came, n, outcome.ranks, outcome.updated, True, durability))
+            first += n
+        return learned
+
+
+class Group:
+    """The requests of one entry, from the append until all of them have ended.
+
+    Attributes
+    ----------
+    sequence : int
+    waiting : list of Waiting
+        Those that have not ended.
+    patient : bool
+        All of them wait until they are applied.
+    entry : Offset or None
+        Where it is, once that is known.
+    reached : int or None
+        Durability that the store has confirmed, as a place in ``LEVELS``.
+    lost : bool
+        The connection went before the store had answered.
+    sighted : bool
+        The follower has applied it; ``applied``, ``ranks`` and ``updated`` say what came of it.
+    """
+
+    __slots__ = ("applied", "entry", "lost", "patient", "ranks", "reached", "sequence", "sighted", "updated", "waiting")
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self.waiting: list[Waiting] = []
+        self.entry: Offset | None = None
+        self.reached: int | None = None
+        self.lost = False
+        self.patient = True
+        self.sighted = False
+        self.applied: Applying | None = None
+        self.ranks: list[int] = []
+        self.updated: list[bool] = []
+
+    def event(self) -> Learn | Configure | Mark:
+        """What its entry says."""
+        event = self.waiting[0].event
+        if event is not None:
+            return event
+        drafts = [draft for waiting in self.waiting for draft in waiting.drafts]
+        units = [Unit(draft.n, draft.key, draft.body, draft.source) for draft in drafts]
+        return Learn(b"".join([draft.records for draft in drafts]), sum([draft.n for draft in drafts]), units)

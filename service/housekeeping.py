@@ -1,0 +1,103 @@
+"""Housekeeping: what a replica does every second besides answering."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from core.errors import StoreUnavailable
+from core.types import Offset
+from service import presence
+from service.line import Line
+from service.model_replica import ModelReplica
+from service.store import Store, reaching
+
+TICK_SECONDS = 1.0
+
+
+class Housekeeping:
+    """Asks the store what it is, measures the lag, and says how the models of a replica do.
+
+    Parameters
+    ----------
+    replica : str
+        Id of the replica.
+    line : Line
+        Whose facts are kept fresh.
+    models : mapping
+        The models by name, as they come and go.
+    """
+
+    def __init__(self, store: Store, replica: str, line: Line, models: Mapping[str, ModelReplica]) -> None:
+        self._store = store
+        self._replica = replica
+        self._line = line
+        self._models = models
+        self._tick = 0
+        self._published: dict[str, tuple[Any, ...]] = {}
+        self._seen: dict[str, Offset] = {}
+
+    async def run(self) -> None:
+        """Every second, for ever; a store that is away is left alone."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._tick += 1
+            try:
+                self._line.facts = await self._store.facts()
+                await self._measure_lag()
+                await self._publish()
+            except StoreUnavailable:
+                continue
+
+    def forget(self, name: str) -> None:
+        """A model is no more."""
+        self._published.pop(name, None)
+        self._seen.pop(name, None)
+
+    async def withdraw(self) -> None:
+        """Take back what was said. StoreUnavailable when the store is away."""
+        await presence.withdraw(self._store, [model.keys for model in self._models.values()], self._replica)
+
+    async def _measure_lag(self) -> None:
+        models = list(self._models.values())
+        with reaching():
+            async with self._store.client.pipeline(transaction=False) as pipe:
+                for model in models:
+                    pipe.xlen(model.keys.log)
+                lengths = await pipe.execute()
+        for model, length in zip(models, lengths, strict=True):
+            model.lag = max(0, length - model.position.n_entries)
+
+    async def _publish(self) -> None:
+        """Say how the models do: those that changed, and every other second all of them."""
+        with reaching():
+            seconds, microseconds = await self._store.client.time()
+        said = []
+        for model in list(self._models.values()):
+            offset = model.offset
+            if self._seen.get(model.name) == offset and model.digest_offset != offset:
+                # Nothing came for a second: a good time to take the digest, unless something comes.
+                await model.take_digest(give_way=True)
+            self._seen[model.name] = offset
+            now = (offset, model.digest, model.ready, model.lag)
+            if self._tick % 2 and self._published.get(model.name) == now:
+                continue
+            self._published[model.name] = now
+            described = presence.Presence(
+                replica=self._replica,
+                offset=str(offset),
+                digest=model.digest,
+                digest_offset=str(model.digest_offset) if model.digest_offset is not None else None,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                ready=model.ready,
+                lag=model.lag,
+                log_bytes=model.log_bytes,
+                at=seconds + microseconds / 1e6,
+            )
+            said.append((model.keys, described))
+        if said:
+            await presence.publish(self._store, said)

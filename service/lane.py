@@ -1,0 +1,109 @@
+"""A lane: requests in a row, of which one group at a time is being appended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from core.errors import StoreUnavailable
+from core.types import Offset
+from service.group import Group, Waiting
+from service.line import Line
+from service.link import LinkLost, Reply, packed
+from service.log import LogParams
+from service.store import LEVELS, WAITAOF_VERSION, Facts
+
+if TYPE_CHECKING:
+    from service.appender import Appender
+
+
+class Lane:
+    """A queue of requests, of which one group at a time is being appended over one line."""
+
+    def __init__(self, appender: Appender, line: Line, careful: bool) -> None:
+        self.queue: deque[Waiting] = deque()
+        self.line = line
+        self._appender = appender
+        self._careful = careful
+        self._busy = False
+        self._loop = asyncio.get_running_loop()
+
+    def put(self, waiting: Waiting) -> None:
+        """Queue a request. It goes out with all others that come before the event loop's next turn."""
+        self.queue.append(waiting)
+        if not self._busy:
+            self._busy = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        """Append what waits as one entry, or rest."""
+        link, facts = self.line.link, self.line.facts
+        if link is None or facts is None:
+            self._busy = False
+            if self._careful and self._appender.is_connected:  # a careful line is opened when it is first needed
+                return
+            self._appender.refuse(self.queue, "the store is away")
+            return
+        group = self._appender.take(self.queue)
+        if group is None:
+            self._busy = False
+            return
+        command = self._appender.command(group)
+        timeout = self._appender.reply_seconds
+        if not self._careful:
+            link.send(command, lambda reply: self._answered(group, reply, int(facts.appendfsync == "always")), timeout)
+            return
+        waits = _waits(facts, max(waiting.level for waiting in group.waiting), self._appender.params)
+        replies: list[Reply] = []
+
+        def collect(reply: Reply) -> None:
+            replies.append(reply)
+            if len(replies) == 1 + len(waits):
+                self._answered(group, replies[0], _reached(facts, waits, replies[1:]))
+
+        link.send(command, collect, timeout)
+        for wait in waits:
+            link.send(packed(wait), collect, timeout + self._appender.params.wait_store_seconds)
+
+    def _answered(self, group: Group, reply: Reply, reached: int) -> None:
+        if isinstance(reply, bytes):
+            group.entry = Offset.of_entry(reply)
+            group.reached = reached
+            self._appender.settle(group)
+        elif isinstance(reply, LinkLost):
+            group.lost = True
+            self._appender.settle(group)
+        else:
+            self._appender.fail(group, StoreUnavailable(f"the store refused to append: {reply}"))
+        self._send()
+
+    async def open(self) -> None:
+        """Open the line if it is not, and go on with what waits."""
+        self.line.start()
+        await self.line.opened()
+        if not self._busy and self.queue:
+            self._busy = True
+            self._send()
+
+
+def _waits(facts: Facts, level: int, params: LogParams) -> list[tuple[str | int, ...]]:
+    """The commands behind an XADD that wait until it is on disk (if its reply does not say so) and on a replica."""
+    milliseconds = int(params.wait_store_seconds * 1000)
+    waits: list[tuple[str | int, ...]] = []
+    if facts.appendfsync != "always" and facts.version >= WAITAOF_VERSION:
+        waits.append(("WAITAOF", 1, 0, milliseconds))
+    if LEVELS[level] == "replica":
+        waits.append(("WAIT", 1, milliseconds))
+    return waits
+
+
+def _reached(facts: Facts, waits: list[tuple[str | int, ...]], replies: list[Reply]) -> int:
+    """The level of durability that the replies of the waits confirm."""
+    on_disk, copied = facts.appendfsync == "always", False
+    for (name, *_), reply in zip(waits, replies, strict=True):
+        if name == "WAITAOF" and isinstance(reply, list):
+            on_disk = reply[0] >= 1
+        elif name == "WAIT" and isinstance(reply, int):
+            copied = reply >= 1
+    return (2 if copied else 1) if on_disk else 0

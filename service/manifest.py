@@ -1,0 +1,156 @@
+"""Manifests: what a snapshot is, where in the log it belongs, and the checksums of its parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import structlog
+
+from core.errors import Damaged, UnknownApplyVersion, UnknownSnapshot
+from core.types import Offset
+from service.catalog import ModelKeys
+from service.events import APPLY_VERSION
+from service.model_replica import Position
+from service.store import Store, reaching
+
+log = structlog.get_logger(__name__)
+
+FORMAT = 1
+
+
+class ArrayShape(msgspec.Struct, frozen=True):
+    """Where an array lies in the state: its name, little-endian dtype and shape."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Size and BLAKE2b-128 of a part."""
+
+    size: int
+    checksum: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a snapshot is.
+
+    Attributes
+    ----------
+    id : str
+    format, apply_version : int
+    model, incarnation : str
+    offset : str
+        Last event that is in it.
+    entry_checksum : str
+        Of that event's entry.
+    n_entries, log_bytes : int
+        Entries of the log up to there, and their size.
+    digest : str
+        Of the state.
+    created : int
+        Milliseconds of the store's clock.
+    state : dict
+        What the state has beside its arrays.
+    arrays : list of ArrayShape
+    parts : list of Part
+    """
+
+    id: str
+    format: int
+    apply_version: int
+    model: str
+    incarnation: str
+    offset: str
+    entry_checksum: str
+    n_entries: int
+    log_bytes: int
+    digest: str
+    created: int
+    state: dict[str, Any]
+    arrays: list[ArrayShape]
+    parts: list[Part]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def position(self) -> Position:
+        """Where in the log it is."""
+        offset = Offset.parse(self.offset)
+        return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes)
+
+
+_manifest = msgspec.json.Decoder(Manifest)
+
+
+def manifest_key(keys: ModelKeys, name: str) -> bytes:
+    """The key of a snapshot's manifest."""
+    return keys.of(f"snapshot:{name}:manifest")
+
+
+def part_key(keys: ModelKeys, name: str, i: int) -> bytes:
+    """The key of a snapshot's part."""
+    return keys.of(f"snapshot:{name}:{i}")
+
+
+async def ids(store: Store, keys: ModelKeys) -> list[str]:
+    """The ids of a model's snapshots, newest first."""
+    with reaching():
+        found = await store.client.lrange(keys.of("snapshots"), 0, -1)
+    return sorted((name.decode() for name in found), key=_place, reverse=True)
+
+
+async def manifests(store: Store, keys: ModelKeys) -> list[Manifest]:
+    """The manifests of a model's snapshots, newest first; one that cannot be read is left out."""
+    good = []
+    for name in await ids(store, keys):
+        try:
+            good.append(await manifest_of(store, keys, name))
+        except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
+            log.warning("a snapshot cannot be used", model=keys.name, snapshot=name, reason=str(error))
+    return good
+
+
+async def manifest_of(store: Store, keys: ModelKeys, name: str) -> Manifest:
+    """A snapshot's manifest.
+
+    Raises
+    ------
+    UnknownSnapshot
+        There is none of this id.
+    Damaged, UnknownApplyVersion
+        It cannot be read, is of another format or of another model.
+    """
+    with reaching():
+        packed = await store.client.get(manifest_key(keys, name))
+    if packed is None:
+        raise UnknownSnapshot(f"the model {keys.name} has no snapshot {name}")
+    try:
+        head = msgspec.json.decode(packed)
+        if isinstance(head, dict) and head.get("format") != FORMAT:
+            raise UnknownApplyVersion(f"it has the format {head.get('format')!r}; this release reads {FORMAT}")
+        manifest = _manifest.decode(packed)
+        Offset.parse(manifest.offset)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Damaged(f"its manifest cannot be read: {error}") from None
+    if (manifest.model, manifest.incarnation) != (keys.name, keys.incarnation) or manifest.id != name:
+        raise Damaged(f"it is a snapshot of {manifest.model} {manifest.incarnation}")
+    if manifest.apply_version != APPLY_VERSION:
+        raise UnknownApplyVersion(
+            f"it has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
+        )
+    return manifest
+
+
+def _place(name: str) -> tuple[Offset, str]:
+    """By which snapshots are ordered: the offset in the id. An id without one comes first, as if the oldest."""
+    offset, _, _ = name.rpartition("-")
+    try:
+        return Offset.parse(offset), name
+    except ValueError:
+        return Offset(0, 0, 0), name
