@@ -107,6 +107,30 @@ def test_cut_off_from_the_store_it_stays_ready_and_says_so() -> None:
             time.sleep(0.05)
 
 
+def test_a_state_that_is_not_trusted_answers_nothing() -> None:
+    with served() as service:
+        service.http.put("/models/well").raise_for_status()
+        service.http.post("/learn", json={"text": "a", "labels": ["x"]}).raise_for_status()
+        with service.server.client() as client:
+            [log] = client.keys("abound:{default:*}:log")
+            client.xadd(log, {"e": b"not an entry", "c": b"00000000"})
+        deadline = time.monotonic() + 10
+        while (answer := service.http.get("/readyz")).status_code == 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert "cannot be applied" in problem(answer, 503, "not-ready")["detail"]
+        for route, body in (("classify", {"text": "a"}), ("learn", {"text": "a", "labels": ["x"]})):
+            refused = service.http.post(f"/{route}", json=body)
+            assert "cannot be applied" in problem(refused, 503, "not-ready")["detail"]
+            assert "retry-after" in refused.headers
+            streamed = service.http.post(
+                f"/{route}", content=ndjson(body), headers={"content-type": "application/x-ndjson"}
+            )
+            problem(streamed, 503, "not-ready")
+        assert service.http.post("/models/well/classify", json={"text": "a"}).status_code == 200
+        assert service.learned() == 1
+
+
 def test_metrics_count_requests_and_describe_models(service: Served) -> None:
     def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         answer = service.http.get("/metrics")
