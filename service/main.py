@@ -61,7 +61,10 @@ class Application(FastAPI):
         held = Held()
         store = Store(settings.store_url(), settings.group(StoreParams))
         bounds = ReplicaParams(
-            log=settings.group(LogParams), snapshots=settings.group(SnapshotParams), limits=settings.group(Limits)
+            durability=settings.durability,
+            limits=settings.group(Limits),
+            log=settings.group(LogParams),
+            snapshots=settings.group(SnapshotParams),
         )
         replica = Replica(store, bounds)
         remember = settings.group(RememberParams)

@@ -10,6 +10,7 @@ import structlog
 from core.applying import Unit
 from core.errors import Damaged, UnknownSnapshot
 from core.types import START
+from service import manifest as manifests
 from service import snapshots
 from service.catalog import CATALOG_KEY, DEFAULT_MODEL, Living, read_catalog
 from service.compaction import compact, rebuild
@@ -95,7 +96,7 @@ async def test_only_the_newest_are_kept_and_nothing_is_left_of_the_others(store:
     for seed in range(5):
         await append(store, living, 5, seed)
         made.append(await compact(store, living, SnapshotParams(keep=3, part_bytes=16_384)))
-    good = await snapshots.manifests(store, living.keys)
+    good = await manifests.manifests(store, living.keys)
     assert good == made[:1:-1]
     keys = {key async for key in store.client.scan_iter(match=living.keys.of("snapshot:*").replace(b"{", b"\\{"))}
     expected = {living.keys.of(f"snapshot:{m.id}:{i}") for m in good for i in range(len(m.parts))}
@@ -235,13 +236,13 @@ async def test_without_a_good_snapshot_and_without_the_beginning_there_is_no_sta
     await missing(part(0))(store, living, newest)
     with pytest.raises(Damaged, match=r"lost its beginning and none .*part 0 is missing.*does not go on"):
         await rebuild(store, living)
-    assert older.id in [manifest.id for manifest in await snapshots.manifests(store, living.keys)]
+    assert older.id in [manifest.id for manifest in await manifests.manifests(store, living.keys)]
 
 
 async def test_a_snapshot_that_is_not_there(store: Store, two: tuple[Living, list[Manifest]]) -> None:
     living, _ = two
     with pytest.raises(UnknownSnapshot):
-        await snapshots.manifest_of(store, living.keys, "1-0.0-00000000")
+        await manifests.manifest_of(store, living.keys, "1-0.0-00000000")
 
 
 async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store: Store) -> None:
@@ -252,7 +253,7 @@ async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store: Store) -> 
     async def between() -> None:
         nonlocal steps
         steps += 1
-        assert await snapshots.ids(store, living.keys) == []
+        assert await manifests.ids(store, living.keys) == []
         if steps == 4:
             raise RuntimeError
 

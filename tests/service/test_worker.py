@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from core.errors import NotReady
-from service import snapshots, wanted
+from service import manifest as manifests
+from service import wanted
 from service.catalog import read_catalog
 from service.log import LogParams
 from service.replica import Replica, ReplicaParams
@@ -172,7 +173,7 @@ async def test_what_nothing_points_to_is_swept(server: Server, start_replica: St
     assert not left & orphans.keys()
     assert {newer, b"other"} < left
     assert {key for key in kept if b"lease" not in key} <= left
-    assert (await snapshots.manifests(replica.store, keys))[0] == made
+    assert (await manifests.manifests(replica.store, keys))[0] == made
 
 
 async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_replica: StartReplica) -> None:
