@@ -75,6 +75,8 @@ class Lane:
             group.lost = True
             self._appender.settle(group)
         else:
+            if str(reply).startswith("READONLY") and self.line.link is not None:
+                self.line.link.close()  # a failover: the primary is to be found behind the same address, by a new link
             self._appender.fail(group, StoreUnavailable(f"the store refused to append: {reply}"))
         self._send()
 

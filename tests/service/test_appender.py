@@ -291,6 +291,23 @@ async def test_a_store_that_refuses_to_write_has_taken_nothing(start_replica: St
         server.close()
 
 
+async def test_a_store_that_has_become_a_copy_is_left_for_the_primary(
+    own_server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(own_server)
+    with own_server.client() as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(StoreUnavailable, match="READONLY"):
+            await learn(replica, draft('{"a": 1}', "x"))
+        before = {one["id"] for one in client.client_list() if one["name"] == "abound-append"}
+        client.execute_command("REPLICAOF", "NO", "ONE")
+        await connected(replica)
+        assert (await learn(replica, draft('{"a": 1}', "x"))).applied
+        after = {one["id"] for one in client.client_list() if one["name"] == "abound-append"}
+    assert after
+    assert not after & before
+
+
 async def test_stopping_ends_what_waits(own_server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(own_server)
     own_server.pause()
