@@ -189,8 +189,15 @@ class Index:
             Of the best true class before learning, from 1; 0 when none was retrieved.
         updated : bool
             Whether connections were updated.
+
+        Raises
+        ------
+        ValueError
+            An id is negative.
         """
         if not learning.has_room(self.arrays, ids, class_ids):
+            if min(ids.min(initial=0), class_ids.min(initial=0)) < 0:
+                raise ValueError("ids of features and classes must not be negative")
             self.make_room_for(ids, class_ids)
         ranks = np.empty(len(class_ids), np.int32)
         updated = learning.learn_instance(self.arrays, self.kernel_params, ids, values, class_ids, count_seen, ranks)

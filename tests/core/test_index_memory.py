@@ -1,0 +1,214 @@
+"""The index's memory: blocks used again, invariants after random histories, numbers that never stop growing."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import njit
+
+from core.config import ModelConfig
+from core.index import Index, IndexParams
+from core.kernels import learning, postings
+from core.kernels.machine import as_bits, as_float
+from core.kernels.postings import UNITS
+
+PARAMS = replace(IndexParams.of(ModelConfig()), margin=math.inf)
+
+
+@njit
+def learn_many(arrays, params, values, class_ids):
+    """Learn feature 0 with one value and one class after the other."""
+    ids, ranks = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    for i in range(len(values)):
+        learning.learn_instance(arrays, params, ids, values[i : i + 1], class_ids[i : i + 1], True, ranks)
+
+
+@njit
+def narrow_and_back(count, class_id):
+    record = postings.narrow_record(count, np.uint64(class_id))
+    return record, postings.count_of(record), postings.class_of(record)
+
+
+@njit
+def size_of_block(length, wide):
+    return postings.size_for(np.uint64(length), wide)
+
+
+def learned(n: int, draw) -> tuple[Index, np.ndarray, np.ndarray]:
+    """An index of one feature after ``n`` updates with values and classes by ``draw(rng, n)``."""
+    values, class_ids = draw(np.random.default_rng(5), n)
+    index = Index(replace(PARAMS, w_min=0.0))
+    index.make_room(1, int(class_ids.max()) + 1, 1, 1000)
+    learn_many(index.arrays, index.kernel_params, values.astype(np.float32), class_ids.astype(np.int32))
+    return index, values.astype(np.float32).astype(float), class_ids
+
+
+def live_blocks(index: Index) -> list[tuple[int, int]]:
+    """First and end unit of every feature's block, after checking what a header says."""
+    headers = index.arrays.headers[: 2 * index.n_features : 2]
+    blocks = []
+    for header, length in zip(headers.tolist(), index.to_arrays()["lengths"].tolist(), strict=True):
+        first, size, wide = header & 0xFFFFFFFF, (header >> 48) & 63, (header >> 54) & 1
+        units = int(UNITS[size])
+        assert length + (length + 1) // 2 * wide <= units
+        assert bool(size) or not length
+        if size:
+            blocks.append((first, first + units))
+    return blocks
+
+
+def free_blocks(index: Index) -> list[tuple[int, int]]:
+    blocks = []
+    for size, units in enumerate(UNITS.tolist()):
+        block = int(index.arrays.counters[int(postings.FREE) + size])
+        while block != int(postings.NONE):
+            blocks.append((block, block + units))
+            block = int(index.arrays.arena[block])
+    return blocks
+
+
+def check_invariants(index: Index) -> None:
+    arrays, params = index.to_arrays(), index.params
+    used, free = int(index.arrays.counters[int(postings.USED)]), free_blocks(index)
+    blocks = sorted(live_blocks(index) + free)
+    assert sum(end - first for first, end in free) == int(index.arrays.counters[int(postings.FREE_UNITS)])
+    # Every unit before the arena's front is in exactly one block, live or free.
+    assert [first for first, _ in blocks] == [0, *(end for _, end in blocks[:-1])] if blocks else used == 0
+    assert not blocks or blocks[-1][1] == used <= len(index.arrays.arena)
+    assert index.n_connections == int(arrays["lengths"].sum())
+    first = 0
+    for length, total in zip(arrays["lengths"].tolist(), arrays["totals"].tolist(), strict=True):
+        own = slice(first, first + length)
+        counts, class_ids = arrays["counts"][own], arrays["class_ids"][own]
+        pairs = list(zip((-counts).tolist(), class_ids.tolist(), strict=True))
+        assert pairs == sorted(pairs)
+        assert len(set(class_ids.tolist())) == length
+        assert not params.w_min or length <= 1 / params.w_min
+        assert (counts / total >= params.w_min).all()
+        assert counts.sum() <= total * (1 + 1e-12)
+        first += length
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_features=st.sampled_from([3, 50, 400]),
+    w_min=st.sampled_from([0.0, 0.01, 0.2]),
+    memory=st.sampled_from([None, 7.0]),
+    leak=st.booleans(),
+)
+def test_invariants_after_random_histories(seed, n_features, w_min, memory, leak):
+    index = Index(replace(PARAMS, w_min=w_min, memory=memory, leak=leak))
+    rng = np.random.default_rng(seed)
+    for _ in range(400):
+        ids = rng.choice(n_features, rng.integers(1, min(20, n_features) + 1), replace=False).astype(np.int32)
+        m = int(rng.integers(1, 4))
+        class_ids = rng.choice(150, m, replace=False).astype(np.int32)
+        index.learn(ids, np.exp(rng.normal(0, 3, len(ids))).astype(np.float32), class_ids)
+        if rng.random() < 0.1:
+            index.forget_feature(int(rng.integers(0, n_features)))
+    check_invariants(index)
+    copy = Index.from_arrays(index.params, index.to_arrays())
+    check_invariants(copy)
+    assert copy.digest() == index.digest()
+    assert copy.n_bytes_used <= index.n_bytes_used
+
+
+def test_blocks_are_used_again_under_churn():
+    """The arena's front stays where it is while connections come and go and features are forgotten for new ones."""
+    index = Index(PARAMS)
+    rng = np.random.default_rng(2)
+    fronts = []
+    for _ in range(5):
+        for _ in range(3000):
+            ids = rng.choice(300, 15, replace=False).astype(np.int32)
+            index.learn(ids, rng.random(15, np.float32) + np.float32(0.01), rng.integers(0, 200, 1).astype(np.int32))
+            index.forget_feature(int(rng.integers(0, 300)))
+        fronts.append(int(index.arrays.counters[int(postings.USED)]))
+    check_invariants(index)
+    assert fronts[-1] < 1.1 * fronts[0]
+    assert 8 * fronts[-1] < 40 * index.n_connections
+
+
+def test_postings_give_back_what_they_do_not_need():
+    """A feature that many classes came through keeps a block of the size that its few remaining ones need."""
+    index = Index(replace(PARAMS, w_min=0.01))
+    for class_id in range(99):
+        index.learn(np.zeros(1, np.int32), np.ones(1, np.float32), np.array([class_id], np.int32))
+    assert index.n_connections == 99
+    for _ in range(10):
+        index.learn(np.zeros(1, np.int32), np.ones(1, np.float32), np.array([7], np.int32))
+    assert index.n_connections == 1
+    check_invariants(index)
+    [(first, end)] = live_blocks(index)
+    assert end - first <= 4
+
+
+def test_longest_posting():
+    """Without ``w_min`` a posting has 65,535 connections and then the weakest goes."""
+    n = postings.MAX_LENGTH + np.uint64(3)
+    index = Index(replace(PARAMS, w_min=0.0))
+    index.make_room(1, int(n), 1, 500_000)
+    ones, class_ids = np.ones(int(n), np.float32), np.arange(int(n), dtype=np.int32)
+    learn_many(index.arrays, index.kernel_params, ones, class_ids)
+    assert index.n_connections == int(postings.MAX_LENGTH)
+    # All are equally heavy, so that the ones with the highest ids went when they came.
+    assert index.to_arrays()["class_ids"].tolist() == class_ids[: index.n_connections].tolist()
+    heavy = np.array([int(n) - 1], np.int32)
+    learn_many(index.arrays, index.kernel_params, np.full(1, 2, np.float32), heavy)
+    assert index.to_arrays()["class_ids"].tolist() == [*heavy, *class_ids[: index.n_connections - 1]]
+
+
+def test_totals_and_counts_do_not_saturate():
+    """Float32 sums of ones stop at 2^24; here the proportion stays right for ever."""
+    n = 20_000_000
+    index, _, class_ids = learned(n, lambda rng, n: (np.ones(n), (np.arange(n) % 4 == 0).astype(np.int64)))
+    arrays = index.to_arrays()
+    assert arrays["totals"].tolist() == [float(n)]
+    assert arrays["counts"].tolist() == np.bincount(class_ids).astype(float).tolist()
+    assert index.rank(np.zeros(1, np.int32), np.ones(1, np.float32), 2).scores.tolist() == [0.75, 0.25]
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 8.0])
+def test_weights_of_millions_of_unequal_values(spread):
+    n = 2_000_000
+    index, values, class_ids = learned(
+        n, lambda rng, n: (0.3 * np.exp(rng.normal(0, spread, n)), (3 * rng.random(n) ** 2).astype(np.int64))
+    )
+    arrays = index.to_arrays()
+    exact = np.bincount(class_ids, values) / values.sum()
+    assert np.abs(arrays["counts"] / arrays["totals"] - exact[arrays["class_ids"]]).max() < 1e-9
+
+
+@given(st.floats(min_value=0, exclude_min=True, allow_infinity=False, width=32), st.integers(1, 2**40), st.data())
+@settings(max_examples=200, deadline=None)
+def test_narrow_records_are_exact_or_refused(value, times, data):
+    class_id = data.draw(st.integers(0, 2**24 + 2))
+    count = float(value) * times
+    record, back, back_id = narrow_and_back(count, class_id)
+    if record:
+        assert (back, back_id) == (count, class_id)
+    else:
+        exponent, mantissa = (int(np.float64(count).view(np.uint64)) >> 52) - 1023, np.float64(count).view(np.uint64)
+        assert class_id >= 2**24 or not -127 <= exponent <= 128 or int(mantissa) & 0xFFFFF or exponent == -127
+
+
+def test_size_classes_are_the_smallest_that_fit():
+    for wide in (False, True):
+        for length in (*range(1, 3000), *range(65_000, 65_537)):
+            units = length + (length + 1) // 2 * wide
+            size = int(size_of_block(length, wide))
+            assert UNITS[size - 1] < units <= UNITS[size]
+
+
+@given(st.floats(allow_nan=False))
+def test_bits_of_numbers(number):
+    assert round_trip(number) == number
+
+
+@njit
+def round_trip(number):
+    return as_float(as_bits(number))

@@ -1,0 +1,184 @@
+"""The index against an oracle of dictionaries and plain floats: the same connections, weights, ranks and rankings.
+
+The weights may differ by 1e-5 by contract. In fact kernels and oracle do the same operations on float64 in the same
+order, and so the tests ask for the same bits.
+"""
+
+import gzip
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from core.config import ModelConfig
+from core.index import Index, IndexParams
+from core.kernels import learning
+from tests.core.oracle import Oracle, Posting
+
+
+class Instance(NamedTuple):
+    ids: np.ndarray
+    values: np.ndarray
+    class_ids: np.ndarray
+    count_seen: bool
+
+
+def connections(index: Index) -> dict[int, dict[int, float]]:
+    """feature -> class -> count, without empty postings."""
+    arrays = index.to_arrays()
+    ends = np.cumsum(arrays["lengths"])
+    return {
+        feature: dict(zip(arrays["class_ids"][own].tolist(), arrays["counts"][own].tolist(), strict=True))
+        for feature, own in enumerate(map(slice, ends - arrays["lengths"], ends))
+        if own.stop > own.start
+    }
+
+
+def ranks_of_learning(index: Index, instance: Instance) -> tuple[list[int], bool]:
+    """``Index.learn`` with the ranks of all true classes."""
+    ids, values, class_ids, count_seen = instance
+    if not learning.has_room(index.arrays, ids, class_ids):
+        index.make_room_for(ids, class_ids)
+        assert learning.has_room(index.arrays, ids, class_ids)
+    ranks = np.full(len(class_ids), -1, np.int32)
+    updated = learning.learn_instance(index.arrays, index.kernel_params, ids, values, class_ids, count_seen, ranks)
+    return ranks.tolist(), updated
+
+
+def compare(params: IndexParams, instances: list[Instance], every: int = 20) -> Index:
+    """Learn all instances by both, and compare on the way."""
+    index, oracle = Index(params), Oracle(params)
+    for number, instance in enumerate(instances):
+        ids, values = instance.ids.tolist(), instance.values.tolist()
+        if number % every == 0:
+            ranking, expected = index.rank(instance.ids, instance.values, 100), oracle.ranking(ids, values)[:100]
+            assert list(zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True)) == expected
+            assert connections(index) == oracle.connections()
+        outcome = oracle.learn(ids, values, instance.class_ids.tolist(), instance.count_seen)
+        assert ranks_of_learning(index, instance) == outcome, number
+        assert not index.arrays.scores.any()
+    assert connections(index) == oracle.connections()
+    arrays = index.to_arrays()
+    postings = [oracle.postings.get(feature, Posting()) for feature in range(index.n_features)]
+    assert arrays["totals"].tolist() == [posting.total for posting in postings]
+    assert arrays["seen"].tolist() == [min(511, posting.seen) for posting in postings]
+    return index
+
+
+def drawn_values(rng: np.random.Generator, kind: str, n: int) -> np.ndarray:
+    if kind == "boolean":
+        return np.ones(n, np.float32)
+    if kind == "equal":
+        return np.full(n, n**-0.5, np.float32)
+    if kind == "normalised":
+        values = rng.random(n) + 1e-3
+        return (values / np.linalg.norm(values)).astype(np.float32)
+    return np.clip(np.exp(rng.normal(0, 20, n)), 1e-45, 3e38).astype(np.float32)
+
+
+def drawn_stream(seed: int, shape: tuple[int, int, int], kind: str, n: int) -> Iterator[Instance]:
+    n_features, n_classes, n_labels = shape
+    rng = np.random.default_rng(seed)
+    for _ in range(n):
+        length = int(rng.integers(1, min(n_features, 30) + 1))
+        ids = rng.choice(n_features, length, replace=False).astype(np.int32)
+        m = int(rng.integers(1, min(n_labels, n_classes) + 1))
+        # Classes of unequal frequency, so that some stay and many come and go.
+        class_ids = np.unique((n_classes * rng.random(m) ** 3).astype(np.int32))
+        rng.shuffle(class_ids)
+        yield Instance(ids, drawn_values(rng, kind, length), class_ids, bool(rng.random() < 0.8))
+
+
+PARAMS = st.builds(
+    IndexParams,
+    w_min=st.sampled_from([0.0, 0.01, 0.1, 0.3, 0.7, 1.0]),
+    d_max=st.sampled_from([1, 3, 25, 1000]),
+    margin=st.sampled_from([0.0, 0.1, 0.5, 3.0, 7.0]),
+    leak=st.booleans(),
+    rating=st.booleans(),
+    memory=st.sampled_from([None, None, 5.0, 50.0]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    params=PARAMS,
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.tuples(st.sampled_from([1, 3, 20, 200]), st.sampled_from([1, 2, 10, 300]), st.sampled_from([1, 2, 6])),
+    kind=st.sampled_from(["boolean", "equal", "normalised", "wide"]),
+)
+@example(
+    params=IndexParams(w_min=0.0, d_max=25, margin=7.0, leak=False, rating=True, memory=50.0),
+    seed=1,
+    shape=(3, 300, 6),
+    kind="wide",
+)
+def test_random_streams(params, seed, shape, kind):
+    compare(params, list(drawn_stream(seed, shape, kind, 150)))
+
+
+@pytest.mark.parametrize("kind", ["boolean", "equal", "normalised", "wide"])
+@pytest.mark.parametrize("memory", [None, 30.0])
+def test_long_histories_of_few_features(kind, memory):
+    """Postings that are long, full, wide, emptied and filled again."""
+    params = IndexParams(w_min=0.01, d_max=25, margin=1e9, leak=True, rating=True, memory=memory)
+    index = compare(params, list(drawn_stream(5, (6, 300, 2), kind, 1500)), every=500)
+    assert 0 < index.to_arrays()["lengths"].max() <= 100
+
+
+def test_several_passes_count_the_features_once():
+    params = IndexParams.of(ModelConfig(margin=0.5))
+    first = [instance._replace(count_seen=True) for instance in drawn_stream(3, (200, 30, 2), "normalised", 150)]
+    again = [instance._replace(count_seen=False) for instance in first]
+    index = compare(params, first + again + again, every=50)
+    assert index.to_arrays()["seen"].sum() == sum(len(instance.ids) for instance in first)
+
+
+def test_options_may_change_on_the_way():
+    """What is below a higher ``w_min`` goes with the next update of its feature, not before."""
+    params = IndexParams(w_min=0.0, d_max=25, margin=1e9, leak=True, rating=False, memory=None)
+    index, oracle = Index(params), Oracle(params)
+    stream = list(drawn_stream(9, (20, 300, 1), "normalised", 400))
+    for w_min, d_max in ((0.0, 25), (0.2, 3), (0.001, 1000), (0.05, 1)):
+        index.params = oracle.params = IndexParams(
+            w_min=w_min, d_max=d_max, margin=0.3, leak=True, rating=True, memory=None
+        )
+        assert connections(index) == oracle.connections()
+        for instance in stream:
+            outcome = oracle.learn(instance.ids.tolist(), instance.values.tolist(), instance.class_ids.tolist())
+            assert ranks_of_learning(index, instance._replace(count_seen=True)) == outcome
+    assert connections(index) == oracle.connections()
+
+
+def bibtex(n: int) -> list[Instance]:
+    folder = os.environ.get("ABOUND_DATA")
+    if folder is None:
+        pytest.skip("ABOUND_DATA does not name the folder of the data sets")
+    instances = []
+    with gzip.open(Path(folder, "bibtex", "train.txt.gz"), "rt") as lines:
+        next(lines)
+        for _, line in zip(range(n), lines, strict=False):
+            labels, *features = line.split(" ")
+            pairs = [feature.split(":") for feature in features]
+            values = np.array([float(value) for _, value in pairs])
+            instances.append(
+                Instance(
+                    np.array([int(feature) for feature, _ in pairs], np.int32),
+                    (values / np.linalg.norm(values)).astype(np.float32),
+                    np.array(labels.split(","), np.int32),
+                    True,
+                )
+            )
+    return instances
+
+
+@pytest.mark.parametrize("leak", [True, False])
+def test_real_stream(leak):
+    params = IndexParams(w_min=0.01, d_max=25, margin=0.5, leak=leak, rating=True, memory=None)
+    index = compare(params, bibtex(600), every=100)
+    assert index.n_connections > 5_000
