@@ -87,7 +87,7 @@ class ModelConfig:
     update : ``fsu``
         The Feature Streaming Update of the paper, section 4.2.
     w_min : float, 0 to 1
-        Connections of less weight are dropped.
+        Connections of less weight are dropped. With 0 a feature keeps its 65,535 heaviest.
     d_max : int, 1 to 65535
         Only the heaviest ``d_max`` connections of a feature vote.
     margin : float >= 0

@@ -31,6 +31,9 @@ from core.types import Ranking
 EVERYTHING: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
 """The mask that lets every class be ranked."""
 
+MOST_UNITS = 2**32
+"""Units of 8 bytes in the arena: a header has 32 bits for the place of its block."""
+
 PARTS = {"lengths": np.uint16, "seen": np.uint16, "totals": np.float64, "class_ids": np.uint32, "counts": np.float64}
 """Names and types of the arrays that an index is written as."""
 
@@ -146,7 +149,14 @@ class Index:
         Notes
         -----
         Arrays grow in place (realloc) by at least an eighth, so that learning does not pause for a copy.
+
+        Raises
+        ------
+        MemoryError
+            Past 32 GiB of connections, which is as far as a header can point.
         """
+        if int(self._counters[postings.USED]) + n_units > MOST_UNITS:
+            raise MemoryError("an index holds at most 32 GiB of connections")
         grown = [
             _grow(self._headers, 2 * n_features),
             _grow(self._scores, n_classes),

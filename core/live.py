@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from core.applying import Applying, Unit
 from core.config import ModelConfig
-from core.errors import Conflict, Damaged
+from core.errors import Conflict, Damaged, InvalidInstance
 from core.index import EVERYTHING, Index, IndexParams
 from core.kernels.answer import explain_vector, rank_vector
 from core.kernels.apply import (
@@ -35,6 +35,7 @@ from core.kernels.apply import (
     DONE,
     HAND,
     INDEX_FULL,
+    MAX_CREDIT,
     MAX_FEATURES,
     NAMES_FULL,
     STATUS,
@@ -52,7 +53,7 @@ from core.types import START, Offset, Ranking
 from core.vectorize import Vectorizer
 from core.vocabulary import Vocabulary
 
-DIGEST_SLICE = 64
+DIGEST_SLICE = 8
 """Pages of 256 features or labels that are digested between two chances for others to go on."""
 
 _json = msgspec.json.Encoder()
@@ -397,8 +398,10 @@ class LiveModel:
             model.prequential = Prequential.from_arrays(parts["prequential"])
             model.receipts = Receipts.from_arrays(parts["receipts"])
             counts, credit = parts["live"]["label_counts"], parts["live"]["credits"]
-            model._control[HAND] = meta["hand"]
-        except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
+            model._control[HAND] = int(meta["hand"])
+            if not (_is_text(model.features) and _is_text(model.labels)):
+                raise ValueError("a feature key or a label is not UTF-8")
+        except (KeyError, TypeError, ValueError, OverflowError, InvalidInstance, msgspec.DecodeError) as error:
             raise Damaged(f"the arrays of a model do not fit together: {error}") from error
         bounded = bool(model._control[MAX_FEATURES])
         if (
@@ -406,6 +409,9 @@ class LiveModel:
             or counts.dtype != np.int64
             or credit.shape != (model.features.n_ids if bounded else 0,)
             or credit.dtype != np.uint8
+            or int(counts.min(initial=0)) < 0
+            or int(credit.max(initial=0)) > MAX_CREDIT
+            or not 0 <= int(model._control[HAND]) <= model.features.n_ids
             or model.index.n_features > model.features.n_ids
             or int(arrays["index/class_ids"].max(initial=0)) >= max(1, model.labels.n_ids)
             or len(model.labels) != model.labels.n_ids
@@ -414,6 +420,17 @@ class LiveModel:
         model._label_counts, model._credits = counts.copy(), credit.copy()
         model._make_room(0, 0, 0, 0)
         return model
+
+
+def _is_text(vocabulary: Vocabulary) -> bool:
+    """Whether all keys are UTF-8: their bytes together are, and none begins inside a character."""
+    parts = vocabulary.to_arrays()
+    starts = (np.cumsum(parts["lengths"], dtype=np.int64) - parts["lengths"])[parts["lengths"] > 0]
+    try:
+        parts["bytes"].tobytes().decode()
+    except UnicodeDecodeError:
+        return False
+    return bool(np.all(parts["bytes"][starts] & 0xC0 != 0x80))
 
 
 def _scratch(n_features: int, n_labels: int) -> ApplyScratch:

@@ -91,6 +91,8 @@ class Prequential:
             given = arrays[name]
             if given.shape != own.shape or given.dtype != own.dtype:
                 raise ValueError(f"prequential {name} has shape {given.shape} and dtype {given.dtype}")
+            if not np.all(given >= 0):
+                raise ValueError(f"prequential {name} has a number below 0 or none at all")
             own[...] = given
         return fresh
 

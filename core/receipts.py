@@ -19,6 +19,8 @@ from core.types import Offset
 
 CAPACITY = 100_000
 
+_BASE = 0x9E3779B97F4A7C15
+
 
 class Receipt(msgspec.Struct, array_like=True, frozen=True):
     """What a request with an idempotency key led to.
@@ -62,6 +64,7 @@ class Receipts:
         self._capacity = capacity
         self._by_key: OrderedDict[str, Receipt] = OrderedDict()
         self._sum = 0
+        self._weight_of_oldest = pow(_BASE, capacity, 2**64)
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -73,13 +76,14 @@ class Receipts:
     def put(self, key: str, receipt: Receipt) -> None:
         """Keep a receipt under a key that has none, and forget the oldest one beyond the capacity."""
         self._by_key[key] = receipt
-        self._sum += _hash(key, receipt)
+        self._sum = self._sum * _BASE + _hash(key, receipt)
         if len(self._by_key) > self._capacity:
-            self._sum -= _hash(*self._by_key.popitem(last=False))
+            self._sum -= _hash(*self._by_key.popitem(last=False)) * self._weight_of_oldest
+        self._sum %= 2**64
 
     def digest_bytes(self) -> bytes:
-        """A sum over all receipts: kept up to date at every change, so asking costs nothing."""
-        return (self._sum % 2**64).to_bytes(8, "little") + len(self._by_key).to_bytes(8, "little")
+        """A rolling hash over all receipts in their order: kept up to date at every change, so asking costs nothing."""
+        return self._sum.to_bytes(8, "little") + len(self._by_key).to_bytes(8, "little")
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The table as one uint8 array of msgpack, oldest first."""

@@ -12,8 +12,9 @@ what they did the first time.
 
 **Eviction** is the generalised clock: a feature gets a credit each time it is seen again, ``MAX_CREDIT`` at most. A
 hand goes round the feature ids; it takes one credit from each feature it passes and evicts the first that has none.
-Features of the current instance are pinned. If an instance alone has more features than ``max_features``, the
-surplus, in its own order, is not learned.
+Features of the current instance are pinned, the first ``max_features`` of them that are held. The surplus of an
+instance that alone has more than ``max_features`` is not learned, and evicted if it was held. After the bound was
+lowered, at most ``MOST_EVICTED`` features go with each event until it is met; new features wait until then.
 """
 
 from typing import NamedTuple
@@ -43,6 +44,7 @@ SLICE_WORK = 16_384
 """Feature updates after which a call returns, so that no slice is long."""
 
 MAX_CREDIT = 3
+MOST_EVICTED = 16_384
 PINNED = 128
 
 _SPAN_LENGTH = np.uint64(0xFFFF)
@@ -167,7 +169,7 @@ def intern_labels(live, buffer, shape, class_ids):
 @njit(cache=True, nogil=True)
 def intern_bounded(live, buffer, shape, scratch):
     """Feature ids and values under ``max_features``; the number of features that are learned."""
-    ids = scratch.ids
+    ids, most = scratch.ids, live.control[MAX_FEATURES]
     at, n_new, n_pinned = shape.keys_at, 0, 0
     for i in range(shape.n_features):
         length = np.int64(load_u16(buffer, shape.lengths_at + 2 * i))
@@ -175,6 +177,9 @@ def intern_bounded(live, buffer, shape, scratch):
         at += length
         if ids[i] < 0:
             n_new += 1
+        elif n_pinned == most:
+            evict(live, np.int64(ids[i]))
+            ids[i] = -1
         else:
             n_pinned += 1
             if live.credits[ids[i]] < PINNED:
@@ -184,7 +189,7 @@ def intern_bounded(live, buffer, shape, scratch):
     for i in range(shape.n_features):
         length = np.int64(load_u16(buffer, shape.lengths_at + 2 * i))
         key_id = np.int64(ids[i])
-        if key_id < 0 and live.features.state[N_LIVE] < live.control[MAX_FEATURES]:
+        if key_id < 0 and live.features.state[N_LIVE] < most:
             key_id = add_key(live.features, buffer, at, length)
             live.credits[key_id] = PINNED
         at += length
@@ -197,9 +202,9 @@ def intern_bounded(live, buffer, shape, scratch):
 
 @njit(cache=True, nogil=True)
 def make_way(live, n_new, n_pinned):
-    """Evict features until ``n_new`` more fit under the bound, or only pinned ones are left."""
+    """Evict features until ``n_new`` more fit under the bound, or only pinned ones are left, or it is enough."""
     state, control = live.features.state, live.control
-    n_evict = min(state[N_LIVE] + n_new - control[MAX_FEATURES], state[N_LIVE] - n_pinned)
+    n_evict = min(state[N_LIVE] + n_new - control[MAX_FEATURES], state[N_LIVE] - n_pinned, MOST_EVICTED)
     hand = control[HAND]
     while n_evict > 0:
         if hand >= state[N_IDS]:
@@ -207,13 +212,19 @@ def make_way(live, n_new, n_pinned):
         if live.features.spans[hand] & _SPAN_LENGTH:
             credit = live.credits[hand]
             if credit == 0:
-                remove_key(live.features, hand)
-                forget(live.postings, np.uint64(hand))
+                evict(live, hand)
                 n_evict -= 1
             elif credit < PINNED:
                 live.credits[hand] = credit - 1
         hand += 1
     control[HAND] = hand
+
+
+@njit(cache=True, nogil=True)
+def evict(live, feature):
+    """Forget a feature: its key, its header, its connections. Its id is the next to be given."""
+    remove_key(live.features, feature)
+    forget(live.postings, np.uint64(feature))
 
 
 @njit(cache=True, nogil=True)

@@ -61,9 +61,11 @@ def digest_page(memory, page):
     state, first = page, page << PAGE_BITS
     last = min(first + (U1 << PAGE_BITS), load_word(memory.counters, N_FEATURES))
     for feature in range(first, last):
-        header = load_word(memory.headers, feature * U2)
-        state = mixed(state, (seen_of(header) << np.uint64(16)) | length_of(header))
-        state = mixed(state, load_word(memory.headers, feature * U2 + U1))
+        header, total = load_word(memory.headers, feature * U2), load_word(memory.headers, feature * U2 + U1)
+        if header == U0 and total == U0:
+            continue  # never learned: as if the index ended before it
+        state = mixed(mixed(state, feature), (seen_of(header) << np.uint64(16)) | length_of(header))
+        state = mixed(state, total)
         for at in range(length_of(header)):
             class_id, count = connection(memory, header, at)
             state = mixed(mixed(state, class_id), as_bits(count))

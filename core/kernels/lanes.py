@@ -1,7 +1,8 @@
 """Eight narrow records at once: finding one among them, and putting one in its place.
 
 Most features have at most eight connections, so that these need no loop and hence no branch that the processor could
-guess wrong. Lanes at or past ``n`` are neither read nor changed: they may not be there, and their cache line is not wanted.
+guess wrong. Lanes at or past ``n`` are neither read nor changed: they may not be there, and their cache line is not
+wanted.
 """
 
 from llvmlite import ir

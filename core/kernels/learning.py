@@ -191,6 +191,9 @@ def update_connection(memory, params, header, total, value, class_id):
     if at < end:
         place_narrow(arena, first, at, record)
     elif value / new_total < params.w_min or (length == MAX_LENGTH and record < load_word(arena, end - U1)):
+        if not params.leak and length and count_of(load_word(arena, end - U1)) / new_total < params.w_min:
+            # What is dropped together is added up in the order of the block, which the wide form has at hand.
+            return widened_update(memory, params, header, total, value, class_id)
         dropped = value
     else:
         if length == narrow_capacity(size_of(header)):

@@ -17,8 +17,8 @@ double precision gives, and the form is not part of the logical state.
 
 **Arena**: uint64, given out from the front. A freed block goes to the free list of its size class (its first word
 is the next free block) and is handed out again before the front moves. Blocks touch as few cache lines as
-they can; what is skipped for that goes to the free lists. Nothing here allocates memory: ``has_room`` of ``learning`` asks
-before.
+they can; what is skipped for that goes to the free lists. Nothing here allocates memory: ``has_room`` of
+``learning`` asks before.
 """
 
 from typing import NamedTuple

@@ -66,7 +66,12 @@ class Clock:
         self.free: list[int] = []
 
     def see(self, keys: list[str]) -> list[str]:
-        known = [key for key in keys if key in self.keys]
+        held = [key for key in keys if key in self.keys]
+        known = held[: self.most]
+        for key in held[self.most :]:
+            at = self.keys.index(key)
+            self.keys[at] = None
+            self.free.append(at)
         for key in known:
             self.credits[self.keys.index(key)] = min(3, self.credits[self.keys.index(key)] + 1)
         pinned = set(known)
@@ -111,6 +116,33 @@ def test_evicts_as_the_plain_clock_does(stream: list[Instance], most: int, slice
         learn(model, [(keys, labels)], slices)
         assert live_features(model) == {key for key in clock.keys if key is not None}
         assert len(model.features) <= most
+
+
+@settings(max_examples=100, deadline=None)
+@given(instances, instances, st.integers(8, 20), st.integers(1, 7))
+def test_a_lowered_bound_is_met(before: list[Instance], after: list[Instance], high: int, low: int) -> None:
+    clock = Clock(high)
+    model = LiveModel(ModelConfig(max_features=high), (1, 2))
+    for bound, stream in ((high, before), (low, after)):
+        model.configure({"max_features": bound})
+        clock.most = bound
+        for keys, labels in stream:
+            clock.see(keys)
+            learn(model, [(keys, labels)])
+            assert live_features(model) == {key for key in clock.keys if key is not None}
+            assert len(model.features) <= bound
+
+
+def test_a_bound_that_is_far_below_is_met_step_by_step() -> None:
+    model = LiveModel(ModelConfig(), (1, 2))
+    learn(model, [([f"k{i}" for i in range(at, at + 9_000)], ["x"]) for at in range(0, 36_000, 9_000)])
+    model.configure({"max_features": 10})
+    held = []
+    for _ in range(4):
+        learn(model, [(["k1", "fresh"], ["x"])])
+        held.append(len(model.features))
+    assert held == [36_000 - 16_384, 36_000 - 2 * 16_384, 10, 10]
+    assert "fresh" in live_features(model)
 
 
 @settings(max_examples=60, deadline=None)
@@ -186,6 +218,16 @@ def test_receipts_forget_the_oldest_and_keep_their_sum() -> None:
     assert table.digest_bytes() == fresh.digest_bytes()
 
 
+def test_the_order_of_receipts_is_in_the_digest() -> None:
+    tables = []
+    for order in ("ab", "ba"):
+        table = Receipts(capacity=2)
+        for key in order:
+            table.put(key, Receipt(b"", Offset(1, 0, 0), [1], [False]))
+        tables.append(table)
+    assert tables[0].digest_bytes() != tables[1].digest_bytes()
+
+
 def test_answers_only_what_is_asked_for() -> None:
     model = learned([(["a", "b"], ["x"]), (["a", "c"], ["y"]), (["a", "d"], ["z"])], margin=1.0)
     vector = vector_of(["a", "b", "unheard"])
@@ -258,5 +300,25 @@ def test_arrays_that_do_not_fit_are_refused(name: str) -> None:
     with pytest.raises(Damaged):
         LiveModel.from_arrays(model.meta(), {**arrays, name: arrays[name][:-1]}, (1, 2))
     del arrays[name]
+    with pytest.raises(Damaged):
+        LiveModel.from_arrays(model.meta(), arrays, (1, 2))
+
+
+@pytest.mark.parametrize("hand", [-1, 3000, 2**70, "x", None])
+def test_a_hand_that_points_nowhere_is_refused(hand: object) -> None:
+    model = learned([(["a", "b"], ["x"])], max_features=10)
+    with pytest.raises(Damaged):
+        LiveModel.from_arrays({**model.meta(), "hand": hand}, model.to_arrays(), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("live/credits", 255), ("live/label_counts", -1), ("prequential/reciprocal", np.nan), ("labels/bytes", 255)],
+)
+def test_numbers_that_cannot_be_are_refused(name: str, value: float) -> None:
+    model = learned([(["a", "b"], ["x"])], max_features=10)
+    arrays = model.to_arrays()
+    arrays[name] = arrays[name].copy()
+    arrays[name][0] = value
     with pytest.raises(Damaged):
         LiveModel.from_arrays(model.meta(), arrays, (1, 2))
