@@ -1,14 +1,15 @@
 """Applying the records of one log entry to a live model, in slices.
 
-An entry holds the records of one or more **units**; a unit is one request: an instance, or a batch that is learned
-whole or not at all. A unit with an idempotency key is looked up in the receipts first: when it came before, its
-records are passed over and its outcome says what came of the first.
+An entry holds the records of one or more **units**: an instance, or a batch under one key or none. A unit with an
+idempotency key is looked up in the receipts first: when it came before, its records are passed over and its outcome
+says what came of the first. The units of a batch whose instances have keys of their own are learned whole or not at
+all: if one of these keys came with another body, none of them is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,6 +41,21 @@ class Unit(msgspec.Struct, array_like=True, frozen=True, gc=False):
     key: str | None = None
     body: bytes = b""
     source: str | None = None
+    batch: int = 1
+    """Units from this one on that are learned whole or not at all."""
+
+
+class _Run(NamedTuple):
+    """A stretch of records that are applied alike.
+
+    ``unit``: the one unit with a key that it is, else -1. ``batch``: it is no stretch but stands before the runs of
+    the units ``unit`` to ``unit + batch``, which are all passed over when a key of theirs came with another body.
+    """
+
+    n: int
+    unit: int = -1
+    batch: int = 0
+    n_runs: int = 0
 
 
 class Applying:
@@ -83,11 +99,16 @@ class Applying:
     def step(self, limit: int) -> None:
         """Apply up to ``limit`` records, fewer when they are large. Never refuses."""
         while limit > 0 and not self.done:
-            n, keyed = self._runs[self._run]
+            n, keyed, batch, n_runs = self._runs[self._run]
+            if batch:
+                self._run += 1
+                if self._is_refused(keyed, batch):
+                    self._pass_over(n)
+                    self._run += n_runs
+                continue
             unit = self._units[keyed] if keyed >= 0 else None
             if unit is not None and self._in_run == 0 and self._came_before(keyed, unit):
-                self._at = self._model.pass_over(self._buffer, self._at, n)
-                self._record += n
+                self._pass_over(n)
                 self._run += 1
                 continue
             first, most = self._record, min(limit, n - self._in_run)
@@ -102,6 +123,23 @@ class Applying:
                     self._keep_receipt(unit, self._record - n)
                 self._run += 1
                 self._in_run = 0
+
+    def _pass_over(self, n: int) -> None:
+        self._at = self._model.pass_over(self._buffer, self._at, n)
+        self._record += n
+
+    def _is_refused(self, first: int, batch: int) -> bool:
+        """Whether a key of a batch came with another body, before it or inside it; then all its outcomes say so."""
+        bodies: dict[str, bytes] = {}
+        for unit in self._units[first : first + batch]:
+            if unit.key is None:
+                continue
+            receipt = self._model.receipts.get(unit.key)
+            known = receipt.body if receipt is not None else bodies.setdefault(unit.key, unit.body)
+            if known != unit.body:
+                self.outcomes[first : first + batch] = [AnotherBody(unit.key)] * batch
+                return True
+        return False
 
     def _came_before(self, at: int, unit: Unit) -> bool:
         receipt = self._model.receipts.get(unit.key) if unit.key is not None else None
@@ -121,18 +159,24 @@ class Applying:
         self._model.receipts.put(unit.key or "", receipt)
 
 
-def _runs(units: Sequence[Unit]) -> list[tuple[int, int]]:
-    """Stretches of records that are applied alike: (records, index of the unit when it has a key, else -1)."""
-    runs: list[tuple[int, int]] = []
-    together = 0
-    for at, unit in enumerate(units):
-        if unit.key is None:
-            together += unit.n
-            continue
-        if together:
-            runs.append((together, -1))
+def _runs(units: Sequence[Unit], first: int = 0) -> list[_Run]:
+    """The runs of an entry; ``first`` is the index of the first unit."""
+    runs: list[_Run] = []
+    together = at = 0
+    while at < len(units):
+        unit = units[at]
+        inside = [_Run(unit.n, first + at)] if unit.key is not None else []
+        if unit.batch > 1:
+            whole = [msgspec.structs.replace(part, batch=1) for part in units[at : at + unit.batch]]
+            if any(part.key is not None for part in whole):
+                inside = _runs(whole, first + at)
+                inside.insert(0, _Run(sum(part.n for part in whole), first + at, unit.batch, len(inside)))
+        if inside:
+            runs += [_Run(together)] if together else []
+            runs += inside
             together = 0
-        runs.append((unit.n, at))
-    if together:
-        runs.append((together, -1))
-    return runs
+            at += max(1, inside[0].batch)
+        else:
+            together += unit.n
+            at += 1
+    return [*runs, _Run(together)] if together else runs

@@ -136,9 +136,9 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
     event = entry.event
     if type(event) is Learn:
         n = 0
-        for unit in event.units:
-            if unit.n < 1:
-                raise Damaged("a request without instances")
+        for left, unit in zip(range(len(event.units), 0, -1), event.units, strict=True):
+            if unit.n < 1 or not 1 <= unit.batch <= left:
+                raise Damaged("a request without instances, or a batch that goes on past its entry")
             n += unit.n
         if n != event.n or n < 1:
             raise Damaged("its requests do not have as many instances as it says")

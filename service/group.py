@@ -29,6 +29,8 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     body : bytes
         Hash of the request's body; needed with a key.
     source : str or None
+    batch : int
+        Drafts from this one on that are learned whole or not at all: said by the first.
     """
 
     records: bytes
@@ -36,6 +38,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     key: str | None = None
     body: bytes = b""
     source: str | None = None
+    batch: int = 1
 
 
 class Learned(msgspec.Struct, frozen=True):
@@ -167,5 +170,5 @@ class Group:
         if event is not None:
             return event
         drafts = [draft for waiting in self.waiting for draft in waiting.drafts]
-        units = [Unit(draft.n, draft.key, draft.body, draft.source) for draft in drafts]
+        units = [Unit(draft.n, draft.key, draft.body, draft.source, draft.batch) for draft in drafts]
         return Learn(b"".join([draft.records for draft in drafts]), sum([draft.n for draft in drafts]), units)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from core.errors import AboundError, InvalidInstance, OutcomeUnknown, UnknownPrediction
+from core.errors import AboundError, InvalidInstance, UnknownPrediction
 from core.record import pack_labels
 from core.types import Offset
 from service.appender import Draft, Learned
@@ -178,7 +178,8 @@ class Learn:
         if any(instance.key is not None for instance in instances):
             _check_keys(model, request, instances, header_key)
             drafts = [
-                _draft(instance, record, request.source) for instance, record in zip(instances, records, strict=True)
+                _draft(instance, record, request.source, 1 if at else len(instances))
+                for at, (instance, record) in enumerate(zip(instances, records, strict=True))
             ]
         else:
             body = _hash(instances, request.source) if header_key is not None else b""
@@ -255,9 +256,9 @@ async def _answer_groups(groups: asyncio.Queue[Sent | None], answers: AnswerLine
         answers.flush()
 
 
-def _draft(instance: LabelledInstance, record: bytes, source: str | None) -> Draft:
+def _draft(instance: LabelledInstance, record: bytes, source: str | None, batch: int = 1) -> Draft:
     body = _hash([instance], source) if instance.key is not None else b""
-    return Draft(record, 1, instance.key, body, source)
+    return Draft(record, 1, instance.key, body, source, batch)
 
 
 def _hash(instances: list[LabelledInstance], source: str | None) -> bytes:
@@ -290,9 +291,7 @@ def _refuse_batch(learned: list[Learned]) -> None:
     refused = next((one.refused for one in learned if one.refused is not None), None)
     if refused is None:
         return
-    if len(learned) == 1:
-        raise refused
-    raise OutcomeUnknown("another request took a key of this batch at the same moment; the rest was learned.")
+    raise refused
 
 
 def _first_answer(model: ModelReplica, request: LearnRequest) -> LearnAnswer | None:

@@ -206,6 +206,38 @@ def test_a_batch_under_one_key_is_passed_over_whole() -> None:
     assert applying.outcomes == [Receipt(b"body", Offset(0, 0, 0), [0, 0, 1], [True, True, False])]
 
 
+def test_a_batch_with_a_key_of_another_body_is_not_learned_at_all() -> None:
+    stream: list[Instance] = [(["a"], ["x"]), (["b"], ["y"]), (["c"], ["z"]), (["d"], ["w"])]
+    model = LiveModel(ModelConfig(), (1, 2))
+    units = [Unit(1, "k", b"first"), Unit(1, batch=2), Unit(1, "k", b"other"), Unit(1)]
+    applying = model.begin(records_of(stream), 4, units)
+    while not applying.done:
+        applying.step(1)
+    assert applying.outcomes == [None, AnotherBody("k"), AnotherBody("k"), None]
+    assert [model.labels.find(label) >= 0 for label in (b"x", b"y", b"z", b"w")] == [True, False, False, True]
+
+
+def test_a_batch_with_a_repeated_key_learns_the_rest() -> None:
+    stream: list[Instance] = [(["a"], ["x"]), (["b"], ["y"]), (["a"], ["x"]), (["c"], ["z"]), (["c"], ["z"])]
+    model = LiveModel(ModelConfig(), (1, 2))
+    units = [Unit(1, "k", b"first"), Unit(1, batch=4), Unit(1, "k", b"first"), Unit(1, "l", b"l"), Unit(1, "l", b"l")]
+    applying = model.begin(records_of(stream), 5, units)
+    while not applying.done:
+        applying.step(2)
+    assert [type(outcome) for outcome in applying.outcomes] == [type(None), type(None), Receipt, type(None), Receipt]
+    assert model.n_learned == 3
+
+
+def test_keys_of_one_batch_that_disagree_refuse_it() -> None:
+    stream: list[Instance] = [(["a"], ["x"]), (["b"], ["y"])]
+    model = LiveModel(ModelConfig(), (1, 2))
+    applying = model.begin(records_of(stream), 2, [Unit(1, "k", b"one", batch=2), Unit(1, "k", b"two")])
+    while not applying.done:
+        applying.step(1)
+    assert applying.outcomes == [AnotherBody("k"), AnotherBody("k")]
+    assert model.n_learned == 0
+
+
 def test_receipts_forget_the_oldest_and_keep_their_sum() -> None:
     table = Receipts(capacity=2)
     for i in range(5):
