@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from core.applying import Applying
-from core.errors import NotReady, OutcomeUnknown, Overloaded, StoreUnavailable
+from core.errors import NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge
 from core.types import Offset
 from service.ending import end
 from service.events import APPLY_VERSION, Configure, Entry, Mark, encode
@@ -93,6 +93,8 @@ class Appender:
         ------
         StoreUnavailable
             The store is away.
+        TooLarge
+            The request is over ``request_bytes``.
         Overloaded
             Too much waits already, or the log is full.
         InvalidInstance
@@ -105,6 +107,11 @@ class Appender:
             n, n_bytes = drafts[0].n, len(drafts[0].records)
         else:
             n, n_bytes = sum([draft.n for draft in drafts]), sum([len(draft.records) for draft in drafts])
+        if n_bytes > self.params.request_bytes:
+            raise TooLarge(
+                f"the request is {n_bytes} bytes in the log, of at most {self.params.request_bytes}; "
+                "send it in smaller batches or raise ABOUND_LOG_REQUEST_BYTES"
+            )
         if self._log_bytes() + n_bytes > self.params.max_log_bytes:
             raise Overloaded(
                 f"the log of this model holds its limit of {self.params.max_log_bytes} bytes; "

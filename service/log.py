@@ -32,6 +32,9 @@ class LogParams:
     ----------
     max_log_bytes : int
         Size of a model's log at which learning is refused.
+    request_bytes : int
+        Largest request, as the records that it becomes; a larger one is refused. With it the size of an entry is
+        bounded: the store takes no element over 512 MiB and ends the connection instead.
     group_bytes, group_events : int
         Most that one entry takes of several requests; a request that is larger by itself goes alone.
     waiting_bytes, waiting_requests : int
@@ -45,6 +48,7 @@ class LogParams:
     """
 
     max_log_bytes: int = 8 * 2**30
+    request_bytes: int = 16 * 2**20
     group_bytes: int = 4 * 2**20
     group_events: int = 4096
     waiting_bytes: int = 64 * 2**20
@@ -57,6 +61,8 @@ class LogParams:
         for name in self.__slots__:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0")
+        if self.request_bytes > 256 * 2**20:
+            raise ValueError("request_bytes must be at most 268435456: the store takes no element over 512 MiB")
 
 
 class Tail(NamedTuple):

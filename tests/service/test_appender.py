@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from core.errors import InvalidInstance, OutcomeUnknown, Overloaded, StoreUnavailable
+from core.errors import InvalidInstance, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge
 from service.appender import Draft, Learned
 from service.log import LogParams
 from service.replica import Replica, ReplicaParams
@@ -224,6 +224,31 @@ async def test_groups_are_bounded(server: Server, start_replica: StartReplica) -
     assert max(one.offset.position for one in learned) < 10
     assert await length(replica) >= 4
     assert (await learn(replica, batch(50))).n == 50  # one request that is larger goes alone
+
+
+async def test_a_request_over_the_bound_is_refused_alone(server: Server, start_replica: StartReplica) -> None:
+    most = len(batch(50).records)
+    replica = await start_replica(server, ReplicaParams(log=LogParams(request_bytes=most, group_bytes=400)))
+    whole, one, too_large, in_two = await asyncio.gather(
+        learn(replica, batch(50)),
+        learn(replica, draft('{"a": 1}', "x")),
+        learn(replica, batch(51)),
+        replica.learn("default", [batch(50), draft('{"a": 1}', "x")]),
+        return_exceptions=True,
+    )
+    assert isinstance(whole, Learned)
+    assert isinstance(one, Learned)
+    assert (whole.n, one.applied) == (50, True)
+    for refused in (too_large, in_two):
+        assert isinstance(refused, TooLarge)
+        assert "ABOUND_LOG_REQUEST_BYTES" in str(refused)
+    assert await length(replica) == 2
+    assert replica.model("default").live.n_learned == 51
+
+
+def test_a_request_that_no_store_takes_cannot_be_allowed() -> None:
+    with pytest.raises(ValueError, match="request_bytes"):
+        LogParams(request_bytes=2**29)
 
 
 async def test_fsync_by_waiting(start_replica: StartReplica) -> None:
