@@ -25,7 +25,7 @@ from service.catalog import CATALOG_KEY, Catalog, Living
 from service.events import Mark
 from service.line import FIRST_PAUSE, LONGEST_PAUSE
 from service.link import Link, LinkLost
-from service.log import Element, LogParams
+from service.log import MOST_ENTRIES, Element, LogParams, Pace, size_of
 from service.model_replica import Applied, ModelReplica
 from service.snapshots import restore_newest
 from service.store import Store
@@ -33,7 +33,6 @@ from service.store import Store
 log = structlog.get_logger(__name__)
 
 BLOCK_SECONDS = 1.0
-READ_COUNT = 32
 REPLAY_SLICE = 1024
 
 Progress = Callable[[str, float], None]
@@ -79,6 +78,8 @@ class Follower:
         self._watcher = watcher
         self._by_key: dict[bytes, ModelReplica] = {}
         self._since_pause = 0
+        self._pace = Pace(params.read_bytes)
+        self._most = MOST_ENTRIES
 
     async def load(self, progress: Progress) -> None:
         """Bring all models there are to the ends of their logs.
@@ -113,6 +114,7 @@ class Follower:
                     log.info("following the log again")
                 self.cut_off = None
                 pause = FIRST_PAUSE
+                self._pace = Pace(self._params.read_bytes)  # whatever ended the last link, the next entry gets through
                 while self.trouble is None:
                     await self._read_once(link)
             except (StoreUnavailable, LinkLost, hiredis.ReplyError) as error:
@@ -160,6 +162,7 @@ class Follower:
                 model.offset,
                 read_bytes=self._params.read_bytes,
                 seconds=self._store.params.reply_seconds,
+                most=self._most,
             ):
                 for element in elements:
                     await self._apply(model, element)
@@ -167,8 +170,12 @@ class Follower:
                         return
                 done = (model.position.n_entries - begin) / max(1, n_entries - begin)
                 progress(f"replaying {name}", min(1.0, done))
+        except StoreUnavailable:
+            self._most = max(1, self._most // 4)  # a reply may have been too much for the way here
+            raise
         finally:
             model.slice_events = self._params.slice_events
+        self._most = MOST_ENTRIES
         model.ready = True
         log.info(
             "loaded a model",
@@ -210,12 +217,15 @@ class Follower:
         """Wait for entries of any stream, at most BLOCK_SECONDS, and apply them."""
         followed = [model for model in self.models.values() if model.trouble is None]
         seconds = BLOCK_SECONDS + self._store.params.reply_seconds
-        words: list[str | bytes | int] = ["XREAD", "COUNT", READ_COUNT, "BLOCK", int(BLOCK_SECONDS * 1000), "STREAMS"]
-        words.append(CATALOG_KEY)
+        words: list[str | bytes | int] = ["XREAD", "COUNT", self._pace.count, "BLOCK", int(BLOCK_SECONDS * 1000)]
+        words += ["STREAMS", CATALOG_KEY]
         words += [model.keys.log for model in followed]
         words.append(self.catalog.offset.entry)
         words += [model.offset.entry for model in followed]
-        for key, elements in await link.call(*words, seconds=seconds) or ():
+        reply = await link.call(*words, seconds=seconds) or ()
+        size = sum(size_of(fields) for _, elements in reply for _, fields in elements)
+        self._pace.came(max((len(elements) for _, elements in reply), default=0), size)
+        for key, elements in reply:
             for entry_id, fields in elements:
                 if key == CATALOG_KEY:
                     self._apply_catalog((entry_id, fields))

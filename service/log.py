@@ -20,6 +20,10 @@ Fields = list[bytes]
 Element = tuple[bytes, Fields]
 """A stream element: its id and the flat list of its field names and values."""
 
+MOST_ENTRIES = 64
+"""Entries of a stream that are asked for at a time at most: when all are the largest that there can be, a reply still
+comes in time."""
+
 ENTRY_OVERHEAD = 64
 """Bytes that an entry is counted with besides its payload: id, field names, checksum."""
 
@@ -83,6 +87,28 @@ class Tail(NamedTuple):
     n_removed: int
 
 
+class Pace:
+    """How many entries to ask for, so that a reply stays around ``read_bytes``.
+
+    The store bounds a reply by entries only. So the size of those that came last says how many to ask for next, few
+    at first and at most four times as many as came.
+
+    Attributes
+    ----------
+    count : int
+        Entries of each stream to ask for.
+    """
+
+    def __init__(self, read_bytes: int, most: int = MOST_ENTRIES) -> None:
+        self.count = 1
+        self._read_bytes = read_bytes
+        self._most = most
+
+    def came(self, longest: int, size: int) -> None:
+        """A reply had so many entries of one stream at most, and so many bytes altogether."""
+        self.count = max(1, min(self._most, longest * 4, longest * self._read_bytes // max(1, size)))
+
+
 def xadd(key: bytes, payload: bytes, checksum: bytes) -> bytes:
     """The packed command that appends an entry."""
     return packed((b"XADD", key, b"*", b"e", payload, b"c", checksum))
@@ -100,24 +126,30 @@ def between(key: bytes, after: Offset, until: Offset | None, count: int) -> tupl
 
 
 async def read(
-    link: Link, key: bytes, after: Offset, until: Offset | None = None, *, read_bytes: int, seconds: float
+    link: Link,
+    key: bytes,
+    after: Offset,
+    until: Offset | None = None,
+    *,
+    read_bytes: int,
+    seconds: float,
+    most: int = MOST_ENTRIES,
 ) -> AsyncIterator[list[Element]]:
-    """The entries past ``after``, up to and with ``until`` (default: all there are), some at a time.
+    """The entries past ``after``, up to and with ``until`` (default: all there are), up to ``most`` at a time.
 
     The next ones are on their way while the caller is busy with those it was given. StoreUnavailable when the
     store goes away.
     """
-    count = 16
+    pace = Pace(read_bytes, most)
     with reaching():
-        coming = link.call(*between(key, after, until, count), seconds=seconds)
+        coming = link.call(*between(key, after, until, pace.count), seconds=seconds)
         while True:
             elements: Reply = await coming
             if not elements:
                 return
-            size = sum(size_of(fields) for _, fields in elements)
-            count = max(1, min(4096, count * 4, int(count * read_bytes / size)))
+            pace.came(len(elements), sum(size_of(fields) for _, fields in elements))
             after = Offset.of_entry(elements[-1][0])
-            coming = link.call(*between(key, after, until, count), seconds=seconds)
+            coming = link.call(*between(key, after, until, pace.count), seconds=seconds)
             try:
                 yield [(name, fields) for name, fields in elements]
             finally:

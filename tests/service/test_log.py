@@ -10,7 +10,7 @@ from core.errors import CannotStart, InvalidInstance, StoreUnavailable
 from core.types import START, Offset
 from service import log as stream
 from service.link import Address, Link, LinkLost
-from service.log import LogParams
+from service.log import MOST_ENTRIES, LogParams, Pace
 from service.store import Facts, Store, StoreParams
 from tests.service.conftest import QUICK
 from tests.service.proxy import Proxy
@@ -100,6 +100,29 @@ async def test_reading_gives_every_entry_once_and_in_order(store: Store) -> None
     assert await read(offsets[99]._replace(position=7), offsets[200]) == offsets[100:201]
     assert await read(offsets[-1]) == []
     link.close()
+
+
+async def test_no_reply_is_much_larger_than_what_is_read_at_a_time(store: Store) -> None:
+    offsets = await fill(store, 100, size=10) + await fill(store, 120, size=100_000)
+    link = await store.open_link("test")
+    counts, found = [], []
+    async for elements in stream.read(link, KEY, START, read_bytes=200_000, seconds=1):
+        counts.append(len(elements))
+        found += [Offset.of_entry(entry_id) for entry_id, _ in elements]
+    link.close()
+    assert found == offsets
+    assert counts[:3] == [1, 4, 16]
+    assert max(counts) <= MOST_ENTRIES
+    assert counts[-5:] == [1] * 5
+
+
+def test_a_pace_starts_small_and_follows_the_size_of_entries() -> None:
+    pace = Pace(1000, 64)
+    counts = []
+    for longest, size in ((1, 10), (4, 40), (16, 160), (64, 640), (64, 64_000), (1, 5000), (1, 250), (0, 0)):
+        pace.came(longest, size)
+        counts.append(pace.count)
+    assert counts == [4, 16, 64, 64, 1, 1, 4, 1]
 
 
 async def test_a_log_is_known_again_by_its_last_entry(store: Store) -> None:

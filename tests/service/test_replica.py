@@ -303,6 +303,26 @@ async def test_a_tail_that_the_store_lost_is_dropped_here_too(own_server: Server
     assert len(await digests(replica, await start_replica(own_server))) == 1
 
 
+async def test_entries_too_large_for_one_reply_get_through(own_server: Server, start_replica: StartReplica) -> None:
+    """The server itself ends a connection to which it owes more than a megabyte."""
+    params = ReplicaParams(log=LogParams(read_bytes=400_000))
+    one = await start_replica(own_server, params)
+    model = one.model("default")
+    large = draft("{" + ", ".join(f'"{i:0500}": 1' for i in range(200)) + "}", "x")
+    with own_server.client() as client:
+        client.config_set("client-output-buffer-limit", "normal 1000000 0 0")
+        pipe = client.pipeline(transaction=True)
+        for i in range(500):
+            records = large.records if i >= 450 else draft('{"a": 1}', "y").records
+            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", i, Learn(records, 1, [Unit(1)])))
+            pipe.xadd(model.keys.log, {"e": payload, "c": checksum})
+        pipe.execute()
+    await until(lambda: model.live.n_learned == 500, 20)
+    other = await start_replica(own_server, params)
+    assert other.model("default").live.n_learned == 500
+    assert len(await digests(one, other)) == 1
+
+
 async def test_another_entry_in_the_place_of_the_last_one_is_noticed(
     own_server: Server, start_replica: StartReplica
 ) -> None:
