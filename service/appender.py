@@ -92,7 +92,7 @@ class Appender:
         Raises (at once, nothing is appended)
         ------
         StoreUnavailable
-            The store is away.
+            The store is away, or has been changed to one that could lose the log.
         TooLarge
             The request is over ``request_bytes``.
         Overloaded
@@ -239,6 +239,7 @@ class Appender:
         line = self._fast.line
         if line.link is None or line.facts is None:
             raise StoreUnavailable("the store is away; nothing was appended")
+        line.facts.check_safe()
         return line.facts
 
     def _admit(self, waiting: Waiting) -> None:

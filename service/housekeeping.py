@@ -8,12 +8,16 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
+
 from core.errors import StoreUnavailable
 from core.types import Offset
 from service import presence
 from service.line import Line
 from service.model_replica import ModelReplica
 from service.store import Store, reaching
+
+log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 1.0
 
@@ -39,6 +43,7 @@ class Housekeeping:
         self._tick = 0
         self._published: dict[str, tuple[Any, ...]] = {}
         self._seen: dict[str, Offset] = {}
+        self._danger: str | None = None
 
     async def run(self) -> None:
         """Every second, for ever; a store that is away is left alone."""
@@ -47,10 +52,20 @@ class Housekeeping:
             self._tick += 1
             try:
                 self._line.facts = await self._store.facts()
+                self._tell_of_danger(self._line.facts.danger)
                 await self._measure_lag()
                 await self._publish()
             except StoreUnavailable:
                 continue
+
+    def _tell_of_danger(self, danger: str | None) -> None:
+        if danger == self._danger:
+            return
+        self._danger = danger
+        if danger is not None:
+            log.error("learning is refused", reason=f"the store {danger}")
+        else:
+            log.info("the store is safe to learn again")
 
     def forget(self, name: str) -> None:
         """A model is no more."""

@@ -46,7 +46,7 @@ from service.log import LogParams
 from service.manifest import Manifest, manifests
 from service.model_replica import Applied, ModelReplica
 from service.snapshots import SnapshotParams
-from service.status import Status
+from service.status import Durability, Status
 from service.store import Facts, Store
 
 log = structlog.get_logger(__name__)
@@ -187,6 +187,7 @@ class Replica:
         if stage != "ready":
             reasons.append(f"{stage}, {progress:.0%}" if progress else stage)
         away = self._cut_off()
+        facts = self._line.facts
         lags = [model.lag for model in models if model.lag is not None]
         return Status(
             stage=stage,
@@ -196,6 +197,7 @@ class Replica:
             log="connected" if away is None else "cut off",
             since=away,
             lag=sum(lags) if lags else None,
+            durability=Durability(facts.appendfsync, facts.levels, facts.warning) if facts is not None else None,
         )
 
     def facts(self) -> Facts | None:
@@ -405,6 +407,8 @@ class Replica:
                 await self._line.opened()
         except TimeoutError:
             raise StoreUnavailable("the store is away; nothing was changed") from None
+        if self._line.facts is not None:
+            self._line.facts.check_safe()
         return await append_to_catalog(self._line, event, self.store.params.reply_seconds)
 
     async def _until(self, condition: Callable[[], bool], timeout: float) -> None:  # noqa: ASYNC109

@@ -311,6 +311,14 @@ class LiveAnswer(Shape):
     status: Literal["alive"]
 
 
+class DurabilityAnswer(Shape):
+    """What the store promises of an event that it has in its log."""
+
+    appendfsync: str | None = Field(description="`always`, `everysec` or `no`; null when it does not tell.")
+    levels: list[str] = Field(description="The levels of durability that a request can ask for.")
+    warning: str | None = Field(description="What may be lost, and what mends it; null when nothing may.")
+
+
 class ReadyAnswer(Shape):
     """This replica answers."""
 
@@ -318,3 +326,4 @@ class ReadyAnswer(Shape):
     log: Literal["connected", "cut off"]
     lag: int | None = Field(description="Entries behind the log, as far as is known.")
     since: float | None = Field(default=None, description="Seconds since the log was cut off.")
+    durability: DurabilityAnswer | None = Field(default=None, description="As the store said last.")

@@ -5,6 +5,24 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 
+class Durability(NamedTuple):
+    """What the store promises of an event that it has in its log.
+
+    Attributes
+    ----------
+    appendfsync : ``always`` | ``everysec`` | ``no``, or None
+        None when it does not tell, or keeps no file.
+    levels : tuple of str
+        The levels that a request can ask for here, least first.
+    warning : str or None
+        What may be lost, and what mends it.
+    """
+
+    appendfsync: str | None
+    levels: tuple[str, ...]
+    warning: str | None
+
+
 class Status(NamedTuple):
     """How a replica does.
 
@@ -22,6 +40,8 @@ class Status(NamedTuple):
         Seconds that it has been cut off.
     lag : int or None
         Entries behind, over all models; None when not known.
+    durability : Durability or None
+        As the store said last; None before the first connection.
     """
 
     stage: str
@@ -31,3 +51,4 @@ class Status(NamedTuple):
     log: Literal["connected", "cut off"]
     since: float | None
     lag: int | None
+    durability: Durability | None

@@ -1,8 +1,8 @@
 """The store: Valkey or Redis, where it is, what it must be and what it can promise.
 
-A store that could lose the log without a word is refused at the start: one without an append-only file, or with an
-eviction policy. Commands that change something are never sent twice by themselves: retries are off in the client
-and do not exist in :class:`service.link.Link`.
+A store that could lose the log without a word is refused: one without an append-only file, or with an eviction
+policy. At the start nothing starts, later nothing is learned. Commands that change something are never sent twice by
+themselves: retries are off in the client and do not exist in :class:`service.link.Link`.
 """
 
 from __future__ import annotations
@@ -89,6 +89,46 @@ class Facts(NamedTuple):
         """Whether an append can be confirmed to have reached this level of durability here."""
         on_disk = self.appendfsync == "always" or (self.aof and self.version >= WAITAOF_VERSION)
         return level == "log" or (on_disk and (level == "fsync" or self.replicas > 0))
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The levels of durability that can be reached here, least first."""
+        return tuple(level for level in LEVELS if self.reachable(level))
+
+    @property
+    def danger(self) -> str | None:
+        """Why this store could lose the log without a word, and the command that mends it; None when it could not."""
+        if self.aof and self.eviction in ("noeviction", "unknown"):
+            return None
+        if not self.aof:
+            return (
+                "keeps no append-only file, so the log would be lost when it stops. "
+                "Mend it with: CONFIG SET appendonly yes (and appendonly yes in its configuration file)"
+            )
+        return (
+            f"has the eviction policy {self.eviction} and would drop the log when memory is short. "
+            "Mend it with: CONFIG SET maxmemory-policy noeviction (and in its configuration file)"
+        )
+
+    def check_safe(self) -> None:
+        """StoreUnavailable when the store could lose the log: what it would be told is not durable."""
+        if self.danger is not None:
+            raise StoreUnavailable(f"nothing was appended: the store {self.danger}", retry_after=5.0)
+
+    @property
+    def warning(self) -> str | None:
+        """What may be lost here, in a sentence; None when an event that was answered for stays."""
+        if self.danger is not None:
+            return f"nothing is learned: the store {self.danger}"
+        if self.appendfsync is None:
+            return "the store does not tell its appendfsync policy, so it is not known what a crash of it may lose"
+        if self.appendfsync == "always":
+            return None
+        most = "up to 2 s of" if self.appendfsync == "everysec" else "the last"
+        return (
+            f"{most} events may be lost if the store's process or machine dies (appendfsync {self.appendfsync}); "
+            "CONFIG SET appendfsync always keeps them"
+        )
 
     def check_level(self, level: str) -> None:
         """InvalidInstance (field ``durability``) when the level is unknown or cannot be reached here."""
@@ -213,18 +253,10 @@ def _refuse_unsafe(facts: Facts, address: Address) -> None:
     if facts.version < OLDEST_VERSION:
         version = ".".join(map(str, facts.version))
         raise CannotStart(f"the store at {address} is Redis {version}; at least 6.2 (or any Valkey) is needed")
-    if not facts.aof:
-        raise CannotStart(
-            f"the store at {address} keeps no append-only file, so the log would be lost when it stops. "
-            "Mend it with: CONFIG SET appendonly yes (and appendonly yes in its configuration file)"
-        )
+    if facts.danger is not None:
+        raise CannotStart(f"the store at {address} {facts.danger}")
     if facts.eviction == "unknown":
         log.warning("the store does not tell its eviction policy; it must be noeviction", store=str(address))
-    elif facts.eviction != "noeviction":
-        raise CannotStart(
-            f"the store at {address} has the eviction policy {facts.eviction} and would drop the log when memory is "
-            "short. Mend it with: CONFIG SET maxmemory-policy noeviction (and in its configuration file)"
-        )
     if facts.appendfsync is None:
         log.warning("the store does not tell its appendfsync policy", store=str(address))
     elif facts.appendfsync != "always":

@@ -12,7 +12,7 @@ from core.errors import NotReady
 from service.dependencies import PartsDep
 from service.errors import UnknownPath
 from service.openapi import problems
-from service.schemas import LiveAnswer, ReadyAnswer
+from service.schemas import DurabilityAnswer, LiveAnswer, ReadyAnswer
 
 router = APIRouter(tags=["health"])
 
@@ -40,6 +40,9 @@ async def readyz(request: Request, parts: PartsDep) -> ReadyAnswer:
     answer = ReadyAnswer(status="ready", log=status.log, lag=status.lag)
     if status.since is not None:
         answer.since = round(status.since, 3)
+    if status.durability is not None:
+        appendfsync, levels, warning = status.durability
+        answer.durability = DurabilityAnswer(appendfsync=appendfsync, levels=list(levels), warning=warning)
     return answer
 
 

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from core.config import ModelConfig
 from core.errors import InvalidInstance, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge
+from core.limits import Limits
+from core.record import pack_labels
 from service.appender import Draft, Learned
 from service.log import LogParams
 from service.replica import Replica, ReplicaParams
@@ -311,6 +315,67 @@ async def test_a_store_that_refuses_to_write_has_taken_nothing(start_replica: St
                 await learn(replica, draft('{"a": 1}', "x"))
             client.config_set("maxmemory", 0)
         assert (await learn(replica, draft('{"a": 1}', "x"))).applied
+        await replica.stop()
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("binary", [None, "redis-server"])
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"), [("appendonly", "no", "yes"), ("maxmemory-policy", "allkeys-lru", "noeviction")]
+)
+async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
+    start_replica: StartReplica, binary: str | None, name: str, wrong: str, right: str
+) -> None:
+    if binary is not None and shutil.which(binary) is None:
+        pytest.skip(f"there is no {binary} here")
+    server = Server(binary)
+    try:
+        replica = await start_replica(server)
+        one = draft('{"a": 1}', "x")
+        assert (await learn(replica, one)).applied
+
+        async def warned(expected: bool) -> None:
+            async with asyncio.timeout(5):
+                while (durability := replica.status().durability) is None or expected != bool(durability.warning):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+
+        await warned(False)
+        with server.client() as client:
+            client.config_set(name, wrong)
+            await warned(True)
+            for refused in (
+                learn(replica, one),
+                learn(replica, one, durability="fsync"),
+                replica.configure("default", {"d_max": 3}),
+                replica.create("other", ModelConfig()),
+            ):
+                with pytest.raises(StoreUnavailable, match=f"nothing was appended.*CONFIG SET {name} {right}"):
+                    await refused
+            assert await length(replica) == 1
+            status = replica.status()
+            assert status.ready
+            assert status.durability is not None
+            assert f"CONFIG SET {name} {right}" in str(status.durability.warning)
+            live = replica.model("default").live
+            assert len(live.rank(one.records[: -len(pack_labels(["x"], Limits()))], 5).class_ids) == 1
+            client.config_set(name, right)
+        await warned(False)
+        assert (await learn(replica, one)).ranks == [1]
+        await replica.stop()
+    finally:
+        server.close()
+
+
+async def test_what_everysec_may_lose_is_said(start_replica: StartReplica) -> None:
+    server = Server(appendfsync="everysec")
+    try:
+        replica = await start_replica(server)
+        durability = replica.status().durability
+        assert durability is not None
+        assert durability[:2] == ("everysec", ("log", "fsync"))
+        assert "up to 2 s" in str(durability.warning)
+        assert "CONFIG SET appendfsync always" in str(durability.warning)
         await replica.stop()
     finally:
         server.close()

@@ -38,7 +38,8 @@ def test_ready(service: Served) -> None:
     while (body := service.http.get("/readyz").json())["lag"] is None:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert body == {"status": "ready", "log": "connected", "lag": 0}
+    durability = {"appendfsync": "always", "levels": ["log", "fsync"], "warning": None}
+    assert body == {"status": "ready", "log": "connected", "lag": 0, "durability": durability}
 
 
 def test_draining_is_not_ready_but_answers(service: Served) -> None:

@@ -52,7 +52,8 @@ async def test_the_default_model_is_there_from_the_start_and_only_once(
     assert first.names() == second.names() == ["default"]
     assert first.model("default").incarnation == second.model("default").incarnation
     assert first.model("default").offset == START
-    assert first.status() == ("ready", 1.0, True, None, "connected", None, None)
+    durability = ("always", ("log", "fsync"), None)
+    assert first.status() == ("ready", 1.0, True, None, "connected", None, None, durability)
 
 
 async def test_replicas_of_one_log_are_the_same(server: Server, start_replica: StartReplica) -> None:

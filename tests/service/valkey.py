@@ -20,7 +20,8 @@ from service.parentage import dies_with_parent
 class Server:
     """One server with a directory of its own; ``close`` ends it and takes the directory away."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, binary: str | None = None, **settings: str) -> None:
+        self.binary = binary or str(get_binary_path())
         self.directory = Path(tempfile.mkdtemp(prefix="abound-"))
         self.settings = {"appendonly": "yes", "appendfsync": "always", "save": "", "port": "0"} | settings
         self.process: subprocess.Popen[bytes] | None = None
@@ -40,7 +41,7 @@ class Server:
         return self.process.pid
 
     def start(self) -> None:
-        words = [str(get_binary_path()), "--unixsocket", self.socket, "--dir", str(self.directory)]
+        words = [self.binary, "--unixsocket", self.socket, "--dir", str(self.directory)]
         for name, value in self.settings.items():
             words += [f"--{name}", *(value.split() if value else [""])]
         with open(self.directory / "log", "ab") as output:
