@@ -61,7 +61,11 @@ class UnknownVersion(AboundError):
 
 
 class UnknownPrediction(AboundError):
-    """No instance is remembered under this id, or no longer."""
+    """No instance is remembered under this id, or no longer. ``field``: where the id stands in a request."""
+
+    def __init__(self, detail: str, field: str | None = None) -> None:
+        super().__init__(detail)
+        self.field = field
 
 
 class UnknownSnapshot(AboundError):

@@ -10,6 +10,7 @@ from fastapi import Depends, Path, Request
 
 from core.errors import InvalidInstance, NotReady, UnknownModel
 from service.exchange import JSON, Held, media_of, read_body
+from service.intake import Changing
 from service.model_replica import ModelReplica
 from service.reading import decode
 from service.replica import Replica
@@ -25,6 +26,7 @@ class Parts(NamedTuple):
     replica: Replica
     telemetry: Telemetry
     held: Held
+    changing: Changing
 
     def observe(self) -> None:
         """Bring the measures up to date."""

@@ -16,6 +16,7 @@ from service import errors
 from service.dependencies import Parts
 from service.exchange import Disconnected, Held, Message, Receive, Scope, Send, request_id_of
 from service.hot import DEFAULT_MODEL, HotRoute
+from service.intake import Changing
 from service.log import LogParams
 from service.openapi import document
 from service.remembered import RememberParams
@@ -59,6 +60,7 @@ class Application(FastAPI):
     def __init__(self, settings: Settings, report: Report) -> None:
         telemetry = Telemetry()
         held = Held()
+        changing = Changing()
         store = Store(settings.store_url(), settings.group(StoreParams))
         bounds = ReplicaParams(
             durability=settings.durability,
@@ -90,14 +92,14 @@ class Application(FastAPI):
             redirect_slashes=False,
             lifespan=lifespan,
         )
-        self.state.parts = Parts(settings, replica, telemetry, held)
+        self.state.parts = Parts(settings, replica, telemetry, held, changing)
         self.state.draining = False
         errors.install(self)
         self.add_exception_handler(Disconnected, _answer_nobody)
         self._measures = telemetry
         self._hot = {
             "/classify": HotRoute(Classify(replica, settings, remember), telemetry.meter("/classify"), settings, held),
-            "/learn": HotRoute(Learn(replica, settings, remember), telemetry.meter("/learn"), settings, held),
+            "/learn": HotRoute(Learn(replica, settings, remember, changing), telemetry.meter("/learn"), settings, held),
         }
         for name, route in self._hot.items():
             for path in (name, f"/models/{{model}}{name}"):

@@ -59,6 +59,7 @@ class RequestLines:
         self._ended = False
         self._gone = False
         self._refusal: AboundError | None = None
+        self.used = False  # something of it may be in the log
 
     @property
     def at_hand(self) -> bool:

@@ -6,12 +6,17 @@ and a token of 128 random bits that stands in the entry: nobody can guess what o
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 
-from core.errors import UnknownPrediction
+import msgspec
+
+from core.config import ModelConfig
+from core.errors import Conflict, UnknownPrediction
 from service.catalog import ModelKeys
 from service.store import Store, reaching
 
@@ -38,28 +43,37 @@ class RememberParams:
             raise ValueError("seconds and most must be at least 1")
 
 
-async def remember(store: Store, keys: ModelKeys, vector: bytes, params: RememberParams) -> str:
-    """Keep a vector; its id. StoreUnavailable when the store is away."""
+@lru_cache(maxsize=256)
+def reading_of(config: ModelConfig) -> bytes:
+    """A fingerprint of what in a configuration decides the vector that an instance becomes."""
+    parts = (config.boolean, config.negative, sorted(asdict(config.analyzer).items()))
+    return hashlib.blake2b(msgspec.msgpack.encode(parts), digest_size=8).digest()
+
+
+async def remember(store: Store, keys: ModelKeys, vector: bytes, params: RememberParams, reading: bytes = b"") -> str:
+    """Keep a vector with the fingerprint of how it was made; its id. StoreUnavailable when the store is away."""
     token = secrets.token_urlsafe(16)
     key = keys.of("remembered")
     with reaching():
         async with store.client.pipeline(transaction=False) as pipe:
-            pipe.xadd(key, {"t": token, "v": vector}, maxlen=params.most, approximate=True)
+            pipe.xadd(key, {"t": token, "v": vector, "r": reading}, maxlen=params.most, approximate=True)
             pipe.expire(key, params.seconds)
             entry, _ = await pipe.execute()
     return f"{entry.decode()}-{token}"
 
 
-async def recall(store: Store, keys: ModelKeys, prediction: str, params: RememberParams) -> bytes:
+async def recall(store: Store, keys: ModelKeys, prediction: str, params: RememberParams, reading: bytes = b"") -> bytes:
     """The vector that was kept under an id.
 
     Raises
     ------
     UnknownPrediction
         None was, or it is too old, or was pushed out by newer ones.
+    Conflict
+        It was made in another way than ``reading`` tells.
     StoreUnavailable
     """
-    unknown = UnknownPrediction("no instance is remembered under this id (any more)")
+    unknown = UnknownPrediction("no instance is remembered under this id (any more)", "prediction")
     match = _ID.fullmatch(prediction)
     if match is None:
         raise unknown
@@ -76,5 +90,10 @@ async def recall(store: Store, keys: ModelKeys, prediction: str, params: Remembe
     fields = found[0][1]
     if not hmac.compare_digest(fields[b"t"], token.encode()):
         raise unknown
+    if fields.get(b"r", b"") != reading:
+        raise Conflict(
+            "the instance was remembered before the model's boolean, analyzer or negative was changed, "
+            "so it would mean something else now; send the instance itself"
+        )
     vector: bytes = fields[b"v"]
     return vector

@@ -10,20 +10,25 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from core.config import ModelConfig
 from core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge, UnknownVersion
 from core.types import Offset
 from service.answers import LIVE, Answers
 from service.dependencies import trusted_model
 from service.errors import problem_of
 from service.exchange import Headers
+from service.intake import Room
 from service.model_replica import ModelReplica
 from service.ndjson import AnswerLines, Line, RequestLines
 from service.pace import Pace
 from service.reading import ABSENT, decode, vector_of
-from service.remembered import RememberParams, remember
+from service.remembered import RememberParams, reading_of, remember
 from service.replica import Replica
 from service.schemas import ClassifyAnswer, ClassifyRequest, Instance, classify_decoder, encoder
 from service.settings import Settings
+
+REMEMBERED_AT_ONCE = 64
+"""Lines of one request that wait at once for their instance to be remembered."""
 
 MAX_ANSWER_BYTES = 64 * 2**20
 """Of a batch: asking for many labels of many instances is refused past this, before memory is short."""
@@ -35,6 +40,7 @@ class Classify:
     def __init__(self, replica: Replica, settings: Settings, remember_params: RememberParams) -> None:
         self._replica = replica
         self._remember_params = remember_params
+        self._request_bytes = replica.params.log.request_bytes
         self._max_batch = settings.max_batch
         self._min_offset_seconds = settings.min_offset_seconds
         self._answers = Answers()
@@ -48,7 +54,7 @@ class Classify:
         if request.instances is not None:
             return 200, await self._batch(model, request, request.instances)
         vector = vector_of(model.live, request.features, request.text)
-        answer, remembering = self._rank(model, vector, request)
+        answer, remembering = self._rank(model, vector, request, model.live.config)
         return 200, answer if remembering is None else await remembering
 
     async def answer_lines(
@@ -66,6 +72,10 @@ class Classify:
                     answer, remembering = encoder.encode(problem_of(error, request_id, line.number)), None
                 if remembering is not None:
                     waiting.append(asyncio.create_task(remembering))
+                    if len(waiting) >= REMEMBERED_AT_ONCE:
+                        for kept in waiting:
+                            answers.put(kept if isinstance(kept, bytes) else await kept)
+                        waiting = []
                 elif waiting:
                     waiting.append(answer)
                 else:
@@ -89,7 +99,7 @@ class Classify:
         if request.version is not None or request.min_offset is not None:
             await self._prepare(name, model, request)
         vector = vector_of(model.live, request.features, request.text)
-        return self._rank(model, vector, request)
+        return self._rank(model, vector, request, model.live.config)
 
     async def _prepare(self, name: str, model: ModelReplica, request: ClassifyRequest) -> None:
         """Check what is not about the instance, and wait for the offset that is asked for."""
@@ -106,19 +116,22 @@ class Classify:
     async def _batch(self, model: ModelReplica, request: ClassifyRequest, instances: list[Instance]) -> bytes:
         check_batch(request.features, request.text, len(instances), self._max_batch)
         pace = Pace()
+        room = Room(self._request_bytes)
         vectors = []
         for at, instance in enumerate(instances):
             try:
-                vectors.append(vector_of(model.live, instance.features, instance.text))
+                vector = vector_of(model.live, instance.features, instance.text)
             except InvalidInstance as error:
                 raise error.inside(f"instances[{at}]") from None
+            room.take(len(vector))
+            vectors.append((vector, model.live.config))
             if pace.due():
                 await pace.rest()
         results: list[bytes] = []
         waiting: list[Coroutine[Any, Any, bytes]] = []
         size = 0
-        for vector in vectors:
-            result, remembering = self._rank(model, vector, request)
+        for vector, config in vectors:
+            result, remembering = self._rank(model, vector, request, config)
             if remembering is not None:
                 waiting.append(remembering)
             size += len(result)
@@ -135,22 +148,24 @@ class Classify:
         return b'{"results":[%b],"offset":"%b","version":"live"}' % (b",".join(results), offset)
 
     def _rank(
-        self, model: ModelReplica, vector: bytes, request: ClassifyRequest
+        self, model: ModelReplica, vector: bytes, request: ClassifyRequest, config: ModelConfig
     ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
         """Rank one vector by the live index: the answer, and what gives the one to send if it is to be remembered.
 
-        Synchronous, so that labels and offset are of one state.
+        ``config`` made the vector. Synchronous, so that labels and offset are of one state.
         """
         live = model.live
         ranking = live.rank(vector, request.k, request.include, request.exclude, request.threshold)
         if not request.explain and not request.remember:
             return self._answers.plain(live, ranking, model.offset), None
         answer = self._answers.whole(live, vector, ranking, model.offset, request.explain)
-        return encoder.encode(answer), self._remember(model, vector, answer) if request.remember else None
+        return encoder.encode(answer), self._remember(model, vector, answer, config) if request.remember else None
 
-    async def _remember(self, model: ModelReplica, vector: bytes, answer: ClassifyAnswer) -> bytes:
+    async def _remember(self, model: ModelReplica, vector: bytes, answer: ClassifyAnswer, config: ModelConfig) -> bytes:
         try:
-            answer.id = await remember(self._replica.store, model.keys, vector, self._remember_params)
+            answer.id = await remember(
+                self._replica.store, model.keys, vector, self._remember_params, reading_of(config)
+            )
         except StoreUnavailable:
             answer.remembered = False
         return encoder.encode(answer)

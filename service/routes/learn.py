@@ -8,27 +8,26 @@ groups, several of which are on their way at once, in order.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from typing import Literal, NamedTuple
+from collections.abc import Coroutine
+from typing import Any, Literal, NamedTuple
 
-import msgspec
-
-from core.errors import AboundError, InvalidInstance, UnknownPrediction
+from core.config import ModelConfig
+from core.errors import AboundError, InvalidInstance, OutcomeUnknown, UnknownPrediction
 from core.record import pack_labels
-from core.types import Offset
 from service.appender import Draft, Learned
 from service.dependencies import trusted_model
 from service.errors import problem_of
 from service.exchange import Headers
+from service.intake import Changing, NewClasses, Room
 from service.model_replica import ModelReplica
 from service.ndjson import AnswerLines, Line, RequestLines, together
 from service.pace import Pace
 from service.reading import ABSENT, decode, is_empty, vector_of
-from service.remembered import RememberParams, recall
+from service.remembered import RememberParams, reading_of, recall
+from service.repeats import KEY_HEADER, body_hash, check_keys, first_time, key_of
 from service.replica import Replica
 from service.routes.classify import check_batch
 from service.schemas import (
-    MAX_KEY_CHARACTERS,
     LabelledInstance,
     LearnAnswer,
     LearnBatchAnswer,
@@ -38,14 +37,16 @@ from service.schemas import (
     learn_decoder,
 )
 from service.settings import Settings
+from service.store import LEVELS
 
 GROUP_LINES = 256
 """Most lines that are appended together."""
 
+GROUP_BYTES = 2**21
+"""Bytes of records at which a group is full."""
+
 GROUPS_AT_ONCE = 4
 """Groups of one request that may be on their way to the log."""
-
-KEY_HEADER = b"idempotency-key"
 
 
 class Terms(NamedTuple):
@@ -56,17 +57,21 @@ class Terms(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A group of lines on its way: what is wrong with a line, and what becomes of all the others."""
+    """A group of lines on its way: what is wrong with a line or came of it before, and what becomes of the others."""
 
-    lines: list[tuple[int, AboundError | None]]
+    lines: list[tuple[int, AboundError | Learned | None]]
     learned: asyncio.Task[list[Learned]] | None
 
 
 class Learn:
     """The work of the route."""
 
-    def __init__(self, replica: Replica, settings: Settings, remember_params: RememberParams) -> None:
+    def __init__(
+        self, replica: Replica, settings: Settings, remember_params: RememberParams, changing: Changing
+    ) -> None:
         self._replica = replica
+        self._changing = changing
+        self._request_bytes = replica.params.log.request_bytes
         self._remember_params = remember_params
         self._max_batch = settings.max_batch
         self._durability = settings.durability
@@ -76,7 +81,7 @@ class Learn:
     async def answer(self, name: str, body: bytes, headers: Headers) -> tuple[int, bytes]:
         """Status and answer for one instance or a batch."""
         model = trusted_model(self._replica, name)
-        header_key = _key_of(headers)
+        header_key = key_of(headers)
         request = decode(learn_decoder, body)
         if request.instances is not None:
             return await self._batch(model, request, request.instances, header_key)
@@ -84,15 +89,13 @@ class Learn:
             if request.key is not None and request.key != header_key:
                 raise InvalidInstance("key is not the one of the header Idempotency-Key", "key")
             request.key = header_key
-        try:
-            record = await self._record(model, request)
-        except UnknownPrediction:
-            answer = _first_answer(model, request)
-            if answer is None:
-                raise
-            return 200, encoder.encode(answer)
-        terms = self._terms(request, request.key is not None)
-        [learned] = await self._learn(model, [_draft(request, record, request.source)], terms)
+        learned = self._again(model, request, request.source, request.durability)
+        if learned is None:
+            config = model.live.config
+            record = await self._record(model, config, request, NewClasses(model))
+            Room(self._request_bytes).take(len(record))
+            terms = self._terms(request, request.key is not None)
+            [learned] = await self._surely(self._learn(model, config, [_draft(request, record, request.source)], terms))
         if learned.refused is not None:
             raise learned.refused
         return 200 if learned.applied else 202, encoder.encode(_answer(learned))
@@ -111,34 +114,37 @@ class Learn:
 
     async def _read_groups(self, model: ModelReplica, lines: RequestLines, groups: asyncio.Queue[Sent | None]) -> None:
         pace = Pace()
+        new = NewClasses(model)
         group = _Group()
         async for some in lines.groups():
             for line in some:
+                config = model.live.config
                 try:
-                    terms, draft = await self._line(model, line)
+                    terms, draft = await self._line(model, config, line, new)
                 except AboundError as error:
                     group.lines.append((line.number, error))
                 else:
-                    if group.terms not in (None, terms):
-                        await groups.put(self._send(model, group))
+                    if isinstance(draft, Draft) and not group.takes(terms, config, draft):
+                        await groups.put(self._send(model, group, lines))
                         group = _Group()
-                    group.add(line.number, terms, draft)
-                if len(group.lines) >= GROUP_LINES:
-                    await groups.put(self._send(model, group))
+                    group.add(line.number, terms, config, draft)
+                if group.is_full:
+                    await groups.put(self._send(model, group, lines))
                     group = _Group()
                 if pace.due():
                     await pace.rest()
             if group.lines and not lines.at_hand:
-                await groups.put(self._send(model, group))
+                await groups.put(self._send(model, group, lines))
                 group = _Group()
         if group.lines:
-            await groups.put(self._send(model, group))
+            await groups.put(self._send(model, group, lines))
         await groups.put(None)
 
-    def _send(self, model: ModelReplica, group: _Group) -> Sent:
-        if group.terms is None:
+    def _send(self, model: ModelReplica, group: _Group, lines: RequestLines) -> Sent:
+        if group.terms is None or group.config is None:
             return Sent(group.lines, None)
-        learned = asyncio.create_task(self._learn(model, group.drafts, group.terms))
+        lines.used = True
+        learned = asyncio.create_task(self._learn(model, group.config, group.drafts, group.terms))
         self._under_way.add(learned)
         learned.add_done_callback(self._ended)
         return Sent(group.lines, learned)
@@ -149,14 +155,22 @@ class Learn:
         if not learned.cancelled():
             learned.exception()
 
-    async def _line(self, model: ModelReplica, line: Line) -> tuple[Terms, Draft]:
+    async def _line(
+        self, model: ModelReplica, config: ModelConfig, line: Line, new: NewClasses
+    ) -> tuple[Terms, Draft | Learned]:
+        """What a line is to be learned as, or what came of it the first time."""
         if line.error is not None:
             raise line.error
         request = decode(learn_decoder, line.body)
         if request.instances is not None:
             raise InvalidInstance("instances: a line is one instance", "instances")
-        record = await self._record(model, request)
-        return self._terms(request, request.key is not None), _draft(request, record, request.source)
+        terms = self._terms(request, request.key is not None)
+        learned = self._again(model, request, request.source, request.durability)
+        if learned is not None:
+            return terms, learned
+        record = await self._record(model, config, request, new)
+        Room(self._request_bytes).take(len(record))
+        return terms, _draft(request, record, request.source)
 
     async def _batch(
         self, model: ModelReplica, request: LearnRequest, instances: list[LabelledInstance], header_key: str | None
@@ -166,36 +180,90 @@ class Learn:
             if getattr(request, field) is not None:
                 instead = "the header Idempotency-Key covers a batch" if field == "key" else "it goes into instances"
                 raise InvalidInstance(f"{field}: a batch has none; {instead}", field)
+        check_keys(model, request, instances, header_key)
+        if header_key is not None and any(instance.prediction is not None for instance in instances):
+            body = body_hash(instances, request.source)
+            first = first_time(model, header_key, body, self._reached(request.durability))
+            if first is not None:
+                return 200, encoder.encode(_batch_answer([first]))
+        config = model.live.config
+        outcomes, records = await self._records(model, config, request, instances)
+        fresh = [instance for instance, outcome in zip(instances, outcomes, strict=True) if outcome is None]
+        keyed = header_key is not None or any(instance.key is not None for instance in fresh)
+        if not fresh:
+            learned = []
+        elif header_key is not None or not keyed:
+            body = body_hash(fresh, request.source) if header_key is not None else b""
+            drafts = [Draft(b"".join(records), len(records), header_key, body, request.source)]
+        else:
+            drafts = [
+                _draft(instance, record, request.source, len(records) if at == 0 else 1)
+                for at, (instance, record) in enumerate(zip(fresh, records, strict=True))
+            ]
+        if fresh:
+            learned = await self._surely(self._learn(model, config, drafts, self._terms(request, keyed)))
+            _refuse_batch(learned)
+        if len(fresh) < len(instances):
+            learned = _merged(outcomes, learned)
+        applied = all(one.applied for one in learned)
+        return 200 if applied else 202, encoder.encode(_batch_answer(learned))
+
+    async def _records(
+        self, model: ModelReplica, config: ModelConfig, request: LearnRequest, instances: list[LabelledInstance]
+    ) -> tuple[list[Learned | None], list[bytes]]:
+        """For each instance of a batch what came of it the first time, else None; and the records of the latter."""
         pace = Pace()
+        room = Room(self._request_bytes)
+        new = NewClasses(model)
+        outcomes: list[Learned | None] = []
         records = []
         for at, instance in enumerate(instances):
             try:
-                records.append(await self._record(model, instance))
+                outcomes.append(self._again(model, instance, request.source, request.durability))
+                if outcomes[-1] is None:
+                    records.append(await self._record(model, config, instance, new))
+                    room.take(len(records[-1]))
             except InvalidInstance as error:
                 raise error.inside(f"instances[{at}]") from None
+            except UnknownPrediction as error:
+                raise UnknownPrediction(str(error), f"instances[{at}].prediction") from None
             if pace.due():
                 await pace.rest()
-        if any(instance.key is not None for instance in instances):
-            _check_keys(model, request, instances, header_key)
-            drafts = [
-                _draft(instance, record, request.source, 1 if at else len(instances))
-                for at, (instance, record) in enumerate(zip(instances, records, strict=True))
-            ]
-        else:
-            body = _hash(instances, request.source) if header_key is not None else b""
-            drafts = [Draft(b"".join(records), len(records), header_key, body, request.source)]
-        keyed = any(draft.key is not None for draft in drafts)
-        learned = await self._learn(model, drafts, self._terms(request, keyed))
-        _refuse_batch(learned)
-        return 200 if learned[0].applied else 202, encoder.encode(_batch_answer(learned))
+        return outcomes, records
 
-    async def _learn(self, model: ModelReplica, drafts: list[Draft], terms: Terms) -> list[Learned]:
+    def _again(
+        self, model: ModelReplica, instance: LabelledInstance, source: str | None, durability: str | None
+    ) -> Learned | None:
+        """What came of a remembered instance under this key the first time: it may be forgotten by now."""
+        if instance.prediction is None or instance.key is None:
+            return None
+        return first_time(model, instance.key, body_hash([instance], source), self._reached(durability))
+
+    def _reached(self, durability: str | None) -> str:
+        """How safe what is in the log is known to be without asking again, as far as is asked."""
+        facts = self._replica.facts()
+        always = facts is not None and facts.appendfsync == "always"
+        return "fsync" if always and (durability or self._durability) != "log" else "log"
+
+    async def _learn(
+        self, model: ModelReplica, config: ModelConfig, drafts: list[Draft], terms: Terms
+    ) -> list[Learned]:
+        self._changing.check(model, config)
         return await self._replica.learn(model.name, drafts, terms.wait, terms.durability, self._wait_seconds)
+
+    async def _surely(self, learning: Coroutine[Any, Any, list[Learned]]) -> list[Learned]:
+        """Await learning; when the service stops meanwhile, nobody knows what becomes of it."""
+        try:
+            return await learning
+        except asyncio.CancelledError:
+            raise OutcomeUnknown("the service stopped before the event was applied.") from None
 
     def _terms(self, request: LearnRequest, keyed: bool) -> Terms:
         return Terms("applied" if keyed else request.wait, request.durability or self._durability)
 
-    async def _record(self, model: ModelReplica, instance: LabelledInstance) -> bytes:
+    async def _record(
+        self, model: ModelReplica, config: ModelConfig, instance: LabelledInstance, new: NewClasses
+    ) -> bytes:
         """The record of one labelled instance, with everything checked."""
         if instance.labels is None:
             raise InvalidInstance("labels is missing", "labels")
@@ -206,29 +274,47 @@ class Learn:
         elif has_features or instance.text is not None:
             raise InvalidInstance("prediction stands for an instance; give one or the other", "prediction")
         else:
-            vector = await recall(self._replica.store, model.keys, instance.prediction, self._remember_params)
+            store, keys = self._replica.store, model.keys
+            vector = await recall(store, keys, instance.prediction, self._remember_params, reading_of(config))
         if is_empty(vector):
             field = "features" if has_features else "text" if instance.prediction is None else "prediction"
             raise InvalidInstance(f"{field}: no feature is active, so there is nothing to learn from", field)
-        model.live.check_labels(instance.labels)
+        new.check(instance.labels)
         return vector + labels
 
 
 class _Group:
     """Lines to be appended together."""
 
-    __slots__ = ("drafts", "lines", "terms")
+    __slots__ = ("config", "drafts", "lines", "size", "terms")
 
     def __init__(self) -> None:
-        self.lines: list[tuple[int, AboundError | None]] = []
+        self.lines: list[tuple[int, AboundError | Learned | None]] = []
         self.drafts: list[Draft] = []
         self.terms: Terms | None = None
+        self.config: ModelConfig | None = None
+        self.size = 0
 
-    def add(self, number: int, terms: Terms, draft: Draft) -> None:
-        """A line that can be learned."""
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to append."""
+        return len(self.lines) >= GROUP_LINES or self.size >= GROUP_BYTES
+
+    def takes(self, terms: Terms, config: ModelConfig, draft: Draft) -> bool:
+        """Whether a line fits to the ones before it."""
+        if self.terms is None:
+            return True
+        return self.terms == terms and self.config is config and self.size + len(draft.records) <= GROUP_BYTES
+
+    def add(self, number: int, terms: Terms, config: ModelConfig, draft: Draft | Learned) -> None:
+        """A line that can be learned, or was."""
+        if isinstance(draft, Learned):
+            self.lines.append((number, draft))
+            return
         self.lines.append((number, None))
         self.drafts.append(draft)
-        self.terms = terms
+        self.terms, self.config = terms, config
+        self.size += len(draft.records)
 
 
 async def _answer_groups(groups: asyncio.Queue[Sent | None], answers: AnswerLines, request_id: str) -> None:
@@ -243,9 +329,11 @@ async def _answer_groups(groups: asyncio.Queue[Sent | None], answers: AnswerLine
             except AboundError as error:
                 failure = error
         outcomes = iter(learned)
-        for number, refusal in group.lines:
-            outcome = next(outcomes, None) if refusal is None else None
-            problem = refusal or failure or (outcome.refused if outcome is not None else None)
+        for number, known in group.lines:
+            outcome = next(outcomes, None) if known is None else known if isinstance(known, Learned) else None
+            problem = known if isinstance(known, AboundError) else None
+            if problem is None and known is None:
+                problem = failure or (outcome.refused if outcome is not None else None)
             if problem is not None or outcome is None:
                 assert problem is not None
                 answers.put(encoder.encode(problem_of(problem, request_id, number)))
@@ -257,33 +345,8 @@ async def _answer_groups(groups: asyncio.Queue[Sent | None], answers: AnswerLine
 
 
 def _draft(instance: LabelledInstance, record: bytes, source: str | None, batch: int = 1) -> Draft:
-    body = _hash([instance], source) if instance.key is not None else b""
+    body = body_hash([instance], source) if instance.key is not None else b""
     return Draft(record, 1, instance.key, body, source, batch)
-
-
-def _hash(instances: list[LabelledInstance], source: str | None) -> bytes:
-    """What makes two requests under one idempotency key the same: the instances as they were sent, and their labels."""
-    parts = [(bytes(one.features), one.text, one.labels, one.prediction) for one in instances]
-    return hashlib.blake2b(msgspec.msgpack.encode((parts, source)), digest_size=16).digest()
-
-
-def _check_keys(
-    model: ModelReplica, request: LearnRequest, instances: list[LabelledInstance], header_key: str | None
-) -> None:
-    """InvalidInstance when a key of an instance in a batch cannot stand, so that the batch fails as a whole."""
-    seen: set[str] = set()
-    for at, instance in enumerate(instances):
-        key, field = instance.key, f"instances[{at}].key"
-        if header_key is not None:
-            raise InvalidInstance("the header Idempotency-Key covers this batch; its instances have no more", field)
-        if key is None:
-            continue
-        if key in seen:
-            raise InvalidInstance(f"{field} comes twice in this batch", field)
-        seen.add(key)
-        receipt = model.live.receipts.get(key)
-        if receipt is not None and receipt.body != _hash([instance], request.source):
-            raise InvalidInstance(f"{field} came before with another body", field)
 
 
 def _refuse_batch(learned: list[Learned]) -> None:
@@ -294,12 +357,22 @@ def _refuse_batch(learned: list[Learned]) -> None:
     raise refused
 
 
-def _first_answer(model: ModelReplica, request: LearnRequest) -> LearnAnswer | None:
-    """The answer that a repeated request had, when its prediction is no longer remembered; None: it is no repeat."""
-    receipt = model.live.receipts.get(request.key) if request.key is not None else None
-    if receipt is None or receipt.body != _hash([request], request.source):
-        return None
-    return LearnAnswer(str(Offset(*receipt.offset)), True, "log", receipt.ranks[0] or None, receipt.updated[0])
+def _merged(known: list[Learned | None], learned: list[Learned]) -> list[Learned]:
+    """Outcomes in the order of the instances: those that were known, and those of the others, one each."""
+    singly = [
+        Learned(
+            one.offset._replace(position=one.offset.position + at),
+            1,
+            None if one.ranks is None else one.ranks[at : at + 1],
+            None if one.updated is None else one.updated[at : at + 1],
+            one.applied,
+            one.durability,
+        )
+        for one in learned
+        for at in range(one.n)
+    ]
+    others = iter(singly)
+    return [next(others) if one is None else one for one in known]
 
 
 def _answer(learned: Learned) -> LearnAnswer:
@@ -320,16 +393,6 @@ def _batch_answer(learned: list[Learned]) -> LearnBatchAnswer:
                 results.append(LearnResult(offset, None, None))
             else:
                 results.append(LearnResult(offset, one.ranks[at] or None, one.updated[at]))
-    return LearnBatchAnswer(results, results[-1].offset, learned[0].applied, learned[0].durability)
-
-
-def _key_of(headers: Headers) -> str | None:
-    """The idempotency key that the header gives; InvalidInstance when it is not 1 to 255 printable characters."""
-    given = headers.get(KEY_HEADER)
-    if given is None:
-        return None
-    if not 1 <= len(given) <= MAX_KEY_CHARACTERS or not all(32 <= byte < 127 for byte in given):
-        raise InvalidInstance(
-            f"Idempotency-Key must be 1 to {MAX_KEY_CHARACTERS} printable characters", "Idempotency-Key"
-        )
-    return given.decode("ascii")
+    last = max(one.offset._replace(position=one.offset.position + one.n - 1) for one in learned)
+    reached = min((one.durability for one in learned), key=LEVELS.index)
+    return LearnBatchAnswer(results, str(last), all(one.applied for one in learned), reached)

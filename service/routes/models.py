@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from core.config import ModelConfig
 from core.errors import StoreUnavailable
 from service.answers import LIVE
-from service.dependencies import JsonObject, ModelName, ReplicaDep
+from service.dependencies import JsonObject, ModelName, PartsDep, ReplicaDep
 from service.model_replica import ModelReplica
 from service.openapi import JSON, config_schema, problems
 from service.pace import Pace
@@ -60,15 +60,17 @@ async def get_model(model: ModelName, replica: ReplicaDep) -> ModelAnswer:
     responses={201: {"model": ModelAnswer, "description": "Created."}, **problems(400, 409, 413, 415, 422, 503, 504)},
     openapi_extra=CONFIG_BODY,
 )
-async def put_model(model: ModelName, changes: JsonObject, replica: ReplicaDep, response: Response) -> ModelAnswer:
+async def put_model(model: ModelName, changes: JsonObject, parts: PartsDep, response: Response) -> ModelAnswer:
     """Fields that are not named keep their value; on a model that has learned some cannot change (409)."""
+    replica = parts.replica
     if model not in replica.names() and await replica.create(model, ModelConfig.from_dict(changes)):
         response.status_code = 201
         response.headers["location"] = f"/models/{model}"
         return await _whole(replica.model(model))
     live = replica.model(model).live
     if live.check_change(changes) != live.config:
-        await replica.configure(model, changes)
+        with parts.changing.to(model, changes):
+            await replica.configure(model, changes)
     return await _whole(replica.model(model))
 
 

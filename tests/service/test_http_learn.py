@@ -320,7 +320,9 @@ def test_a_remembered_instance_under_a_key_answers_again_even_when_it_is_forgott
     with service.server.client() as client:
         assert client.delete(*client.keys("*:remembered"))
     assert service.http.post(f"/models/{model}/learn", json=body).json() == first
-    problem(service.http.post(f"/models/{model}/learn", json=body | {"labels": ["x"]}), 404, "unknown-prediction")
+    problem(service.http.post(f"/models/{model}/learn", json=body | {"labels": ["x"]}), 422, "invalid-field", "key")
+    body["key"] = "new"
+    problem(service.http.post(f"/models/{model}/learn", json=body), 404, "unknown-prediction", "prediction")
     assert service.learned(model) == 1
 
 
@@ -330,7 +332,8 @@ def test_predictions_in_batches(service: Served, model: str) -> None:
     learned = {"instances": [{"prediction": id_, "labels": ["metal"]} for id_ in ids]}
     assert len(service.http.post(f"/models/{model}/learn", json=learned).json()["results"]) == 2
     learned["instances"].append({"prediction": "unknown", "labels": ["metal"]})
-    problem(service.http.post(f"/models/{model}/learn", json=learned), 404, "unknown-prediction")
+    answer = service.http.post(f"/models/{model}/learn", json=learned)
+    problem(answer, 404, "unknown-prediction", "instances[2].prediction")
     assert service.learned(model) == 2
 
 
