@@ -1,7 +1,8 @@
-"""Manifests: what a snapshot is, where in the log it belongs, and the checksums of its parts."""
+"""Manifests: what a snapshot is, where in the log it belongs, the checksums of its parts and one of all this itself."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -56,6 +57,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         What the state has beside its arrays.
     arrays : list of ArrayShape
     parts : list of Part
+    checksum : str
+        BLAKE2b-128 of all other fields; see ``sealed``.
     """
 
     id: str
@@ -72,6 +75,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     state: dict[str, Any]
     arrays: list[ArrayShape]
     parts: list[Part]
+    checksum: str = ""
+
+    def sealed(self) -> Manifest:
+        """The same manifest with the checksum of its fields."""
+        fields = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
+        return msgspec.structs.replace(self, checksum=hashlib.blake2b(fields, digest_size=16).hexdigest())
 
     @property
     def size(self) -> int:
@@ -144,6 +153,8 @@ async def manifest_of(store: Store, keys: ModelKeys, name: str) -> Manifest:
         raise UnknownApplyVersion(
             f"it has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
         )
+    if manifest.sealed() != manifest:
+        raise Damaged("its manifest is not what was written")
     return manifest
 
 

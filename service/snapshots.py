@@ -1,15 +1,15 @@
 """Snapshots: the state of a model at an offset, kept in the store, so that a start need not replay everything.
 
     ...:snapshots                       list of the ids of good snapshots, oldest first: the pointer
-    ...:snapshot:<id>:manifest          JSON: what it is, where in the log, the checksum of each part
+    ...:snapshot:<id>:manifest          JSON: what it is, where in the log, the checksum of each part and its own
     ...:snapshot:<id>:<i>               part i of the state's arrays, which are laid end to end
 
 Writing:  1. the parts   2. the manifest   3. the id, into the list   4. snapshots beyond the newest ``keep`` lose
 their id, then their manifest, then their parts. Whoever dies on the way leaves bytes that nothing points to, never
 a pointer to half a snapshot.
 
-Loading:  the newest one that is whole: format, model, every checksum, its place in the log, and at the end the
-digest of the state that came out. One that is not is passed over for the one before it, with a warning.
+Loading:  the newest one that is whole: format, model, every checksum, the manifest's own too, its place in the log,
+and at the end the digest of the state that came out. One that is not is passed over for the one before it, with a warning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from core.errors import Damaged, InvalidInstance, UnknownApplyVersion, UnknownSnapshot
+from core.errors import Damaged, UnknownApplyVersion, UnknownSnapshot
 from core.limits import Limits
 from core.live import LiveModel
 from core.types import Offset
@@ -115,7 +115,7 @@ async def write(
                 ArrayShape(name, array.dtype.newbyteorder("<").str, list(array.shape)) for name, array in arrays.items()
             ],
             parts=parts,
-        )
+        ).sealed()
         if between is not None:
             await between()
         await client.set(manifest_key(keys, snapshot), msgspec.json.encode(manifest))
@@ -155,10 +155,7 @@ async def load(
         progress(done / manifest.size)
     if i_array != len(flat):
         raise Damaged("its parts hold less than its arrays")
-    try:
-        live = LiveModel.from_arrays(manifest.state, arrays, new_secret(), limits)
-    except InvalidInstance as error:
-        raise Damaged(f"no state can be made of it: {error}") from error
+    live = LiveModel.from_arrays(manifest.state, arrays, new_secret(), limits)
     for _ in live.digest_steps():
         await asyncio.sleep(0)
     if live.digest() != manifest.digest:

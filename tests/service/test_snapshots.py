@@ -4,6 +4,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 
@@ -128,8 +129,18 @@ def rewritten(key: Callable[[Living, Manifest], bytes], how: Callable[[bytes], b
     return change
 
 
-def described(**fields: Any) -> Change:
+def sealed(fields: dict[str, Any]) -> bytes:
+    """A manifest with a right checksum, whatever it says."""
+    return msgspec.json.encode(msgspec.convert(fields, Manifest).sealed())
+
+
+def changed(**fields: Any) -> Change:
+    """The checksum stays that of the fields as they were."""
     return rewritten(manifest_key, lambda packed: json.dumps(json.loads(packed) | fields).encode())
+
+
+def described(**fields: Any) -> Change:
+    return rewritten(manifest_key, lambda packed: sealed(json.loads(packed) | fields))
 
 
 def flipped(data: bytes) -> bytes:
@@ -140,19 +151,19 @@ def flipped(data: bytes) -> bytes:
 def reshaped(packed: bytes) -> bytes:
     manifest = json.loads(packed)
     manifest["arrays"][0]["shape"] = [2**40]
-    return json.dumps(manifest).encode()
+    return sealed(manifest)
 
 
 def objects(packed: bytes) -> bytes:
     manifest = json.loads(packed)
     manifest["arrays"][0]["dtype"] = "|O"
-    return json.dumps(manifest).encode()
+    return sealed(manifest)
 
 
 def swapped(packed: bytes) -> bytes:
     manifest = json.loads(packed)
     manifest["arrays"][0], manifest["arrays"][1] = manifest["arrays"][1], manifest["arrays"][0]
-    return json.dumps(manifest).encode()
+    return sealed(manifest)
 
 
 DAMAGES = {
@@ -165,6 +176,12 @@ DAMAGES = {
     "manifest garbage": (rewritten(manifest_key, lambda packed: b"\xff{garbage"), "cannot be read"),
     "manifest cut": (rewritten(manifest_key, lambda packed: packed[:-2]), "cannot be read"),
     "manifest not an object": (rewritten(manifest_key, lambda packed: b"[1]"), "cannot be read"),
+    "other number of entries": (changed(n_entries=1), "manifest is not what was written"),
+    "other size of the log": (changed(log_bytes=1), "manifest is not what was written"),
+    "other time": (changed(created=1), "manifest is not what was written"),
+    "other size of a part": (changed(parts=[]), "manifest is not what was written"),
+    "other checksum": (changed(checksum="0" * 32), "manifest is not what was written"),
+    "no checksum": (changed(checksum=""), "manifest is not what was written"),
     "other format": (described(format=2), "format 2"),
     "newer apply version": (described(apply_version=APPLY_VERSION + 1), "apply version"),
     "other model": (described(model="other"), "snapshot of other"),
@@ -176,7 +193,7 @@ DAMAGES = {
     "other digest": (described(digest="0" * 32), "another digest"),
     "other configuration": (described(state={"config": {"d_max": 3}, "hand": 0}), "another digest"),
     "no configuration": (described(state={}), "do not fit together"),
-    "configuration that cannot be": (described(state={"config": {"d_max": -1}, "hand": 0}), "no state can be made"),
+    "configuration that cannot be": (described(state={"config": {"d_max": -1}, "hand": 0}), "d_max must be"),
     "fewer arrays": (described(arrays=[]), "do not fill its arrays"),
     "an array too large": (rewritten(manifest_key, reshaped), "not one that can be in it"),
     "an array of objects": (rewritten(manifest_key, objects), "not one that can be in it"),
