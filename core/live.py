@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -57,6 +57,13 @@ DIGEST_SLICE = 8
 """Pages of 256 features or labels that are digested between two chances for others to go on."""
 
 _json = msgspec.json.Encoder()
+
+
+class Tables(NamedTuple):
+    """Larger key tables for the vocabularies of a model, None for one that needs none."""
+
+    features: npt.NDArray[np.uint64] | None
+    labels: npt.NDArray[np.uint64] | None
 
 
 class LiveModel:
@@ -191,6 +198,29 @@ class LiveModel:
         new = {label for label in labels if self.labels.find(label.encode()) < 0}
         if new and len(self.labels) + len(new) > most:
             raise Conflict(f"the model holds {len(self.labels)} classes of at most {most}: {sorted(new)[0]!r} is new")
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a vocabulary is so large and so full that it is better ``enlarged`` before it must grow."""
+        return self.features.crowded or self.labels.crowded
+
+    def enlarged(self) -> Tables:
+        """Larger tables for the vocabularies that are crowded: the long part of their growth, ahead of time.
+
+        Only reads. It may run in another thread beside whatever asks the model, while nothing changes it.
+        """
+        return Tables(
+            self.features.enlarged() if self.features.crowded else None,
+            self.labels.enlarged() if self.labels.crowded else None,
+        )
+
+    def take(self, tables: Tables) -> None:
+        """Go on with what ``enlarged`` gave; nothing was learned since. Changes where keys lie, and no state."""
+        if tables.features is not None:
+            self.features.take(tables.features)
+        if tables.labels is not None:
+            self.labels.take(tables.labels)
+        self._bind()
 
     def _make_room(self, n_features: int, key_bytes: int, n_labels: int, label_bytes: int) -> None:
         """Room for the names of one more record: ids, their bytes, and what is kept beside each id."""
@@ -454,4 +484,5 @@ def warmup() -> None:
                 applying.step(1)
         model.pass_over(record, 0, 1)
         model.explain(vector, model.rank(vector, 10))
+        model.take(Tables(model.features.enlarged(), None))
         LiveModel.from_arrays(model.meta(), model.to_arrays(), (1, 2)).digest()

@@ -5,7 +5,8 @@ given to the next new key, last one first, so the same calls give the same ids e
 secret that is local to the process and is no part of the state.
 
 Arrays grow in place by small steps (``ndarray.resize``: realloc, for large ones a remapping of pages); only the hash
-slots are doubled, in one sweep that reads no key.
+slots are doubled, in one sweep that reads no key. For a large table that sweep takes a while. Who cannot stand still
+so long looks for ``crowded`` in time, has ``enlarged`` done elsewhere, and ``take``s what comes of it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ MAX_KEY_BYTES = 2**16 - 1
 MAX_IDS = 2**31 - 1
 PAGE = 1 << kernels.PAGE_BITS
 """Ids in a page of the digest."""
+
+LARGE_TABLE = 1 << 17
+"""Slots from which on a table can be ``crowded``; a smaller one is doubled in less than a millisecond or so."""
 
 _SMALLEST_STEP = 1024
 _LARGEST_STEP = 1 << 22
@@ -127,6 +131,26 @@ class Vocabulary:
             upkeep.rehash(self._arrays.slots, larger)
             self._arrays = self._arrays._replace(slots=larger)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether the table is large and will have to be doubled soon: it is over 54 % full, of at most 60 %."""
+        n_slots = self._arrays.slots.size
+        return n_slots >= LARGE_TABLE and len(self) * 50 > n_slots * 27
+
+    def enlarged(self) -> npt.NDArray[np.uint64]:
+        """A table of twice the slots, for ``take``.
+
+        Only reads, and holds no lock of the interpreter for long: it may run beside anything that only reads too, and
+        beside nothing that changes the vocabulary.
+        """
+        larger = np.empty(2 * self._arrays.slots.size, np.uint64)
+        upkeep.spread(self._arrays.slots, larger)
+        return larger
+
+    def take(self, slots: npt.NDArray[np.uint64]) -> None:
+        """Go on with a table from ``enlarged``; nothing was added or removed since."""
+        self._arrays = self._arrays._replace(slots=slots)
+
     def _grow_arena(self, n_bytes: int) -> None:
         """Room for more bytes: take back those of removed keys when they are over a quarter, else enlarge."""
         used, garbage = int(self._state[kernels.USED]), int(self._state[kernels.GARBAGE])
@@ -201,6 +225,7 @@ def warmup() -> None:
     vocabulary.find(b"grain")
     vocabulary.remove(first)
     vocabulary.make_room(100, 100)
+    vocabulary.take(vocabulary.enlarged())
     vector = bytes(4)
     ids = np.zeros(1, np.int32)
     kernels.find_vector(vocabulary.arrays, vector, ids)

@@ -159,12 +159,16 @@ class ModelReplica:
 
     async def _apply_event(self, event: Learn | Configure | Mark, at: Offset) -> Applying | None:
         if type(event) is Learn:
+            if self.live.crowded:
+                await self._enlarge()
             applying = self.live.begin(event.records, event.n, event.units, at)
             applying.step(self.slice_events)
             while not applying.done:
                 offset = Offset(at.milliseconds, at.sequence, max(0, applying.n_done - 1))
                 self.position = self.position._replace(offset=offset)
                 await asyncio.sleep(0)
+                if self.live.crowded:
+                    await self._enlarge()
                 applying.step(self.slice_events)
             return applying
         if type(event) is Configure:
@@ -173,6 +177,11 @@ class ModelReplica:
             except InvalidInstance as error:
                 raise Damaged(f"it changes the configuration to one that cannot be: {error}") from error
         return None
+
+    async def _enlarge(self) -> None:
+        """Let another thread make larger tables. Nothing changes the model meanwhile: this is its turn."""
+        live = self.live
+        live.take(await asyncio.to_thread(live.enlarged))
 
     @property
     def is_wanted(self) -> bool:

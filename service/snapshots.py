@@ -9,7 +9,8 @@ their id, then their manifest, then their parts. Whoever dies on the way leaves 
 a pointer to half a snapshot.
 
 Loading:  the newest one that is whole: format, model, every checksum, the manifest's own too, its place in the log,
-and at the end the digest of the state that came out. One that is not is passed over for the one before it, with a warning.
+and at the end the digest of the state that came out. One that is not is passed over for the one before it, with a
+warning.
 """
 
 from __future__ import annotations

@@ -36,6 +36,25 @@ def rehash(slots, larger):
 
 
 @njit(cache=True, nogil=True)
+def spread(slots, larger):
+    """Fill the table ``larger``, whatever is in it, from ``slots``, which stays as it is; returns the keys of it.
+
+    ``rehash`` is faster, this one lets others read the old table meanwhile.
+    """
+    larger[:] = 0
+    last = larger.size - 1
+    n = np.int64(0)
+    for slot in slots:
+        if slot != 0:
+            position = home(slot >> HALF, last)
+            while larger[position] != 0:
+                position = (position + 1) & last
+            larger[position] = slot
+            n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
 def compact(arrays, arena):
     """Copy the keys in id order into the fresh ``arena`` and point the spans there; returns the bytes used."""
     table, target, used = opened(arrays), pointer(arena), np.int64(0)

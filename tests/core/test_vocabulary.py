@@ -46,6 +46,13 @@ class AgainstDict(RuleBasedStateMachine):
     def add(self, key):
         assert self.vocabulary.add(key) == self.give(key)
 
+    @rule()
+    def enlarge(self):
+        n_slots = self.vocabulary.arrays.slots.size
+        if n_slots <= 1024:
+            self.vocabulary.take(self.vocabulary.enlarged())
+            assert self.vocabulary.arrays.slots.size == 2 * n_slots
+
     @rule(key=keys)
     def find(self, key):
         assert self.vocabulary.find(key) == self.ids.get(key, -1)
@@ -164,6 +171,32 @@ def test_the_digest_in_slices():
     while not vocabulary.digest_pages(1):
         pass
     assert vocabulary.digest() == whole
+
+
+def test_a_large_table_is_crowded_before_it_must_be_doubled(monkeypatch):
+    monkeypatch.setattr("core.vocabulary.LARGE_TABLE", 256)
+    ahead, inline = Vocabulary(SECRET), Vocabulary(OTHER_SECRET)
+    crowded = []
+    for n in range(5000):
+        if ahead.crowded:
+            n_slots = ahead.arrays.slots.size
+            before = ahead.arrays.slots.copy()
+            larger = ahead.enlarged()
+            assert np.array_equal(ahead.arrays.slots, before)
+            ahead.take(larger)
+            assert not ahead.crowded
+            crowded.append((n_slots, n))
+        assert ahead.add(b"%d" % n) == inline.add(b"%d" % n) == n
+        if n % 3 == 0:
+            ahead.remove(n)
+            inline.remove(n)
+            assert ahead.add(b"again %d" % n) == inline.add(b"again %d" % n) == n
+    assert [n_slots for n_slots, _ in crowded] == [256, 512, 1024, 2048, 4096, 8192]
+    assert all(0.54 < n / n_slots < 0.55 for n_slots, n in crowded)
+    assert ahead.arrays.slots.size == inline.arrays.slots.size
+    assert ahead.digest() == inline.digest()
+    keys = [ahead.key(n) for n in range(5000)]
+    assert [ahead.find(key) for key in keys] == list(range(5000))
 
 
 @pytest.mark.parametrize("key", [b"", b"x" * 65_536])
