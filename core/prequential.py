@@ -20,6 +20,7 @@ WINDOW = 10_000
 """Length of the window, in instances for the whole and in labels for the groups."""
 
 GROUPS = ("tail", "torso", "head")
+MEASURES = ("R@1", "R@5", "MRR")
 
 
 class PrequentialArrays(NamedTuple):
@@ -65,7 +66,10 @@ class Prequential:
         return int(self.arrays.counts[0, UPDATED])
 
     def scores(self) -> dict[str, Any]:
-        """R@1, R@5 and MRR (each 0..1, None before the first event) over all time and over the window, and by group."""
+        """R@1, R@5 and MRR (each 0..1, None before the first event) over all time and over the window, and by group.
+
+        ``drift`` is how far the window is from all time: below 0 where the newest events are ranked worse.
+        """
         counts, reciprocal, window, label_window = self.arrays
         newest = window[: min(self.n_learned, WINDOW)]
         labels = label_window[: min(int(counts[0, LABELS]), WINDOW)]
@@ -74,9 +78,11 @@ class Prequential:
             row = group + 1
             all_groups[name] = _of_counts(counts[row], float(reciprocal[row]))
             window_groups[name] = _of_ranks(labels[(labels & ((1 << GROUP_BITS) - 1)) == group] >> GROUP_BITS)
+        ever, lately = _of_counts(counts[0], float(reciprocal[0])), _of_ranks(newest)
         return {
-            "all": _of_counts(counts[0], float(reciprocal[0])) | {"groups": all_groups},
-            "window": _of_ranks(newest) | {"groups": window_groups},
+            "all": ever | {"groups": all_groups},
+            "window": lately | {"groups": window_groups},
+            "drift": {name: None if ever["n"] == 0 else lately[name] - ever[name] for name in MEASURES},
         }
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:

@@ -62,6 +62,8 @@ class Doorkeeper:
         try:
             if self._connections <= MOST_CONNECTIONS:
                 await self._answer(reader, writer)
+        except asyncio.CancelledError:
+            pass  # the parent ends: a connection that is left is closed, and that is all
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # the client went away, was too slow or sent no head of a request
         finally:

@@ -139,6 +139,11 @@ def internal_problem(request_id: str) -> Problem:
     )
 
 
+def stopping() -> NotReady:
+    """The error for a request that was still being answered when the service had to stop."""
+    return NotReady("the service is stopping; nothing of the request was taken")
+
+
 def problem_headers(problem: Problem, allow: str | None = None) -> list[tuple[bytes, bytes]]:
     """``Retry-After`` and ``Allow`` where the problem calls for them."""
     headers = []

@@ -11,8 +11,8 @@ import asyncio
 from time import perf_counter
 from typing import Protocol
 
-from core.errors import AboundError
-from service.errors import PROBLEM_JSON, internal_problem, problem_headers, problem_of
+from core.errors import AboundError, OutcomeUnknown
+from service.errors import PROBLEM_JSON, internal_problem, problem_headers, problem_of, stopping
 from service.exchange import (
     JSON,
     NDJSON,
@@ -69,6 +69,7 @@ class HotRoute:
         started = perf_counter()
         headers: Headers = dict(scope["headers"])
         request_id: str = scope.get("request_id") or request_id_of(headers)
+        begun = False
         try:
             if media_of(headers, BOTH_MEDIA) == NDJSON:
                 await self._stream(model, headers, request_id, scope, receive, send)
@@ -76,25 +77,32 @@ class HotRoute:
                 return
             body = await read_body(receive, headers, self._max_body, self._held)
             status, answer = await self._work.answer(model, body, headers)
+            begun = True
+            await send_answer(send, status, JSON, answer, request_id)
+            self._meter.note(status, perf_counter() - started)
         except AboundError as error:
             problem = problem_of(error, request_id)
             self._meter.note(problem.status, perf_counter() - started)
             await send_answer(
                 send, problem.status, PROBLEM_JSON, encoder.encode(problem), request_id, problem_headers(problem)
             )
-            return
         except Disconnected:
             self._meter.note(499, perf_counter() - started)
-            return
+        except asyncio.CancelledError:
+            # The service stops and this request has had its time; a begun answer breaks off with the connection.
+            problem = problem_of(stopping(), request_id)
+            self._meter.note(problem.status, perf_counter() - started)
+            if not (begun or scope.get("answer_begun")):
+                await send_answer(
+                    send, problem.status, PROBLEM_JSON, encoder.encode(problem), request_id, problem_headers(problem)
+                )
         except Exception:
             # Nobody meant this one. It goes on to the server, which logs it; the sender is told what can be told.
             self._meter.note(500, perf_counter() - started)
-            if not scope.get("answer_begun"):
+            if not (begun or scope.get("answer_begun")):
                 answer = encoder.encode(internal_problem(request_id))
                 await send_answer(send, 500, PROBLEM_JSON, answer, request_id, [(b"connection", b"close")])
             raise
-        await send_answer(send, status, JSON, answer, request_id)
-        self._meter.note(status, perf_counter() - started)
 
     async def _stream(
         self, model: str, headers: Headers, request_id: str, scope: Scope, receive: Receive, send: Send
@@ -110,6 +118,10 @@ class HotRoute:
 
         try:
             await together(work(), answers.pump())
+        except asyncio.CancelledError:
+            if lines.used and not answers.started:
+                raise OutcomeUnknown("the service stopped before the lines were answered.") from None
+            raise
         finally:
             scope["answer_begun"] = answers.started
             reading.cancel()

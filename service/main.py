@@ -109,16 +109,20 @@ class Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        if scope["type"] != "http":
-            await super().__call__(scope, receive, send)
-        elif scope["method"] != "POST":
-            await self._answer(scope, receive, send)
-        elif (route := self._hot.get(scope["path"])) is not None:
-            await route.handle(DEFAULT_MODEL, scope, receive, send)
-        elif (target := self._target(scope["path"])) is not None:
-            await target[0].handle(target[1], scope, receive, send)
-        else:
-            await self._answer(scope, receive, send)
+        try:
+            if scope["type"] != "http":
+                await super().__call__(scope, receive, send)
+            elif scope["method"] != "POST":
+                await self._answer(scope, receive, send)
+            elif (route := self._hot.get(scope["path"])) is not None:
+                await route.handle(DEFAULT_MODEL, scope, receive, send)
+            elif (target := self._target(scope["path"])) is not None:
+                await target[0].handle(target[1], scope, receive, send)
+            else:
+                await self._answer(scope, receive, send)
+        except asyncio.CancelledError:
+            # The service stops, and nothing can be sent to this client any more: the server hangs up.
+            return
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document, hot routes and all."""
@@ -159,6 +163,11 @@ class Application(FastAPI):
             inner = {**scope, "method": "GET"} if method == "HEAD" else scope
             try:
                 await super().__call__(inner, receive, send_with_id)
+            except asyncio.CancelledError:
+                if status:
+                    raise
+                problem = errors.problem_of(errors.stopping(), request_id)
+                await errors.ProblemResponse(problem)(inner, receive, send_with_id)
             finally:
                 route = getattr(inner.get("route"), "path", "other")
                 self._measures.meter(route).note(status or 500, perf_counter() - started)

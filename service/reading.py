@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,6 +16,11 @@ _T = TypeVar("_T")
 
 ABSENT = (b"", b"null")
 
+LONGEST_WHOLE = 4300
+"""Characters of a whole number that the decoder reads."""
+
+MOST_OF_A_PATH = 200
+
 
 def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     """Decode JSON; Malformed when it is none, InvalidInstance when a field is wrong, missing or unknown."""
@@ -22,7 +29,32 @@ def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if not body or body.isspace():
             raise Malformed("the body is empty") from None
-        raise unreadable(error) from None
+        refusal = unreadable(error)
+        if isinstance(refusal, InvalidInstance) and "[...]" in refusal.field and "out of range" in str(refusal):
+            refusal = _out_of_range(body) or refusal
+        raise refusal from None
+
+
+def _out_of_range(body: bytes) -> InvalidInstance | None:
+    """The refusal of the first number that is too large, by its path; the decoder does not tell keys of objects."""
+    try:
+        whole = json.loads(body, parse_int=lambda digits: 0 if len(digits) <= LONGEST_WHOLE else math.inf)
+    except (ValueError, RecursionError):
+        return None
+    waiting: list[tuple[str, Any]] = [("", whole)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, float) and math.isinf(value):
+            field = path[:MOST_OF_A_PATH].encode("utf-8", "replace").decode()
+            return InvalidInstance(f"{field}: the number is out of range", field)
+        if isinstance(value, dict):
+            parts = [(f"{path}.{key}" if path else key, part) for key, part in value.items()]
+        elif isinstance(value, list):
+            parts = [(f"{path}[{at}]", part) for at, part in enumerate(value)]
+        else:
+            continue
+        waiting.extend(reversed(parts))
+    return None
 
 
 def vector_of(live: LiveModel, features: Any, text: str | None) -> bytes:

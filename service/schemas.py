@@ -252,6 +252,14 @@ class ScoresShape(ScoreShape):
     groups: GroupsShape
 
 
+class DriftShape(Shape):
+    """The measures over the newest window less those over all time; None before the first event."""
+
+    r_at_1: float | None = Field(alias="R@1", ge=-1, le=1)
+    r_at_5: float | None = Field(alias="R@5", ge=-1, le=1)
+    mrr: float | None = Field(alias="MRR", ge=-1, le=1)
+
+
 class ReplicaShape(Shape):
     """One replica, as it said of itself."""
 
@@ -273,6 +281,7 @@ class StatsAnswer(Shape):
     updated: int = Field(description="Of these, the ones that changed the index.")
     all: ScoresShape = Field(description="Over all time.")
     window: ScoresShape = Field(description="Over the newest 10,000.")
+    drift: DriftShape = Field(description="How far the window is from all time; below 0: it has become worse.")
     connections: int
     features: int
     classes: int

@@ -26,7 +26,9 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -69,6 +71,23 @@ class Meter:
         taken = self._statuses, self._counts, self._total
         self._statuses, self._counts, self._total = {}, [0] * (len(BOUNDS) + 1), 0.0
         return taken
+
+
+class Living(Collector):
+    """What a registry has, without the samples of models that are gone."""
+
+    def __init__(self, every: CollectorRegistry, models: set[str]) -> None:
+        self._every = every
+        self._models = models
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, where a sample is left."""
+        for metric in self._every.collect():
+            metric.samples = [
+                sample for sample in metric.samples if sample.labels.get("model", "") in ("", *self._models)
+            ]
+            if metric.samples:
+                yield metric
 
 
 class Telemetry:
@@ -141,9 +160,7 @@ class Telemetry:
                 gauge.labels(model).set(values.get(name, 0))
         for model in self._models - figures.keys():
             for gauge in gauges.values():
-                if self._several:
-                    gauge.labels(model).set(0)  # what lies in files cannot be taken out of them
-                else:
+                if not self._several:  # what lies in files cannot be taken out of them
                     gauge.remove(model)
         self._models = set(figures)
 
@@ -151,9 +168,11 @@ class Telemetry:
         """Everything in Prometheus' text format; over all processes where there are several."""
         if not self._several:
             return generate_latest(self._registry)
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
+        every = CollectorRegistry()
+        MultiProcessCollector(every)  # type: ignore[no-untyped-call]
+        living = CollectorRegistry(auto_describe=False)
+        living.register(Living(every, self._models))
+        return generate_latest(living)
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -169,7 +188,10 @@ def configure_logging(level: str, form: Literal["text", "json"]) -> None:
     ]
     renderer: Any = structlog.processors.JSONRenderer()
     if form == "text":
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        # Without the locals, which hold keys, instances and labels
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
         before.pop()
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *before, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

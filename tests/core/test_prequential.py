@@ -59,6 +59,7 @@ def test_the_window_forgets_and_all_time_does_not() -> None:
         count_ranks(score.arrays, counts, one, np.array([0], np.int32), False)
     assert score.scores()["window"]["R@1"] == 0.0
     assert score.scores()["all"]["R@1"] == 0.5
+    assert score.scores()["drift"]["R@1"] == -0.5
     assert score.n_updated == 0
     copied = Prequential.from_arrays(score.to_arrays())
     assert copied.digest_bytes() == score.digest_bytes()

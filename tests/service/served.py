@@ -65,7 +65,7 @@ class Served:
 
     def learned(self, model: str = "default") -> int:
         """How many events the model has learned, as the service says."""
-        return self.http.get(f"/models/{model}/stats").json()["learned"]
+        return int(self.http.get(f"/models/{model}/stats").json()["learned"])
 
     def _run(self) -> None:
         try:

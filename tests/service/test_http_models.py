@@ -172,16 +172,33 @@ def test_models_do_not_know_of_each_other(service: Served) -> None:
     assert service.http.get(f"/models/{other}/labels").json() == {"labels": [], "total": 0}
 
 
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ('{"margin": 1e999}', "margin"),
+        ('{"w_min": 0.1, "margin": -1e999}', "margin"),
+        ('{"d_max": %s}' % ("9" * 5000), "d_max"),
+        ('{"d_max": %s}' % ("9" * 400), "d_max"),
+        ('{"analyzer": {"ngrams": [1, 1e999]}}', "analyzer.ngrams[1]"),
+    ],
+    ids=["float", "negative", "5000 digits", "400 digits", "nested"],
+)
+def test_a_number_out_of_range_is_named(service: Served, body: str, field: str) -> None:
+    problem(service.http.put("/models/huge", content=body), 422, "invalid-field", field)
+
+
 def test_stats(service: Served) -> None:
     name = fresh_model(service)
     empty = service.http.get(f"/models/{name}/stats").json()
+    assert empty["drift"] == {"R@1": None, "R@5": None, "MRR": None}
     assert (empty["learned"], empty["all"]["n"], empty["all"]["MRR"]) == (0, 0, None)
     for i in range(30):
         body = {"features": {f"f{i % 4}": 1}, "labels": ["often"] if i % 3 else [f"seldom {i}"]}
         service.http.post(f"/models/{name}/learn", json=body).raise_for_status()
     stats = service.http.get(f"/models/{name}/stats").json()
-    assert {"learned", "updated", "offset", "all", "window", "replicas"} | SIZES == set(stats)
+    assert {"learned", "updated", "offset", "all", "window", "drift", "replicas"} | SIZES == set(stats)
     assert stats["learned"] == 30
+    assert stats["drift"] == {"R@1": 0, "R@5": 0, "MRR": pytest.approx(0)}  # the window holds all of them
     assert 0 < stats["updated"] <= 30
     for over in ("all", "window"):
         scores = stats[over]
