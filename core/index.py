@@ -80,7 +80,7 @@ class Index:
         self._arena = np.zeros(64, np.uint64)
         self._scores = np.zeros(1, np.float64)
         self._touched = np.zeros(2, np.int32)
-        self._scratch = np.zeros(2, np.uint64)
+        self._scratch = np.zeros(1024, np.uint64)
         self._counters = np.zeros(postings.N_COUNTERS, np.uint64)
         self._counters[postings.FREE :] = postings.NONE
         self._dirty = np.ones(1, np.uint8)
@@ -134,7 +134,9 @@ class Index:
         """Bytes of headers and of blocks up to the arena's front: free blocks count, room for growth does not."""
         return 16 * self.n_features + 8 * int(self._counters[postings.USED])
 
-    def make_room(self, n_features: int, n_classes: int, n_labels: int = 1, n_units: int = 0) -> None:
+    def make_room(
+        self, n_features: int, n_classes: int, n_labels: int = 1, n_units: int = 0, n_active: int = 0
+    ) -> None:
         """Grow so that ids below these numbers can be learned; existing ``arrays`` are void afterwards.
 
         Parameters
@@ -145,6 +147,8 @@ class Index:
             True classes of one instance.
         n_units : int
             Room after the arena's front, in units of 8 bytes.
+        n_active : int
+            Active features of one instance.
 
         Notes
         -----
@@ -161,7 +165,7 @@ class Index:
             _grow(self._headers, 2 * n_features),
             _grow(self._scores, n_classes),
             _grow(self._touched, len(self._scores) + 1),
-            _grow(self._scratch, 2 * n_labels),
+            _grow(self._scratch, max(2 * n_labels, n_active + 1)),
             _grow(self._arena, int(self._counters[postings.USED]) + n_units),
         ]
         if any(grown):
@@ -173,7 +177,7 @@ class Index:
     def make_room_for(self, ids: npt.NDArray[np.int32], class_ids: npt.NDArray[np.int32]) -> None:
         """Grow so that ``has_room`` says yes for this instance."""
         self.make_room(int(ids.max(initial=-1)) + 1, int(class_ids.max(initial=-1)) + 1, len(class_ids))
-        self.make_room(0, 0, 0, int(learning.units_needed(self.arrays, ids, np.uint64(len(class_ids)))))
+        self.make_room(0, 0, 0, int(learning.units_needed(self.arrays, ids, np.uint64(len(class_ids)))), len(ids))
 
     def learn(
         self,

@@ -29,11 +29,13 @@ from core.kernels.postings import (
     MAX_LENGTH,
     N_CONNECTIONS,
     N_FEATURES,
+    NONE,
     UNITS,
     USED,
     WIDE_FLAG,
     add_to,
     block_of,
+    class_of,
     count_of,
     first_id,
     length_of,
@@ -139,12 +141,11 @@ def widened_update(memory, params, header, total, value, class_id):
 def find_narrow(arena, first, end, class_id):
     """The place of a class among narrow records, or ``end``."""
     key = CLASS_MASK - class_id
+    place = end
     for at in range(first, end, LINE):
-        n = min(end - at, LINE)
-        lane = find_lane(arena, at, n, key)
-        if lane < LINE:
-            return at + lane
-    return end
+        lane = find_lane(arena, at, min(end - at, LINE), key)
+        place = at + lane if lane < LINE else place
+    return place
 
 
 @inlined
@@ -161,7 +162,7 @@ def place_narrow(arena, first, at, record):
 
 
 @inlined
-def update_connection(memory, params, header, total, value, class_id):
+def update_connection(memory, params, header, total, value, class_id, known):
     """FSU(f, c, v): steps 1 to 4 for one feature and one class.
 
     Parameters
@@ -170,7 +171,8 @@ def update_connection(memory, params, header, total, value, class_id):
         Of the feature.
     value : float64
         The feature's value in the instance, > 0.
-    class_id : uint64
+    class_id, known : uint64
+        The class, and a place in the block: no connection before it is to the class.
 
     Returns
     -------
@@ -182,20 +184,24 @@ def update_connection(memory, params, header, total, value, class_id):
     if header & WIDE_FLAG or new_total > params.memory:
         return widened_update(memory, params, header, total, value, class_id)
     end = first + length
-    at = find_narrow(arena, first, end, class_id)
-    count = count_of(load_word(arena, at)) + value if at < end else value
-    record = narrow_record(count, class_id)
-    if record == U0:
-        return widened_update(memory, params, header, total, value, class_id)
+    at = known
+    if known < end and class_of(load_word(arena, known)) != class_id:
+        at = find_narrow(arena, known, end, class_id)
     dropped = 0.0
     if at < end:
+        record = narrow_record(count_of(load_word(arena, at)) + value, class_id)
+        if record == U0:
+            return widened_update(memory, params, header, total, value, class_id)
         place_narrow(arena, first, at, record)
-    elif value / new_total < params.w_min or (length == MAX_LENGTH and record < load_word(arena, end - U1)):
+    elif value / new_total < params.w_min:
         if not params.leak and length and count_of(load_word(arena, end - U1)) / new_total < params.w_min:
             # What is dropped together is added up in the order of the block, which the wide form has at hand.
             return widened_update(memory, params, header, total, value, class_id)
         dropped = value
     else:
+        record = narrow_record(value, class_id)
+        if record == U0 or length == MAX_LENGTH:
+            return widened_update(memory, params, header, total, value, class_id)
         if length == narrow_capacity(size_of(header)):
             header = move(memory, header, size_for(length + U1, False), False)
             first = block_of(header)
@@ -203,7 +209,7 @@ def update_connection(memory, params, header, total, value, class_id):
         end = first + length + U1
     while end > first:
         count = count_of(load_word(arena, end - U1))
-        if not (count / new_total < params.w_min or end - first > MAX_LENGTH):
+        if not count / new_total < params.w_min:
             break
         dropped += count
         end -= U1
@@ -229,28 +235,74 @@ def shrink(memory, header):
 
 
 @inlined
-def update_features(memory, params, ids, values, class_ids):
-    """Update every active feature for each class that is due by ``scratch``, in the order given."""
-    change, highest = U0, U0
-    longest = load_word(memory.counters, LONGEST)
+def only_adds(memory, params, header, new_total, value, place):
+    """Whether an update changes only the total: the class is not there and would be dropped at once, and no other.
+
+    It is what happens most to a feature that was seen often. Without a branch, as none could be guessed.
+    """
+    end = block_of(header) + length_of(header)
+    last = count_of(load_word(memory.arena, max(end, U1) - U1))
+    absent = (place == end) & (header & WIDE_FLAG == U0) & (new_total <= params.memory)
+    kept = (length_of(header) == U0) | (last / new_total >= params.w_min)
+    return absent & (value / new_total < params.w_min) & kept
+
+
+@inlined
+def store_update(memory, feature, before, header, total):
+    """Store a feature's new header and total, its block made smaller where it can be; the change of its length."""
+    if length_of(header) < length_of(before) and is_roomy(header):
+        header = shrink(memory, header)
+    store_word(memory.headers, feature * U2, header)
+    store_float(memory.headers, feature * U2 + U1, total)
+    return length_of(header) - length_of(before)
+
+
+@inlined
+def update_one(memory, params, ids, values, class_id):
+    """Update every active feature for one class, whose places ``add_votes`` has noted."""
+    change, longest = U0, load_word(memory.counters, LONGEST)
     for i in range(np.uint64(len(ids))):
         feature, value = np.uint64(ids[i]), np.float64(values[i])
-        header, total = load_word(memory.headers, feature * U2), load_float(memory.headers, feature * U2 + U1)
-        change -= length_of(header)
-        for j in range(np.uint64(len(class_ids))):
-            if load_word(memory.scratch, j):
-                header, total = update_connection(memory, params, header, total, value, np.uint64(class_ids[j]))
-        longest = max(longest, length_of(header))
-        if is_roomy(header):
-            header = shrink(memory, header)
-        change += length_of(header)
-        store_word(memory.headers, feature * U2, header)
-        store_float(memory.headers, feature * U2 + U1, total)
+        before, total = load_word(memory.headers, feature * U2), load_float(memory.headers, feature * U2 + U1)
+        place = load_word(memory.scratch, i + U1)
         mark_dirty(memory, feature)
-        highest = max(highest, feature + U1)
+        if only_adds(memory, params, before, total + value, value, place):
+            total = total_after(params, total + value, value, length_of(before))
+            store_float(memory.headers, feature * U2 + U1, total)
+            continue
+        header, total = update_connection(memory, params, before, total, value, class_id, place)
+        longest = max(longest, length_of(header))
+        change += store_update(memory, feature, before, header, total)
     add_to(memory, N_CONNECTIONS, change)
     store_word(memory.counters, LONGEST, longest)
-    store_word(memory.counters, N_FEATURES, max(highest, load_word(memory.counters, N_FEATURES)))
+
+
+@kernel
+def update_several(memory, params, ids, values, class_ids):
+    """Update every active feature for each class that is due by ``scratch``, in the order given."""
+    change, longest = U0, load_word(memory.counters, LONGEST)
+    for i in range(np.uint64(len(ids))):
+        feature, value = np.uint64(ids[i]), np.float64(values[i])
+        before, total = load_word(memory.headers, feature * U2), load_float(memory.headers, feature * U2 + U1)
+        header = before
+        for j in range(np.uint64(len(class_ids))):
+            if load_word(memory.scratch, j):
+                class_id, block = np.uint64(class_ids[j]), block_of(header)
+                header, total = update_connection(memory, params, header, total, value, class_id, block)
+                longest = max(longest, length_of(header))
+        mark_dirty(memory, feature)
+        change += store_update(memory, feature, before, header, total)
+    add_to(memory, N_CONNECTIONS, change)
+    store_word(memory.counters, LONGEST, longest)
+
+
+@inlined
+def note_features(memory, ids):
+    """Make the number of features at least 1 + the highest of these ids."""
+    n_features = load_word(memory.counters, N_FEATURES)
+    for i in range(np.uint64(len(ids))):
+        n_features = max(n_features, np.uint64(ids[i]) + U1)
+    store_word(memory.counters, N_FEATURES, n_features)
 
 
 @inlined
@@ -332,21 +384,25 @@ def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
         Whether a margin was at most ``params.margin``, so that connections were updated.
     """
     memory = memory_of(arrays)
-    n_touched = add_votes(memory, params, ids, values, counted)
-    m = len(class_ids)
-    updated = False
-    if m == 1:
-        updated = rank_one(memory, n_touched, np.uint64(class_ids[0]), ranks_out) <= params.margin
-        store_word(memory.scratch, U0, np.uint64(updated))
+    if len(class_ids) == 1:
+        class_id = np.uint64(class_ids[0])
+        n_touched = add_votes(memory, params, ids, values, counted, class_id)
+        updated = rank_one(memory, n_touched, class_id, ranks_out) <= params.margin
+        if updated:
+            update_one(memory, params, ids, values, class_id)
     else:
+        n_touched = add_votes(memory, params, ids, values, counted, NONE)
         best_other = rank_several(memory, n_touched, class_ids, ranks_out)
-        for j in range(m):
+        updated = False
+        for j in range(len(class_ids)):
             own = load_float(memory.scratch, np.uint64(j)) if 0 < ranks_out[j] <= BEST else 0.0
             due = own - best_other <= params.margin
             store_word(memory.scratch, np.uint64(j), np.uint64(due))
             updated |= due
+        if updated:
+            update_several(memory, params, ids, values, class_ids)
     if updated:
-        update_features(memory, params, ids, values, class_ids)
+        note_features(memory, ids)
     return updated
 
 
@@ -395,7 +451,7 @@ def has_room(arrays, ids, class_ids):
     for j in range(m):
         if np.uint64(class_ids[j]) >= np.uint64(len(arrays.scores)):
             return False
-    if U2 * m > np.uint64(len(arrays.scratch)):
+    if max(U2 * m, np.uint64(len(ids)) + U1) > np.uint64(len(arrays.scratch)):
         return False
     left = np.uint64(len(arrays.arena)) - load_word(memory.counters, USED)
     if np.uint64(len(ids)) * most_units(U0, load_word(memory.counters, LONGEST), m) <= left:

@@ -20,6 +20,7 @@ from core.kernels.machine import (
 from core.kernels.postings import (
     LINE,
     N_FEATURES,
+    NONE,
     SEEN_FULL,
     SEEN_ONE,
     WIDE_FLAG,
@@ -92,7 +93,7 @@ def add_vote(memory, class_id, vote, n_touched):
 
 
 @inlined
-def add_votes(memory, params, ids, values, counted):
+def add_votes(memory, params, ids, values, counted, wanted):
     """Add the votes of all active features to the scores, in place.
 
     Parameters
@@ -103,6 +104,9 @@ def add_votes(memory, params, ids, values, counted):
         > 0.
     counted : bool
         First add 1 to the times that each feature was seen.
+    wanted : uint64
+        A class whose place in the arena is noted for each feature ``i`` in ``scratch[i + 1]``: the place after the
+        connections that vote where it is not among them. Nothing is noted for wide blocks, nor for ``NONE``.
 
     Returns
     -------
@@ -142,9 +146,15 @@ def add_votes(memory, params, ids, values, counted):
                 class_id, count = connection(memory, header, at)
                 n_touched = add_vote(memory, class_id, vote_of(count, total, rating, value), n_touched)
             continue
+        place = block + votes
         for at in range(block, block + votes):
             record = load_word(memory.arena, at)
-            n_touched = add_vote(memory, class_of(record), vote_of(count_of(record), total, rating, value), n_touched)
+            class_id = class_of(record)
+            if wanted != NONE:
+                place = at if class_id == wanted else place
+            n_touched = add_vote(memory, class_id, vote_of(count_of(record), total, rating, value), n_touched)
+        if wanted != NONE:
+            store_word(memory.scratch, i + U1, place)
     if highest > load_word(memory.counters, N_FEATURES):
         store_word(memory.counters, N_FEATURES, highest)
     return n_touched
@@ -279,7 +289,7 @@ def rank_classes(arrays, params, ids, values, mask, ids_out, scores_out):
         At most k.
     """
     memory = memory_of(arrays)
-    n_touched = add_votes(memory, params, ids, values, False)
+    n_touched = add_votes(memory, params, ids, values, False, NONE)
     if len(ids_out) == 0:
         for i in range(n_touched):
             take_score(memory, np.uint64(load_id(memory.touched, i)))
