@@ -47,12 +47,25 @@ class Housekeeping:
 
     async def run(self) -> None:
         """Every second, for ever; a store that is away is left alone."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_facts(), name="facts")
+            group.create_task(self._keep_presence(), name="presence")
+
+    async def _keep_facts(self) -> None:
+        """By itself: a digest of the other loop may wait for a long entry, and a store is not to be trusted so long."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            try:
+                self._line.facts = await self._store.facts()
+            except StoreUnavailable:
+                continue
+            self._tell_of_danger(self._line.facts.danger)
+
+    async def _keep_presence(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._tick += 1
             try:
-                self._line.facts = await self._store.facts()
-                self._tell_of_danger(self._line.facts.danger)
                 await self._measure_lag()
                 await self._publish()
             except StoreUnavailable:

@@ -367,6 +367,23 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
         server.close()
 
 
+async def test_a_store_is_looked_at_while_a_long_entry_is_applied(start_replica: StartReplica) -> None:
+    server = Server()
+    try:
+        replica = await start_replica(server)
+        await learn(replica, draft('{"a": 1}', "x"))
+        async with replica.model("default")._turn:
+            await asyncio.sleep(2.5)  # a digest is due and waits for its turn
+            with server.client() as client:
+                client.config_set("maxmemory-policy", "allkeys-lru")
+            async with asyncio.timeout(4):
+                while (facts := replica.facts()) is None or facts.danger is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        await replica.stop()
+    finally:
+        server.close()
+
+
 async def test_what_everysec_may_lose_is_said(start_replica: StartReplica) -> None:
     server = Server(appendfsync="everysec")
     try:
