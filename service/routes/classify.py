@@ -27,8 +27,8 @@ from service.replica import Replica
 from service.schemas import ClassifyAnswer, ClassifyRequest, Instance, classify_decoder, encoder
 from service.settings import Settings
 
-REMEMBERED_AT_ONCE = 64
-"""Lines of one request that wait at once for their instance to be remembered."""
+REMEMBERED_BYTES = 2**21
+"""Of vectors of one NDJSON request that wait at once for being remembered, about."""
 
 MAX_ANSWER_BYTES = 64 * 2**20
 """Of a batch: asking for many labels of many instances is refused past this, before memory is short."""
@@ -65,17 +65,19 @@ class Classify:
         pace = Pace()
         async for group in lines.groups():
             waiting: list[bytes | asyncio.Task[bytes]] = []
+            size = 0
             for line in group:
                 try:
-                    answer, remembering = await self._line(name, model, line)
+                    answer, remembering, vector_bytes = await self._line(name, model, line)
                 except AboundError as error:
                     answer, remembering = encoder.encode(problem_of(error, request_id, line.number)), None
                 if remembering is not None:
                     waiting.append(asyncio.create_task(remembering))
-                    if len(waiting) >= REMEMBERED_AT_ONCE:
+                    size += vector_bytes
+                    if size >= REMEMBERED_BYTES:
                         for kept in waiting:
                             answers.put(kept if isinstance(kept, bytes) else await kept)
-                        waiting = []
+                        waiting, size = [], 0
                 elif waiting:
                     waiting.append(answer)
                 else:
@@ -89,8 +91,8 @@ class Classify:
 
     async def _line(
         self, name: str, model: ModelReplica, line: Line
-    ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
-        """The answer to a line, or what gives it once the instance is remembered."""
+    ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None, int]:
+        """The answer to a line, or what gives it once the instance is remembered, and the bytes of its vector."""
         if line.error is not None:
             raise line.error
         request = decode(classify_decoder, line.body)
@@ -99,7 +101,7 @@ class Classify:
         if request.version is not None or request.min_offset is not None:
             await self._prepare(name, model, request)
         vector = vector_of(model.live, request.features, request.text)
-        return self._rank(model, vector, request, model.live.config)
+        return *self._rank(model, vector, request, model.live.config), len(vector)
 
     async def _prepare(self, name: str, model: ModelReplica, request: ClassifyRequest) -> None:
         """Check what is not about the instance, and wait for the offset that is asked for."""

@@ -69,6 +69,15 @@ def test_lines_with_large_vectors_are_appended_in_small_entries(service: Served,
     assert max(sizes) < 5 * 2**20
 
 
+def test_lines_with_large_vectors_are_remembered_a_few_at_a_time(service: Served, model: str) -> None:
+    body = ndjson(*[{"features": WIDE["features"], "remember": True}] * 20, {"text": "tin"})
+    answers = lines(service.http.post(f"/models/{model}/classify", content=body, headers=NDJSON))
+    ids = [answer["id"] for answer in answers[:20]]
+    assert len(set(ids)) == 20
+    assert "id" not in answers[20]
+    assert learn(service, model, {"prediction": ids[19], "labels": ["a"]}).status_code == 200
+
+
 def test_the_offset_of_a_batch_is_the_largest_of_its_results(service: Served, model: str) -> None:
     old = {"text": "tin", "labels": ["metal"], "key": "old"}
     learn(service, model, old)
