@@ -1,0 +1,235 @@
+"""Speed and size of the index on synthetic streams, on one core, beside the floor of the memory that it must touch.
+
+    python -m benchmarks.kernel [--json] [--quick] [--stream ads]... [--turns 5]
+
+In one run for each stream:
+
+- ``learn``: one pass from an empty index, with room made before. Its floor is the gather floor (``benchmarks.floor``)
+  of the same postings: gone through for the same instances at the state that the index has when it learns them.
+- ``again``: the same pass over the index that has learned the stream, as in a second pass.
+- ``grow``: the pass from an empty index whose arrays grow on the way. ``strings``: the same through a model, from
+  records with string keys, for a tenth of the stream.
+- ``classify``: the ten best classes by the index that has learned the stream. ``again`` and ``classify`` have the floor
+  of that index.
+- Bytes a connection: headers and blocks up to the arena's front, with what is free in between.
+
+A stream is cut into slices, floors and kernels take turns, and the best time of each slice counts. Times are those that
+the thread had a processor, so that other programs on the machine disturb less; run it on an idle one all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numba import njit
+
+from benchmarks.floor import gather, gather_without_branches
+from benchmarks.streams import SHAPES, Stream, draw, records
+from core.config import ModelConfig
+from core.index import EVERYTHING, Index, IndexParams
+from core.kernels import learning
+from core.kernels.ranking import rank_classes
+from core.live import LiveModel
+
+PARAMS = IndexParams.of(ModelConfig(w_min=0.01, d_max=25, margin=0.5))
+D_MAX = np.uint64(PARAMS.d_max)
+K = 10
+SLICES = 40
+FLOORS = {"learn": "floor_learn", "grow": "floor_learn", "again": "floor", "classify": "floor"}
+TARGETS = {
+    "ads": {"learn": 4.0, "classify": 3.0, "bytes": 18.0},
+    "web": {"learn": 2.2, "classify": 1.6, "bytes": 18.0},
+    "sparse": {"bytes": 24.0},
+}
+
+
+@njit(nogil=True)
+def learn_slice(arrays, params, starts, ids, values, class_ids, first, last):
+    """Learn instances ``first`` to ``last``; where the index must grow first, or ``last``."""
+    ranks = np.empty(1, np.int32)
+    for i in range(first, last):
+        own, true = slice(starts[i], starts[i + 1]), slice(i, i + 1)
+        if not learning.has_room(arrays, ids[own], class_ids[true]):
+            return i
+        learning.learn_instance(arrays, params, ids[own], values[own], class_ids[true], True, ranks)
+    return last
+
+
+@njit(nogil=True)
+def rank_slice(arrays, params, starts, ids, values, mask, class_ids_out, scores_out, first, last):
+    """Rank the classes for instances ``first`` to ``last``; the sum of the best scores."""
+    total = 0.0
+    for i in range(first, last):
+        own = slice(starts[i], starts[i + 1])
+        rank_classes(arrays, params, ids[own], values[own], mask, class_ids_out, scores_out)
+        total += scores_out[0]
+    return total
+
+
+class Bench:
+    """Measures one stream; ``best`` has the best seconds of each slice for each kind of work."""
+
+    def __init__(self, stream: Stream, turns: int) -> None:
+        self.stream = stream
+        self.cuts = np.linspace(0, stream.n_instances, SLICES + 1).astype(int).tolist()
+        self.best: dict[str, np.ndarray] = defaultdict(lambda: np.full(SLICES, np.inf))
+        self.learned = Index(PARAMS)
+        self.class_ids, self.scores = np.empty(K, np.int32), np.empty(K)
+        for first, last in ((0, 0), *zip(self.cuts[:-1], self.cuts[1:], strict=True)):
+            self.learn(self.learned, first, last)
+        for work in (self.classify, self.floor, self.tight_floor):
+            work(self.learned, 0, 1)
+        for _ in range(turns):
+            self.turn()
+
+    def learn(self, index: Index, first: int, last: int) -> None:
+        """Learn a slice of the stream; the index grows where it must."""
+        s = self.stream
+        while True:
+            done = learn_slice(index.arrays, index.kernel_params, s.starts, s.ids, s.values, s.class_ids, first, last)
+            if done == last:
+                return
+            own = slice(s.starts[done], s.starts[done + 1])
+            index.make_room_for(s.ids[own], s.class_ids[done : done + 1])
+            first = done
+
+    def classify(self, index: Index, first: int, last: int) -> None:
+        """Rank the classes for a slice of the stream."""
+        s = self.stream
+        out = (self.class_ids, self.scores)
+        rank_slice(index.arrays, index.kernel_params, s.starts, s.ids, s.values, EVERYTHING, *out, first, last)
+
+    def floor(self, index: Index, first: int, last: int) -> None:
+        """Touch what a slice of the stream must touch."""
+        gather(index.arrays, self.stream.starts, self.stream.ids, D_MAX, first, last)
+
+    def tight_floor(self, index: Index, first: int, last: int) -> None:
+        """``floor``, prefetched without branches."""
+        gather_without_branches(index.arrays, self.stream.starts, self.stream.ids, D_MAX, first, last)
+
+    def roomy(self) -> Index:
+        """An empty index with room for the whole stream."""
+        index = Index(PARAMS)
+        index.make_room(self.stream.n_features, self.stream.n_classes, 1, len(self.learned.arrays.arena) * 5 // 4)
+        return index
+
+    def timed(
+        self, name: str, work: Callable[..., None], index: Index, then: Callable[..., None] | None = None
+    ) -> None:
+        """Do the work slice by slice, and after each slice, not timed, ``then``."""
+        for i in range(SLICES):
+            own = (index, self.cuts[i], self.cuts[i + 1])
+            start = time.thread_time()
+            work(*own)
+            self.best[name][i] = min(self.best[name][i], time.thread_time() - start)
+            if then:
+                then(*own)
+
+    def turn(self) -> None:
+        """Every kind of work once."""
+        self.timed("floor", self.floor, self.learned)
+        self.timed("classify", self.classify, self.learned)
+        self.timed("floor_learn", self.floor, self.roomy(), self.learn)
+        self.timed("learn", self.learn, self.roomy())
+        self.timed("tight_floor_learn", self.tight_floor, self.roomy(), self.learn)
+        self.timed("tight_floor", self.tight_floor, self.learned)
+        self.timed("grow", self.learn, Index(PARAMS))
+        copy = Index.from_arrays(PARAMS, self.learned.to_arrays())
+        copy.make_room(self.stream.n_features, self.stream.n_classes, 1, 1_000_000)
+        self.timed("again", self.learn, copy)
+
+    def strings(self) -> float:
+        """Instances learned a second from string keys, growing from nothing, over a tenth of the stream."""
+        n = max(1, self.stream.n_instances // 10)
+        buffer = records(self.stream, n)
+        seconds = np.inf
+        for _ in range(2):
+            model = LiveModel(ModelConfig(w_min=0.01, d_max=25, margin=0.5), (1, 2))
+            applying = model.begin(buffer, n, [])
+            ranks, updated, at, done = applying.ranks, applying.updated, 0, 0
+            start = time.thread_time()
+            while done < n:
+                at, now = model.apply(buffer, at, ranks[done : done + 32], updated[done : done + 32])
+                done += now
+            seconds = min(seconds, time.thread_time() - start)
+        return n / seconds
+
+    def figures(self) -> dict[str, float]:
+        """Speeds, sizes and ratios."""
+        n, connections = self.stream.n_instances, self.learned.n_connections
+        lengths = self.learned.to_arrays()["lengths"]
+        result = {
+            "instances": n,
+            "active": len(self.stream.ids) / n,
+            "features": self.learned.n_features,
+            "classes": self.stream.n_classes,
+            "connections": connections,
+            "votes_per_feature": float(np.minimum(lengths[self.stream.ids], PARAMS.d_max).mean()),
+            "bytes_per_connection": self.learned.n_bytes_used / connections,
+            "bytes_per_connection_with_room": self.learned.n_bytes / connections,
+            "strings_per_s": self.strings(),
+        }
+        for name, floor in FLOORS.items():
+            best = float(self.best[name].sum())
+            result |= {
+                f"{name}_per_s": n / best,
+                f"{name}_over_floor": best / float(self.best[floor].sum()),
+                f"{name}_over_tight_floor": best / float(self.best["tight_" + floor].sum()),
+            }
+        for name in ("floor", "floor_learn", "tight_floor", "tight_floor_learn"):
+            result[f"{name}_us"] = 1e6 * float(self.best[name].sum()) / n
+        return result
+
+
+def shown(name: str, result: dict[str, float]) -> str:
+    """The figures of a stream for people, with the targets beside them."""
+    target = TARGETS[name]
+    size, roomy = result["bytes_per_connection"], result["bytes_per_connection_with_room"]
+    lines = [
+        f"{name}: {result['instances']:,} instances x {result['active']:.1f} features",
+        f"  {result['features']:,} features, {result['classes']:,} classes, {result['connections']:,} connections, "
+        f"{result['votes_per_feature']:.1f} votes a feature",
+        f"  floor     {result['floor_us']:.2f} us an instance, {result['tight_floor_us']:.2f} without branches",
+    ]
+    for kind in FLOORS:
+        goal = f"; at most {target[kind]:g} wanted" if kind in target else ""
+        lines.append(
+            f"  {kind:9} {result[f'{kind}_per_s']:10,.0f} /s  {result[f'{kind}_over_floor']:5.2f} x its floor "
+            f"({result[f'{kind}_over_tight_floor']:.2f} x without branches{goal})"
+        )
+    lines.append(f"  strings   {result['strings_per_s']:10,.0f} /s")
+    lines.append(f"  {size:.1f} bytes a connection, {roomy:.1f} with room to grow; at most {target['bytes']:g} wanted")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure the streams that were asked for."""
+    parser = argparse.ArgumentParser(description="Speed and size of the index beside its gather floor.")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quick", action="store_true", help="a tenth of each stream, two turns")
+    parser.add_argument("--stream", action="append", choices=list(SHAPES), help="only this one; may be repeated")
+    parser.add_argument("--turns", type=int, help="how often floors and kernels take turns")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    results = {}
+    for name in options.stream or SHAPES:
+        shape = SHAPES[name]
+        if options.quick:
+            shape = replace(shape, n_instances=shape.n_instances // 10)
+        turns = options.turns or (2 if options.quick or name == "sparse" else 5)
+        results[name] = Bench(draw(shape, seed=1), turns).figures()
+        if not options.json:
+            print(shown(name, results[name]), flush=True)
+    if options.json:
+        print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
