@@ -45,14 +45,11 @@ class Housekeeping:
         self._seen: dict[str, Offset] = {}
         self._danger: str | None = None
 
-    async def run(self) -> None:
-        """Every second, for ever; a store that is away is left alone."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_facts(), name="facts")
-            group.create_task(self._keep_presence(), name="presence")
+    async def keep_facts(self) -> None:
+        """Ask the store what it is, every second, for ever.
 
-    async def _keep_facts(self) -> None:
-        """By itself: a digest of the other loop may wait for a long entry, and a store is not to be trusted so long."""
+        Apart from ``keep_presence``, whose digests may wait for a long entry: a store is not to be trusted so long.
+        """
         while True:
             await asyncio.sleep(TICK_SECONDS)
             try:
@@ -61,7 +58,8 @@ class Housekeeping:
                 continue
             self._tell_of_danger(self._line.facts.danger)
 
-    async def _keep_presence(self) -> None:
+    async def keep_presence(self) -> None:
+        """Measure the lag and say how the models do, every second, for ever; a store that is away is left alone."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._tick += 1

@@ -157,7 +157,8 @@ class Replica:
         self._refuse_level()
         self._tasks = [
             asyncio.create_task(self._follow(), name="follower"),
-            asyncio.create_task(self._housekeeping.run(), name="housekeeping"),
+            asyncio.create_task(self._housekeeping.keep_facts(), name="facts"),
+            asyncio.create_task(self._housekeeping.keep_presence(), name="presence"),
         ]
         tell("ready", 1.0)
 
