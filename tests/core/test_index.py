@@ -119,13 +119,13 @@ def test_a_true_class_after_the_fiftieth_counts_as_not_scored():
     for class_id in range(60):
         for _ in range(60 - class_id):
             index.learn(ints(0), floats(1), ints(class_id))
-    total = float(sum(range(1, 61)))
-    best = 60 / total
-    # Its real margin is above -0.03, that of an unscored class is -best.
-    index.params = replace(index.params, margin=-0.0325)
-    assert index.learn(ints(0), floats(1), class_ids[55:56], count_seen=False) == (56, best >= 0.0325)
-    assert index.to_arrays()["totals"].tolist() == [total + 1]
-    assert index.learn(ints(0), floats(1), class_ids[45:46], count_seen=False) == (46, False)
+    # Class c has 60 - c of 1830. The margin of the 50th is 11 - 60, that of the 51st would be 10 - 60 and is 0 - 60.
+    index.params = replace(index.params, margin=-55 / 1830)
+    assert index.learn(ints(0), floats(1), class_ids[49:50], count_seen=False) == (50, False)
+    assert index.learn(ints(0), floats(1), class_ids[50:51], count_seen=False) == (51, True)
+    assert index.learn(ints(0), floats(1), ints(55, 45), count_seen=False) == (46, True)
+    assert index.to_arrays()["totals"].tolist() == [1832.0]
+    assert weights(index, 0)[45] == 15 / 1832
 
 
 def test_several_true_classes_are_margined_by_one_scoring():
