@@ -2,7 +2,7 @@
 
 Handing thirty arrays to a kernel costs more than ranking a short instance does: numba looks into each one at every
 call. ``Held`` is looked into once, when it is made, and the kernels that a request meets take it instead.
-Measured on one core: 6.6 us a call with the arrays, 2.0 us with the handle.
+Measured on one core when it was introduced: 6.6 us a call with the arrays, 2.0 us with the handle.
 
 A handle knows where the arrays were when it was made. Whoever grows one makes a new handle before the next call.
 """
