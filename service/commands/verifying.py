@@ -33,8 +33,10 @@ def verify(
     HTTP interface: that of the service that runs with `--data-dir`, or the one at `--redis-url`. Exit code 0 when all
     digests are equal and every replica answered, else 1.
     """
+    from core.live import warmup
     from service.settings import Settings
 
+    warmup()  # before anything waits for an answer: the first time on a machine it takes half a minute
     results = asyncio.run(_verify_all(Settings.load(data_dir=data_dir, redis_url=redis_url), model, wait))
     if as_json:
         print_json({"good": all(result.good for result in results), "models": [_plain(result) for result in results]})
