@@ -33,10 +33,7 @@ from core.kernels.apply import (
     ACTIVE,
     AT,
     DONE,
-    HAND,
     INDEX_FULL,
-    MAX_CREDIT,
-    MAX_FEATURES,
     NAMES_FULL,
     STATUS,
     ApplyScratch,
@@ -49,6 +46,7 @@ from core.limits import Limits
 from core.prequential import Prequential
 from core.receipts import Receipts
 from core.record import pack_labels, record_shape, unpack_vector
+from core.tallies import Tallies
 from core.types import START, Offset, Ranking
 from core.vectorize import Vectorizer
 from core.vocabulary import Vocabulary
@@ -85,9 +83,7 @@ class LiveModel:
         self.index = Index(IndexParams.of(config))
         self.prequential = Prequential()
         self.receipts = Receipts()
-        self._label_counts = np.zeros(0, np.int64)
-        self._credits = np.zeros(0, np.uint8)
-        self._control = np.zeros(2, np.int64)
+        self._tallies = Tallies()
         self._scratch = _scratch(64, 16)
         self._cursor = np.zeros(4, np.int64)
         self._label_json: list[bytes] = []
@@ -99,11 +95,7 @@ class LiveModel:
         self.config = config
         self.vectorizer = Vectorizer(config, self.limits)
         self.index.params = IndexParams.of(config)
-        if config.max_features is None:
-            self._credits = np.zeros(0, np.uint8)
-            self._control[:] = 0
-        else:
-            self._control[MAX_FEATURES] = config.max_features
+        self._tallies.set_bound(config.max_features)
         self._make_room(0, 0, 0, 0)
 
     def check_change(self, changes: dict[str, Any]) -> ModelConfig:
@@ -228,10 +220,7 @@ class LiveModel:
         self.labels.make_room(n_labels, label_bytes)
         features, classes = self.features.n_ids + n_features, self.labels.n_ids + n_labels
         self.index.make_room(features, classes, n_labels)
-        if classes > len(self._label_counts):
-            self._label_counts.resize(classes + classes // 8 + 64, refcheck=False)
-        if self._control[MAX_FEATURES] and features > len(self._credits):
-            self._credits.resize(features + features // 8 + 64, refcheck=False)
+        self._tallies.make_room(features, classes)
         if n_features > len(self._scratch.ids) or n_labels > len(self._scratch.class_ids):
             self._scratch = _scratch(
                 max(n_features, len(self._scratch.ids)), max(n_labels, len(self._scratch.class_ids))
@@ -246,9 +235,9 @@ class LiveModel:
             self.index.arrays,
             self.index.kernel_params,
             self.prequential.arrays,
-            self._label_counts,
-            self._credits,
-            self._control,
+            self._tallies.label_counts,
+            self._tallies.credits,
+            self._tallies.control,
         )
         self._held = Held(live, self._scratch)
 
@@ -316,7 +305,7 @@ class LiveModel:
 
     def label_count(self, class_id: int) -> int:
         """How often a class was learned."""
-        return int(self._label_counts[class_id])
+        return int(self._tallies.label_counts[class_id])
 
     def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:
         mask = np.full(self.labels.n_ids, include is None, np.uint8)
@@ -350,7 +339,7 @@ class LiveModel:
             "memory": {
                 "index": self.index.n_bytes,
                 "features": self.features.n_bytes,
-                "labels": self.labels.n_bytes + self._label_counts.nbytes,
+                "labels": self.labels.n_bytes + self._tallies.label_counts.nbytes,
             },
         }
 
@@ -366,16 +355,13 @@ class LiveModel:
         Costs what changed since the last time, by pages of 256 features; equal for a model that never stopped and
         one that was loaded from a snapshot and caught up.
         """
-        n_classes = self.labels.n_ids
         hashed = hashlib.blake2b(digest_size=16)
         for part in (
             _json.encode(self.config.to_dict()),
             self.features.digest(),
             self.labels.digest(),
             self.index.digest(),
-            self._label_counts[:n_classes].tobytes(),
-            self._credits[: self.features.n_ids].tobytes() if self._control[MAX_FEATURES] else b"",
-            self._control.tobytes(),
+            self._tallies.digest_bytes(self.features.n_ids, self.labels.n_ids),
             self.prequential.digest_bytes(),
             self.receipts.digest_bytes(),
         ):
@@ -387,21 +373,17 @@ class LiveModel:
 
     def meta(self) -> dict[str, Any]:
         """What goes beside the arrays: plain JSON values."""
-        return {"config": self.config.to_dict(), "hand": int(self._control[HAND])}
+        return {"config": self.config.to_dict()}
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The whole logical state as named arrays, ``index/counts`` and so on; ``from_arrays`` gives an equal model."""
-        n_credits = self.features.n_ids if self._control[MAX_FEATURES] else 0
         parts: dict[str, Mapping[str, npt.NDArray[Any]]] = {
             "features": self.features.to_arrays(),
             "labels": self.labels.to_arrays(),
             "index": self.index.to_arrays(),
             "prequential": self.prequential.to_arrays(),
             "receipts": self.receipts.to_arrays(),
-            "live": {
-                "label_counts": self._label_counts[: self.labels.n_ids].copy(),
-                "credits": self._credits[:n_credits].copy(),
-            },
+            "tallies": self._tallies.to_arrays(self.features.n_ids, self.labels.n_ids),
         }
         return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
 
@@ -415,7 +397,7 @@ class LiveModel:
     ) -> LiveModel:
         """The model that ``meta`` and ``to_arrays`` described; Damaged when they do not fit together."""
         parts: dict[str, dict[str, npt.NDArray[Any]]] = {
-            name: {} for name in ("features", "labels", "index", "prequential", "receipts", "live")
+            name: {} for name in ("features", "labels", "index", "prequential", "receipts", "tallies")
         }
         try:
             for name, array in arrays.items():
@@ -427,40 +409,19 @@ class LiveModel:
             model.index = Index.from_arrays(IndexParams.of(model.config), parts["index"])
             model.prequential = Prequential.from_arrays(parts["prequential"])
             model.receipts = Receipts.from_arrays(parts["receipts"])
-            counts, credit = parts["live"]["label_counts"], parts["live"]["credits"]
-            model._control[HAND] = int(meta["hand"])
-            if not (_is_text(model.features) and _is_text(model.labels)):
-                raise ValueError("a feature key or a label is not UTF-8")
-        except (KeyError, TypeError, ValueError, OverflowError, InvalidInstance, msgspec.DecodeError) as error:
+            model._tallies.take(parts["tallies"], model.features.n_ids, model.labels.n_ids)
+        except (KeyError, TypeError, ValueError, InvalidInstance, msgspec.DecodeError) as error:
             raise Damaged(f"the arrays of a model do not fit together: {error}") from error
-        bounded = bool(model._control[MAX_FEATURES])
+        if not (model.features.is_text() and model.labels.is_text()):
+            raise Damaged("a feature key or a label is not UTF-8")
         if (
-            counts.shape != (model.labels.n_ids,)
-            or counts.dtype != np.int64
-            or credit.shape != (model.features.n_ids if bounded else 0,)
-            or credit.dtype != np.uint8
-            or int(counts.min(initial=0)) < 0
-            or int(credit.max(initial=0)) > MAX_CREDIT
-            or not 0 <= int(model._control[HAND]) <= model.features.n_ids
-            or model.index.n_features > model.features.n_ids
+            model.index.n_features > model.features.n_ids
             or int(arrays["index/class_ids"].max(initial=0)) >= max(1, model.labels.n_ids)
             or len(model.labels) != model.labels.n_ids
         ):
-            raise Damaged("the sizes of a model's arrays do not fit together")
-        model._label_counts, model._credits = counts.copy(), credit.copy()
+            raise Damaged("the index of a model does not fit its vocabularies")
         model._make_room(0, 0, 0, 0)
         return model
-
-
-def _is_text(vocabulary: Vocabulary) -> bool:
-    """Whether all keys are UTF-8: their bytes together are, and none begins inside a character."""
-    parts = vocabulary.to_arrays()
-    starts = (np.cumsum(parts["lengths"], dtype=np.int64) - parts["lengths"])[parts["lengths"] > 0]
-    try:
-        parts["bytes"].tobytes().decode()
-    except UnicodeDecodeError:
-        return False
-    return bool(np.all(parts["bytes"][starts] & 0xC0 != 0x80))
 
 
 def _scratch(n_features: int, n_labels: int) -> ApplyScratch:

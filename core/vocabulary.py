@@ -180,6 +180,16 @@ class Vocabulary:
         hashed.update(self._pages[: -(-self.n_ids // PAGE)].tobytes())
         return hashed.digest()
 
+    def is_text(self) -> bool:
+        """Whether all keys are UTF-8: their bytes together are, and none begins inside a character."""
+        parts = self.to_arrays()
+        starts = (np.cumsum(parts["lengths"], dtype=np.int64) - parts["lengths"])[parts["lengths"] > 0]
+        try:
+            parts["bytes"].tobytes().decode()
+        except UnicodeDecodeError:
+            return False
+        return bool(np.all(parts["bytes"][starts] & 0xC0 != 0x80))
+
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Copies of the logical state.
 

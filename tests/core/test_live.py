@@ -324,7 +324,7 @@ def test_the_door_counts_classes() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["live/label_counts", "index/counts", "features/bytes", "prequential/window", "receipts/receipts"]
+    "name", ["tallies/label_counts", "index/counts", "features/bytes", "prequential/window", "receipts/receipts"]
 )
 def test_arrays_that_do_not_fit_are_refused(name: str) -> None:
     model = learned([(["a", "b"], ["x"]), (["b", "c"], ["y"])], max_features=10)
@@ -336,16 +336,16 @@ def test_arrays_that_do_not_fit_are_refused(name: str) -> None:
         LiveModel.from_arrays(model.meta(), arrays, (1, 2))
 
 
-@pytest.mark.parametrize("hand", [-1, 3000, 2**70, "x", None])
-def test_a_hand_that_points_nowhere_is_refused(hand: object) -> None:
+@pytest.mark.parametrize("hand", [-1, 3000])
+def test_a_hand_that_points_nowhere_is_refused(hand: int) -> None:
     model = learned([(["a", "b"], ["x"])], max_features=10)
     with pytest.raises(Damaged):
-        LiveModel.from_arrays({**model.meta(), "hand": hand}, model.to_arrays(), (1, 2))
+        LiveModel.from_arrays(model.meta(), {**model.to_arrays(), "tallies/hand": np.array([hand])}, (1, 2))
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("live/credits", 255), ("live/label_counts", -1), ("prequential/reciprocal", np.nan), ("labels/bytes", 255)],
+    [("tallies/credits", 255), ("tallies/label_counts", -1), ("prequential/reciprocal", np.nan), ("labels/bytes", 255)],
 )
 def test_numbers_that_cannot_be_are_refused(name: str, value: float) -> None:
     model = learned([(["a", "b"], ["x"])], max_features=10)
