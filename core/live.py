@@ -303,10 +303,6 @@ class LiveModel:
             known[class_id] = _json.encode(self.label(class_id))
         return known[class_id]
 
-    def label_count(self, class_id: int) -> int:
-        """How often a class was learned."""
-        return int(self._tallies.label_counts[class_id])
-
     def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:
         mask = np.full(self.labels.n_ids, include is None, np.uint8)
         for labels, value in ((include or (), 1), (exclude or (), 0)):
