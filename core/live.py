@@ -86,7 +86,6 @@ class LiveModel:
         self._tallies = Tallies()
         self._scratch = _scratch(64, 16)
         self._cursor = np.zeros(4, np.int64)
-        self._label_json: list[bytes] = []
         self._take_config(config)
 
     # --- the configuration
@@ -181,15 +180,6 @@ class LiveModel:
     def pass_over(self, buffer: bytes, at: int, n: int) -> int:
         """Where the record after the next ``n`` begins."""
         return int(pass_over_records(buffer, at, n))
-
-    def check_labels(self, labels: Collection[str]) -> None:
-        """The door's question before an append: Conflict when a label would be a class over ``max_classes``."""
-        most = self.config.max_classes
-        if most is None:
-            return
-        new = {label for label in labels if self.labels.find(label.encode()) < 0}
-        if new and len(self.labels) + len(new) > most:
-            raise Conflict(f"the model holds {len(self.labels)} classes of at most {most}: {sorted(new)[0]!r} is new")
 
     @property
     def crowded(self) -> bool:
@@ -293,15 +283,6 @@ class LiveModel:
     def label(self, class_id: int) -> str:
         """The label that a class id stands for."""
         return self.labels.key(class_id).decode()
-
-    def label_json(self, class_id: int) -> bytes:
-        """The label as a JSON string; made once a class."""
-        known = self._label_json
-        if class_id >= len(known):
-            known.extend([b""] * (self.labels.n_ids - len(known)))
-        if not known[class_id]:
-            known[class_id] = _json.encode(self.label(class_id))
-        return known[class_id]
 
     def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:
         mask = np.full(self.labels.n_ids, include is None, np.uint8)

@@ -132,11 +132,6 @@ class Link(asyncio.Protocol):
         await self.call("PING", seconds=seconds)
         await self.call("CLIENT", "SETNAME", name, seconds=seconds)
 
-    @property
-    def is_open(self) -> bool:
-        """False from the moment at which the connection is lost or closed."""
-        return self._transport is not None
-
     def send(self, command: bytes, on_reply: Callable[[Reply], None], seconds: float) -> None:
         """Send one packed command; ``on_reply`` is called once, with its reply or with LinkLost.
 

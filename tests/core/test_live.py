@@ -316,13 +316,6 @@ def test_what_a_learned_model_refuses_to_change() -> None:
         model.check_change({"w_min": 2})
 
 
-def test_the_door_counts_classes() -> None:
-    model = learned([(["a"], ["x"]), (["a"], ["y"])], max_classes=3)
-    model.check_labels(["x", "y", "new"])
-    with pytest.raises(Conflict, match="at most 3"):
-        model.check_labels(["one", "two"])
-
-
 @pytest.mark.parametrize(
     "name", ["tallies/label_counts", "index/counts", "features/bytes", "prequential/window", "receipts/receipts"]
 )
