@@ -1,6 +1,6 @@
 """One connection to the store for the hot paths: commands out, replies back in order, and never a retry.
 
-The appender and the follower each hold one. It speaks the store's protocol through hiredis and costs a third of
+The appender and the follower each hold one. It speaks the store's protocol through hiredis and costs about half of
 what a general client does; what matters more is what it cannot do: nothing here sends a command twice. When the
 connection is lost, every command without a reply ends with :class:`LinkLost`, and whether the store carried it out
 is unknown.
