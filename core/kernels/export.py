@@ -6,12 +6,12 @@ nor forms of blocks nor free lists are part of it.
 
 import numpy as np
 
+from core.kernels.hashing import mix, mix_end
 from core.kernels.machine import (
     U0,
     U1,
     U2,
     as_bits,
-    inlined,
     kernel,
     load_float,
     load_word,
@@ -40,20 +40,6 @@ from core.kernels.postings import (
 )
 from core.kernels.ranking import connection
 
-U33 = np.uint64(33)
-ODD = np.uint64(0x9E3779B97F4A7C15)
-MIX1 = np.uint64(0xFF51AFD7ED558CCD)
-MIX2 = np.uint64(0xC4CEB9FE1A85EC53)
-
-
-@inlined
-def mixed(state, word):
-    """Take one word into a 64-bit hash (the finalizer of MurmurHash3)."""
-    state = (state ^ word) * ODD
-    state = (state ^ (state >> U33)) * MIX1
-    state = (state ^ (state >> U33)) * MIX2
-    return state ^ (state >> U33)
-
 
 @kernel
 def digest_page(memory, page):
@@ -64,12 +50,12 @@ def digest_page(memory, page):
         header, total = load_word(memory.headers, feature * U2), load_word(memory.headers, feature * U2 + U1)
         if header == U0 and total == U0:
             continue  # never learned: as if the index ended before it
-        state = mixed(mixed(state, feature), (seen_of(header) << np.uint64(16)) | length_of(header))
-        state = mixed(state, total)
+        state = mix(mix(state, feature), (seen_of(header) << np.uint64(16)) | length_of(header))
+        state = mix(state, total)
         for at in range(length_of(header)):
             class_id, count = connection(memory, header, at)
-            state = mixed(mixed(state, class_id), as_bits(count))
-    return state
+            state = mix(mix(state, class_id), as_bits(count))
+    return mix_end(state)
 
 
 @kernel

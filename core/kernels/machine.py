@@ -67,7 +67,8 @@ def address_of(typingctx, array):
     return types.uint64(array), generate
 
 
-def _prefetch(context, builder, pointer):
+def prefetch_at(context, builder, pointer):
+    """Emit a prefetch of the cache line that ``pointer`` is in."""
     i32 = ir.IntType(32)
     function = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32]), "llvm.prefetch.p0"
@@ -78,30 +79,14 @@ def _prefetch(context, builder, pointer):
 
 
 @intrinsic
-def prefetch(typingctx, array, index):
-    """Ask for the cache line of ``array[index]``; changes nothing, may be of any place and is never waited for.
+def prefetch_word(typingctx, base, index):
+    """Ask for the cache line of the 8-byte word ``index`` from the address ``base`` on, both uint64.
 
-    Parameters
-    ----------
-    array : 1-d contiguous array
-    index : unsigned integer
-        Not checked.
+    Changes nothing, may be of any place and is never waited for.
     """
 
     def generate(context, builder, signature, arguments):
-        view = context.make_array(signature.args[0])(context, builder, arguments[0])
-        at = context.cast(builder, arguments[1], signature.args[1], types.uintp)
-        return _prefetch(context, builder, builder.gep(view.data, [at]))
-
-    return types.void(array, index), generate
-
-
-@intrinsic
-def prefetch_word(typingctx, base, index):
-    """``prefetch`` of the 8-byte word ``index`` from the address ``base`` on, both uint64."""
-
-    def generate(context, builder, signature, arguments):
-        return _prefetch(context, builder, address_in(builder, *arguments, WORD))
+        return prefetch_at(context, builder, address_in(builder, *arguments, WORD))
 
     return types.void(types.uint64, types.uint64), generate
 

@@ -13,6 +13,8 @@ from numba.core import cgutils
 from numba.core.types import Buffer  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
+from core.kernels.machine import prefetch_at
+
 if sys.byteorder != "little":
     raise ImportError("records are read in place, which needs a little-endian machine")
 
@@ -107,12 +109,7 @@ def prefetch(typing_context, array, index):
     def generate(context, builder, signature, arguments):
         position = context.cast(builder, arguments[1], signature.args[1], types.intp)
         address = _address(context, builder, signature.args[0], arguments[0], position)
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        read, keep, data = number(0), number(3), number(1)
-        builder.call(function, [builder.bitcast(address, cgutils.voidptr_t), read, keep, data])
-        return context.get_dummy_value()
+        return prefetch_at(context, builder, address)
 
     return types.void(array, index), generate
 
