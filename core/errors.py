@@ -4,11 +4,12 @@
     ├── Malformed            the body is not what its content type says
     ├── InvalidInstance      well formed, but a field breaks a rule; names the field
     ├── TooLarge             a size limit is broken
-    ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot
+    ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot  UnknownArtifact
     ├── Conflict             against the present state: a configuration change, a class too many
     ├── NotReady             this replica cannot answer (yet): starting, draining, behind
     ├── Overloaded           a queue is full; the same request may be sent again later
     ├── StoreUnavailable     the store is away; nothing was appended
+    ├── ArtifactsUnavailable the artifact store cannot be reached or is not the right one
     ├── OutcomeUnknown       the store went away in the middle of an append
     ├── Damaged              a snapshot part, a manifest or a log entry does not have its checksum or shape
     ├── UnknownApplyVersion  a log entry or a snapshot of a release that is newer than this one
@@ -72,6 +73,10 @@ class UnknownSnapshot(AboundError):
     """The model has no such snapshot."""
 
 
+class UnknownArtifact(AboundError):
+    """The artifact store has nothing under this name."""
+
+
 class Conflict(AboundError):
     """Right in itself, but not in the present state of the model."""
 
@@ -109,6 +114,18 @@ class StoreUnavailable(AboundError):
     def __init__(self, detail: str, retry_after: float = 1.0) -> None:
         super().__init__(detail)
         self.retry_after = retry_after
+
+
+class ArtifactsUnavailable(AboundError):
+    """The artifact store cannot be reached, cannot be written or is another one. Says which, and what mends it.
+
+    Attributes
+    ----------
+    retry_after : float
+        Seconds after which another try makes sense.
+    """
+
+    retry_after = 60.0
 
 
 class OutcomeUnknown(AboundError):

@@ -19,6 +19,7 @@ from starlette.routing import Match
 
 from core.errors import (
     AboundError,
+    ArtifactsUnavailable,
     Conflict,
     Damaged,
     InvalidInstance,
@@ -28,6 +29,7 @@ from core.errors import (
     Overloaded,
     StoreUnavailable,
     TooLarge,
+    UnknownArtifact,
     UnknownModel,
     UnknownPrediction,
     UnknownSnapshot,
@@ -68,6 +70,7 @@ KINDS: dict[type[AboundError], Kind] = {
     UnknownVersion: Kind(404, "unknown-version", "No such version"),
     UnknownPrediction: Kind(404, "unknown-prediction", "No such prediction is remembered"),
     UnknownSnapshot: Kind(404, "unknown-snapshot", "No such snapshot"),
+    UnknownArtifact: Kind(404, "unknown-artifact", "No such artifact"),
     MethodNotAllowed: Kind(405, "method-not-allowed", "Not with this method"),
     Conflict: Kind(409, "conflict", "Not in the present state"),
     TooLarge: Kind(413, "too-large", "Too large"),
@@ -76,6 +79,7 @@ KINDS: dict[type[AboundError], Kind] = {
     NotReady: Kind(503, "not-ready", "This replica cannot answer now"),
     Overloaded: Kind(503, "overloaded", "Too much at once"),
     StoreUnavailable: Kind(503, "store-unavailable", "The log cannot be reached"),
+    ArtifactsUnavailable: Kind(503, "artifacts-unavailable", "The artifact store cannot be used"),
     OutcomeUnknown: Kind(504, "outcome-unknown", "Learned or not: unknown"),
     Damaged: Kind(500, "damaged", "Stored data are damaged"),
 }

@@ -87,6 +87,12 @@ class Settings(BaseSettings):
     processes: int = Field(1, ge=1, le=256, description="replicas, a process each, on the one port")
     data_dir: Path = Field(Path("data"), description="directory of the embedded store")
     redis_url: SecretStr | None = Field(None, description="a Valkey or Redis to use instead of the embedded one")
+    artifacts_url: SecretStr | None = Field(
+        None,
+        min_length=1,
+        description="directory or fsspec URL of history, versions and jobs, the same for all hosts; "
+        "[default: artifacts in data_dir with the embedded store, none with another]",
+    )
     worker: bool = Field(True, description="run a worker beside the service")
     insecure: bool = Field(False, description="listen on an address that others can reach, without any key")
 
@@ -166,6 +172,12 @@ class Settings(BaseSettings):
         if self.redis_url is None:
             raise CannotStart("ABOUND_REDIS_URL is not set; `abound serve` sets it for what it starts")
         return self.redis_url.get_secret_value()
+
+    def artifacts_place(self) -> str | None:
+        """Where the artifact store is, a path or a URL; None when there is none."""
+        if self.artifacts_url is not None:
+            return self.artifacts_url.get_secret_value()
+        return str(self.data_dir.resolve() / "artifacts") if self.redis_url is None else None
 
     def environment(self) -> dict[str, str]:
         """These settings as variables, for a child process, without the groups. Holds secrets."""

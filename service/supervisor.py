@@ -195,6 +195,8 @@ class Supervisor:
         """The environment of the children: ours, with the effective settings in the place of ours."""
         port = self._listening.getsockname()[1]
         effective = self._settings.model_copy(update={"redis_url": SecretStr(store_url), "port": port})
+        if (artifacts := self._settings.artifacts_place()) is not None:
+            effective = effective.model_copy(update={"artifacts_url": SecretStr(artifacts)})
         values = effective.environment()
         ours = {name for variable in values for name in (variable, f"{variable}_FILE")}
         others = {name: value for name, value in os.environ.items() if name not in ours}

@@ -1,0 +1,221 @@
+"""The artifact store: a directory, or whatever else fsspec reaches, where large things lie that the store only names.
+
+    <url>/<id>/abound.json                        marker: which store of events this belongs to
+    <url>/<id>/<model>/<incarnation>/history/...  segments of the log's past
+    <url>/<id>/<model>/<incarnation>/index/...    an index to adopt;  .../versions/...  a fitted model
+
+**id**: made when a store first meets an artifact store, and recorded in the store under ``abound:artifacts``. All
+names are below its folder, so several stores may share one URL, and none ever sweeps what belongs to another.
+Whoever does not find the marker there looks at another directory (a volume that is not mounted, another host):
+artifacts are then *not visible* and nothing is written.
+
+Meeting:  1. the store records a new id as not yet marked   2. the marker is written   3. the store records the id
+as marked. Whoever dies on the way is followed by one who goes on from there; of two at one time both write the
+same marker.
+
+An artifact is written whole or not at all and never changed: in a directory beside its name, then moved there after
+its bytes are on disk; an object store does the same by itself. Readers check checksums of their own all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import fsspec
+import msgspec
+from fsspec.implementations.local import LocalFileSystem
+
+from core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable, UnknownArtifact
+from service.store import Store, reaching
+
+ARTIFACTS_KEY = b"abound:artifacts"
+MARKER = "abound.json"
+
+UNFINISHED_SECONDS = 3600.0
+"""A file that was begun so long ago and not finished has nobody who writes it."""
+
+_NAME = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,127}/){0,7}[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+T = TypeVar("T")
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """What the marker and ``abound:artifacts`` say: the id, and whether the marker has been written."""
+
+    id: str
+    marked: bool = True
+
+
+class Artifacts:
+    """The artifact store of one store. ``join`` it once before anything else; all calls work in threads.
+
+    Attributes
+    ----------
+    url : str
+        As given; may hold secrets.
+    id : str
+        Empty before ``join``.
+    """
+
+    def __init__(self, url: str) -> None:
+        """``url``: a directory, or a URL that fsspec knows; CannotStart for any other."""
+        self.url = url
+        self.id = ""
+        try:
+            # Any: fsspec has no types. Listings are asked for each time: others write as well.
+            filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        except (ValueError, ImportError, OSError) as error:
+            raise CannotStart(f"ABOUND_ARTIFACTS_URL cannot be used: {error}") from None
+        self._filesystem: Any = filesystem
+        self._root = str(root).rstrip("/")
+        self._is_local = isinstance(filesystem, LocalFileSystem)
+
+    async def join(self, store: Store) -> str:
+        """Find the folder of this store, made at the very first time; its id. Costs little when it is done again.
+
+        Raises
+        ------
+        ArtifactsUnavailable
+            Not reachable, not writable, or not the one that the store knows. Says what mends it.
+        StoreUnavailable
+        """
+        new = Marker(secrets.token_hex(8), False)
+        with reaching():
+            await store.client.set(ARTIFACTS_KEY, msgspec.json.encode(new), nx=True)
+            recorded = await store.client.get(ARTIFACTS_KEY)
+        try:
+            known = msgspec.json.decode(recorded or b"", type=Marker)
+        except msgspec.MsgspecError:
+            raise StoreUnavailable("the record of the artifact store (abound:artifacts) cannot be read") from None
+        if not known.marked:
+            await self._in_thread(self._write, f"{self._root}/{known.id}/{MARKER}", msgspec.json.encode(known))
+            with reaching():
+                await store.client.set(ARTIFACTS_KEY, msgspec.json.encode(Marker(known.id)))
+        if not await self._in_thread(self._filesystem.exists, f"{self._root}/{known.id}/{MARKER}"):
+            self.id = ""
+            raise ArtifactsUnavailable(
+                f"the artifact store has no folder {known.id}, which the store of events knows it by: it is another "
+                "one, or not mounted here. Set ABOUND_ARTIFACTS_URL to the same place for every process; if it is "
+                f"lost for good, history with it, mend it with: DEL {ARTIFACTS_KEY.decode()} in the store"
+            )
+        self.id = known.id
+        return self.id
+
+    async def put(self, name: str, data: bytes) -> None:
+        """Write an artifact, whole or not at all; it is on disk (or taken by the object store) on return.
+
+        ``name`` has 1 to 8 parts of letters, digits, ``.``, ``_`` and ``-``, with slashes between; ValueError else.
+        ArtifactsUnavailable when it cannot be written.
+        """
+        await self._in_thread(self._write, self._path(name), data)
+
+    async def get(self, name: str) -> bytes:
+        """The bytes of an artifact. UnknownArtifact when there is none; ArtifactsUnavailable."""
+        data: bytes = await self._in_thread(self._filesystem.cat_file, self._path(name), name=name)
+        return data
+
+    async def delete(self, name: str) -> None:
+        """Take an artifact away; nothing happens when it is not there."""
+        try:
+            await self._in_thread(self._filesystem.rm_file, self._path(name), name=name)
+        except UnknownArtifact:
+            return
+
+    async def names(self, prefix: str = "") -> list[str]:
+        """The names of all artifacts in the folder ``prefix``, at any depth, in order."""
+        return sorted(await self.sizes(prefix))
+
+    async def sizes(self, prefix: str = "") -> dict[str, int]:
+        """The bytes of each artifact in the folder ``prefix``, by name."""
+        folder = self._path(prefix) if prefix else self._folder()
+        found = await self._in_thread(self._find, folder)
+        start = len(self._folder()) + 1
+        return {path[start:]: size for path, size in found.items() if _NAME.fullmatch(path[start:])}
+
+    async def size(self, name: str) -> int:
+        """Bytes of an artifact; UnknownArtifact when there is none."""
+        return int((await self._in_thread(self._filesystem.info, self._path(name), name=name))["size"])
+
+    def path(self, name: str) -> Path | None:
+        """Where the artifact lies as a file of this machine, for ``mmap``; None when it does not."""
+        return Path(self._path(name)) if self._is_local else None
+
+    async def sweep_unfinished(self, older_than: float = UNFINISHED_SECONDS) -> int:
+        """Take away files that a writer began and never finished; how many. Only a directory has such."""
+        return await self._in_thread(self._sweep, older_than) if self._is_local else 0
+
+    # inside
+
+    def _folder(self) -> str:
+        if not self.id:
+            raise ArtifactsUnavailable("the artifact store is not visible")
+        return f"{self._root}/{self.id}"
+
+    def _path(self, name: str) -> str:
+        if _NAME.fullmatch(name) is None:
+            raise ValueError(f"not the name of an artifact: {name[:200]!r}")
+        return f"{self._folder()}/{name}"
+
+    async def _in_thread(self, call: Callable[..., T], *given: Any, name: str | None = None) -> T:
+        """Call in a thread; a file that is not there is UnknownArtifact where ``name`` is what was asked for."""
+        try:
+            return await asyncio.to_thread(call, *given)
+        except FileNotFoundError as error:
+            if name is not None:
+                raise UnknownArtifact(f"there is no artifact {name}") from None
+            raise ArtifactsUnavailable(f"the artifact store cannot be used: {error}") from error
+        except (OSError, RuntimeError, TimeoutError) as error:
+            raise ArtifactsUnavailable(f"the artifact store cannot be used: {error}") from error
+
+    def _write(self, path: str, data: bytes) -> None:
+        if not self._is_local:
+            self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._filesystem.pipe_file(path, data)
+            return
+        target = Path(path)
+        new = [folder for folder in target.parents if not folder.exists()]
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beside = target.parent / f".{secrets.token_hex(8)}.part"
+        try:
+            with beside.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(target)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        # The names must be on disk too, those of new folders as well.
+        for folder in {target.parent, *(folder.parent for folder in new)}:
+            _sync_folder(folder)
+
+    def _find(self, folder: str) -> dict[str, int]:
+        found = self._filesystem.find(folder, detail=True)
+        return {str(path): int(info["size"]) for path, info in found.items() if str(path).startswith(f"{folder}/")}
+
+    def _sweep(self, older_than: float) -> int:
+        swept = 0
+        before = time.time() - older_than
+        for path in Path(self._folder()).rglob(".*.part"):
+            try:
+                if path.stat().st_mtime < before:
+                    path.unlink()
+                    swept += 1
+            except FileNotFoundError:
+                continue
+        return swept
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

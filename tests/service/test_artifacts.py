@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable, UnknownArtifact
+from service.artifacts import ARTIFACTS_KEY, MARKER, Artifacts
+from service.settings import Settings
+from service.store import Store
+from tests.service.conftest import QUICK
+from tests.service.valkey import Server
+
+
+@pytest.fixture(params=["directory", "memory"])
+async def artifacts(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> Artifacts:
+    artifacts = Artifacts(str(tmp_path) if request.param == "directory" else f"memory:/{tmp_path}")
+    await artifacts.join(store)
+    return artifacts
+
+
+async def test_what_is_put_is_there_until_it_is_deleted(artifacts: Artifacts) -> None:
+    assert await artifacts.names() == [MARKER]
+    for name in ("m/1-0/history/b.seg", "m/1-0/history/a.seg", "m/2-0/history/a.seg"):
+        await artifacts.put(name, name.encode() * 1000)
+    assert await artifacts.names("m/1-0") == ["m/1-0/history/a.seg", "m/1-0/history/b.seg"]
+    assert await artifacts.sizes("m/2-0") == {"m/2-0/history/a.seg": 19_000}
+    assert await artifacts.names("m/3-0") == []
+    assert await artifacts.get("m/1-0/history/a.seg") == b"m/1-0/history/a.seg" * 1000
+    assert await artifacts.size("m/1-0/history/a.seg") == 19_000
+    await artifacts.put("m/1-0/history/a.seg", b"")
+    assert await artifacts.get("m/1-0/history/a.seg") == b""
+    for _ in range(2):
+        await artifacts.delete("m/1-0/history/a.seg")
+    assert await artifacts.names("m/1-0") == ["m/1-0/history/b.seg"]
+    for reading in (artifacts.get, artifacts.size):
+        with pytest.raises(UnknownArtifact, match="m/1-0"):
+            await reading("m/1-0/history/a.seg")
+
+
+async def test_everybody_at_one_time_makes_one_folder(server: Server, tmp_path: Path) -> None:
+    stores = [Store(server.url, QUICK) for _ in range(8)]
+    every = [Artifacts(str(tmp_path / "artifacts")) for _ in stores]
+    made = await asyncio.gather(*(one.join(store) for one, store in zip(every, stores, strict=True)))
+    assert len(set(made)) == 1
+    assert [path.name for path in (tmp_path / "artifacts").iterdir()] == [made[0]]
+    for store in stores:
+        await store.close()
+
+
+async def test_the_folder_is_found_again_and_another_place_is_not_visible(store: Store, tmp_path: Path) -> None:
+    here = Artifacts(str(tmp_path / "here"))
+    first = await here.join(store)
+    await here.put("m/kept", b"x")
+    again = Artifacts(f"file://{tmp_path / 'here'}")
+    assert await again.join(store) == first
+    assert await again.get("m/kept") == b"x"
+    other = Artifacts(str(tmp_path / "other"))
+    with pytest.raises(ArtifactsUnavailable, match=f"no folder {first}.*ABOUND_ARTIFACTS_URL.*DEL abound:artifacts"):
+        await other.join(store)
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(ArtifactsUnavailable, match="not visible"):
+        await other.put("m/x", b"")
+    (tmp_path / "here").rename(tmp_path / "other")
+    with pytest.raises(ArtifactsUnavailable):
+        await here.join(store)
+    assert await other.join(store) == first
+    await store.client.delete(ARTIFACTS_KEY)
+    assert await other.join(store) != first
+    assert await other.names() == [MARKER]  # what the lost id had is left alone
+
+
+async def test_a_meeting_that_was_broken_off_goes_on(store: Store, tmp_path: Path) -> None:
+    artifacts = Artifacts(str(tmp_path))
+    id_ = await artifacts.join(store)
+    shutil.rmtree(tmp_path / id_)
+    await store.client.set(ARTIFACTS_KEY, f'{{"id": "{id_}", "marked": false}}')
+    assert await artifacts.join(store) == id_
+    assert (tmp_path / id_ / MARKER).exists()
+    shutil.rmtree(tmp_path / id_)
+    with pytest.raises(ArtifactsUnavailable):
+        await artifacts.join(store)
+    await store.client.set(ARTIFACTS_KEY, b"\xff")
+    with pytest.raises(StoreUnavailable, match="abound:artifacts"):
+        await artifacts.join(store)
+
+
+async def test_a_place_that_cannot_be_written_says_so(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    for _ in range(2):
+        with pytest.raises(ArtifactsUnavailable, match="cannot be used"):
+            await Artifacts(str(tmp_path / "file")).join(store)
+    assert await Artifacts(str(tmp_path / "directory")).join(store)
+
+
+async def test_a_write_that_fails_leaves_nothing(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    artifacts = Artifacts(str(tmp_path))
+    await artifacts.join(store)
+    await artifacts.put("m/x", b"before")
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(ArtifactsUnavailable, match="No space left"):
+            await artifacts.put("m/x", b"after")
+    assert await artifacts.get("m/x") == b"before"
+    assert [path.name for path in (tmp_path / artifacts.id / "m").iterdir()] == ["x"]
+
+
+async def test_what_a_dead_writer_began_is_not_listed_and_is_swept(store: Store, tmp_path: Path) -> None:
+    artifacts = Artifacts(str(tmp_path))
+    await artifacts.join(store)
+    await artifacts.put("m/x", b"x")
+    for name in ("old", "new"):
+        (tmp_path / artifacts.id / "m" / f".{name}.part").write_bytes(b"half")
+    os.utime(tmp_path / artifacts.id / "m" / ".old.part", (1, 1))
+    assert await artifacts.names("m") == ["m/x"]
+    assert await artifacts.sweep_unfinished() == 1
+    assert sorted(path.name for path in (tmp_path / artifacts.id / "m").iterdir()) == [".new.part", "x"]
+
+
+async def test_files_of_this_machine_can_be_mapped(artifacts: Artifacts) -> None:
+    await artifacts.put("m/x", b"mapped")
+    path = artifacts.path("m/x")
+    assert (path is None) == artifacts.url.startswith("memory")
+    assert path is None or path.read_bytes() == b"mapped"
+
+
+@given(st.text(alphabet="a./\\-_0\n ~é", max_size=12) | st.text(max_size=300))
+def test_a_name_never_leaves_the_folder(name: str) -> None:
+    artifacts = Artifacts("/nowhere/root")
+    artifacts.id = "0"
+    try:
+        path = artifacts.path(name)
+    except ValueError:
+        return
+    assert path is not None
+    assert path.resolve().is_relative_to("/nowhere/root/0")
+    assert not any(part.startswith(".") for part in path.parts)
+    assert len(name) <= 1100
+
+
+def test_a_url_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(CannotStart, match="ABOUND_ARTIFACTS_URL"):
+        Artifacts("nonsense://x")
+
+
+def test_the_place_follows_the_store(tmp_path: Path) -> None:
+    assert Settings.load(data_dir=tmp_path).artifacts_place() == str(tmp_path / "artifacts")
+    assert Settings.load(redis_url="redis://h").artifacts_place() is None
+    given = Settings.load(redis_url="redis://h", artifacts_url="sftp://user:secret@host/x")
+    assert given.artifacts_place() == "sftp://user:secret@host/x"
+    assert "secret" not in str(given.describe())
