@@ -77,6 +77,7 @@ class Follower:
         self._limits = limits
         self._watcher = watcher
         self._by_key: dict[bytes, ModelReplica] = {}
+        self._link: Link | None = None
         self._since_pause = 0
         self._pace = Pace(params.read_bytes)
         self._most = MOST_ENTRIES
@@ -108,7 +109,7 @@ class Follower:
         while self.trouble is None:
             link = None
             try:
-                link = await self._store.open_link("follow")
+                link = self._link = await self._store.open_link("follow")
                 await self._return(link)
                 if self.cut_off is not None:
                     log.info("following the log again")
@@ -126,6 +127,11 @@ class Follower:
                     link.close()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    def doubt(self) -> None:
+        """Step *return* is taken as soon as what is being applied is: somebody saw less in the store than was read."""
+        if self._link is not None:
+            self._link.close()
 
     # load
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Mapping
 from typing import Any
 
 import structlog
 
 from core.errors import StoreUnavailable
 from core.types import Offset
+from service import log as stream
 from service import presence
+from service.catalog import CATALOG_KEY
+from service.follower import Follower
 from service.line import Line
-from service.model_replica import ModelReplica
 from service.store import Store, reaching
 
 log = structlog.get_logger(__name__)
@@ -23,7 +24,7 @@ TICK_SECONDS = 1.0
 
 
 class Housekeeping:
-    """Asks the store what it is, measures the lag, and says how the models of a replica do.
+    """Asks the store what it is and still has, measures the lag, and says how the models of a replica do.
 
     Parameters
     ----------
@@ -31,15 +32,16 @@ class Housekeeping:
         Id of the replica.
     line : Line
         Whose facts are kept fresh.
-    models : mapping
-        The models by name, as they come and go.
+    follower : Follower
+        Who has the models, and is told when a log is shorter than it was.
     """
 
-    def __init__(self, store: Store, replica: str, line: Line, models: Mapping[str, ModelReplica]) -> None:
+    def __init__(self, store: Store, replica: str, line: Line, follower: Follower) -> None:
         self._store = store
         self._replica = replica
         self._line = line
-        self._models = models
+        self._follower = follower
+        self._models = follower.models
         self._tick = 0
         self._published: dict[str, tuple[Any, ...]] = {}
         self._seen: dict[str, Offset] = {}
@@ -89,6 +91,7 @@ class Housekeeping:
 
     async def _measure_lag(self) -> None:
         models = list(self._models.values())
+        catalog, positions = self._follower.catalog, [model.position for model in models]
         with reaching():
             async with self._store.client.pipeline(transaction=False) as pipe:
                 for model in models:
@@ -96,6 +99,16 @@ class Housekeeping:
                 lengths = await pipe.execute()
         for model, length in zip(models, lengths, strict=True):
             model.lag = max(0, length - model.position.n_entries)
+        # A connection does not break when the store is emptied under it (FLUSHALL, DEL); the follower would wait on.
+        logs = [(CATALOG_KEY, catalog.offset, catalog.checksum)]
+        logs += [
+            (model.keys.log, position.offset, position.checksum)
+            for model, position, length in zip(models, positions, lengths, strict=True)
+            if model.ready and length < position.n_entries
+        ]
+        for key, offset, checksum in logs:
+            if not await stream.holds(self._store, key, offset, checksum):
+                self._follower.doubt()
 
     async def _publish(self) -> None:
         """Say how the models do: those that changed, and every other second all of them."""

@@ -53,6 +53,8 @@ log = structlog.get_logger(__name__)
 
 Progress = Callable[[str, float], None]
 
+DEFAULT_PAUSE_SECONDS = 1.0
+
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -105,7 +107,7 @@ class Replica:
         self._cut_off_at: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
-        self._housekeeping = Housekeeping(store, self.id, self._line, self._follower.models)
+        self._housekeeping = Housekeeping(store, self.id, self._line, self._follower)
 
     # life
 
@@ -375,6 +377,8 @@ class Replica:
         self._housekeeping.forget(model.name)
         if model.appender is not None:
             self._run_errand(model.appender.stop(f"the model {model.name} was deleted"))
+        if model.name == DEFAULT_MODEL:
+            self._run_errand(self._make_default())
 
     def sighted(self, model: ModelReplica, applied: Applied) -> None:
         """Hand what came of an own entry to its requests."""
@@ -411,6 +415,15 @@ class Replica:
         if self._line.facts is not None:
             self._line.facts.check_safe()
         return await append_to_catalog(self._line, event, self.store.params.reply_seconds)
+
+    async def _make_default(self) -> None:
+        """Make the default model anew when a store that was emptied has none; whoever deletes one makes it at once."""
+        while True:
+            await asyncio.sleep(DEFAULT_PAUSE_SECONDS)
+            if DEFAULT_MODEL in self._follower.models:
+                return
+            with contextlib.suppress(StoreUnavailable, OutcomeUnknown):
+                await self._change_catalog(Created(DEFAULT_MODEL, ModelConfig().to_dict()))
 
     async def _until(self, condition: Callable[[], bool], timeout: float) -> None:  # noqa: ASYNC109
         """Wait until the follower has made something true."""

@@ -1,0 +1,68 @@
+"""A store that loses what it had while every connection to it stays open."""
+
+from __future__ import annotations
+
+import time
+
+from core.config import ModelConfig
+from service.catalog import CATALOG_KEY
+from tests.service.conftest import StartReplica
+from tests.service.test_replica import digests, teach, until
+from tests.service.valkey import Server
+
+
+async def test_a_store_that_is_emptied_under_open_connections_is_started_anew(
+    server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(server)
+    await replica.create("news", ModelConfig())
+    await teach(replica)
+    before = replica.model("default").incarnation
+    began = time.monotonic()
+    with server.client() as client:
+        client.flushall()
+    await until(lambda: replica.names() == ["default"] and replica.model("default").incarnation != before, 10)
+    assert time.monotonic() - began < 8
+    await until(lambda: replica.status().ready)
+    assert replica.model("default").live.n_learned == 0
+    await teach(replica, 7)
+    assert len(await digests(replica, await start_replica(server))) == 1
+
+
+async def test_a_log_that_is_taken_away_under_open_connections_is_noticed(
+    server: Server, start_replica: StartReplica
+) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    await teach(one)
+    await until(lambda: other.model("default").live.n_learned == 50)
+    with server.client() as client:
+        assert client.delete(one.model("default").keys.log) == 1
+    await until(lambda: all(replica.model("default").live.n_learned == 0 for replica in (one, other)))
+    await until(lambda: one.status().ready and other.status().ready)
+    await teach(one, 7)
+    assert len(await digests(one, other, await start_replica(server))) == 1
+
+
+async def test_a_catalog_that_is_taken_away_under_open_connections_is_noticed(
+    server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(server)
+    await replica.create("news", ModelConfig())
+    before = replica.model("default").incarnation
+    with server.client() as client:
+        assert client.delete(CATALOG_KEY) == 1
+    await until(lambda: replica.names() == ["default"] and replica.model("default").incarnation != before, 10)
+
+
+async def test_a_catalog_that_grows_is_not_doubted(server: Server, start_replica: StartReplica) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    await until(lambda: one._housekeeping._tick >= 2 and other._housekeeping._tick >= 2)
+    links = {one._follower._link, other._follower._link}
+    assert None not in links
+    await one.create("news", ModelConfig())
+    await teach(one, name="news")
+    await one.delete("default")
+    ticks = one._housekeeping._tick, other._housekeeping._tick
+    await until(lambda: one._housekeeping._tick > ticks[0] + 1 and other._housekeeping._tick > ticks[1] + 1)
+    assert {one._follower._link, other._follower._link} == links
+    assert sorted(other.names()) == ["default", "news"]
