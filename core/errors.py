@@ -4,12 +4,14 @@
     ├── Malformed            the body is not what its content type says
     ├── InvalidInstance      well formed, but a field breaks a rule; names the field
     ├── TooLarge             a size limit is broken
-    ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot  UnknownArtifact
+    ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot  UnknownArtifact  UnknownJob
     ├── Conflict             against the present state: a configuration change, a class too many
+    ├── NeedsMemory          a job would not fit in the memory of any worker
     ├── NotReady             this replica cannot answer (yet): starting, draining, behind
     ├── Overloaded           a queue is full; the same request may be sent again later
     ├── StoreUnavailable     the store is away; nothing was appended
     ├── ArtifactsUnavailable the artifact store cannot be reached or is not the right one
+    ├── Cancelled            a job was told to stop
     ├── OutcomeUnknown       the store went away in the middle of an append
     ├── Damaged              a snapshot part, a manifest or a log entry does not have its checksum or shape
     ├── UnknownApplyVersion  a log entry or a snapshot of a release that is newer than this one
@@ -75,6 +77,18 @@ class UnknownSnapshot(AboundError):
 
 class UnknownArtifact(AboundError):
     """The artifact store has nothing under this name."""
+
+
+class UnknownJob(AboundError):
+    """There is no such job, or no longer."""
+
+
+class NeedsMemory(AboundError):
+    """A job would need more memory than any worker has. Says the arithmetic."""
+
+
+class Cancelled(AboundError):
+    """A job was told to stop. Whoever is told so lets it through."""
 
 
 class Conflict(AboundError):
