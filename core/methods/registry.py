@@ -1,0 +1,173 @@
+"""All batch methods, one line each: what the command line, jobs, the artifacts and the contract tests know of them.
+
+A method is a file with ``Params`` (a frozen value that validates itself: ValueError with the field's name),
+``fit(data, params, rng, progress) -> Model``, ``needs(sizes, params)`` (bytes of memory, by what they are for), and the
+sentences ``COST`` and ``USE``. Where it cannot take all data it has ``check(data, params)``, which raises ValueError
+before anything starts; where its parameters can be searched for, ``search(data, rng, progress) -> Params``. A ``Model``
+has frozen arrays, ``rank(X, k) -> Rankings``, ``to_arrays()`` and ``from_arrays(arrays)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from core.errors import InvalidInstance
+from core.methods import frequency
+from core.methods.data import Csr, Matrices, Sizes
+from core.methods.progress import Progress, part
+from core.methods.rankings import Rankings
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+class Model(Protocol):
+    """What every method fits."""
+
+    def rank(self, X: Csr, k: int) -> Rankings:
+        """The best ``k`` labels of each row, or fewer; equal scores by label id."""
+        ...
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The whole model as named arrays."""
+        ...
+
+
+Fit = Callable[[Matrices, Any, np.random.Generator, Progress], Model]
+Search = Callable[[Matrices, np.random.Generator, Progress], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """A method as the rest of the product sees it; see the top of this file."""
+
+    params: type[Any]
+    fit: Fit
+    load: Callable[[Arrays], Model]
+    needs: Callable[[Sizes, Any], dict[str, int]]
+    check: Callable[[Matrices, Any], None]
+    search: Search | None
+    cost: str
+    use: str
+
+    @classmethod
+    def of(cls, module: ModuleType) -> Method:
+        """The method that a file holds."""
+        return cls(
+            params=module.Params,
+            fit=module.fit,
+            load=module.Model.from_arrays,
+            needs=module.needs,
+            check=getattr(module, "check", _take_all),
+            search=getattr(module, "search", None),
+            cost=module.COST,
+            use=module.USE,
+        )
+
+
+def _take_all(data: Matrices, params: Any) -> None:
+    """The check of a method that takes any data with something to learn."""
+
+
+METHODS: dict[str, Method] = {
+    "frequency": Method.of(frequency),
+}
+
+
+def method_of(name: str) -> Method:
+    """The method of this name; InvalidInstance when there is none."""
+    if name not in METHODS:
+        raise InvalidInstance(f"there is no method {name}; there is: {', '.join(METHODS)}", "method")
+    return METHODS[name]
+
+
+def params_of(name: str, plain: Mapping[str, Any]) -> Any:
+    """The parameters of a method out of plain JSON values; what is not named has its default.
+
+    Raises
+    ------
+    InvalidInstance
+        A field is unknown or out of range; names it.
+    """
+    method = method_of(name)
+    known = [field.name for field in fields(method.params)]
+    for field in plain:
+        if field not in known:
+            listed = f"its parameters are {', '.join(known)}" if known else "it has none"
+            raise InvalidInstance(f"{field} is not a parameter of {name}; {listed}", field)
+    try:
+        return method.params(**plain)
+    except ValueError as error:
+        raise _refused(error) from error
+
+
+def fit(
+    name: str,
+    data: Matrices,
+    params: Any,
+    rng: np.random.Generator,
+    progress: Progress,
+    memory: int | None = None,
+) -> tuple[Model, Any]:
+    """Fit a method after making sure that it can be done; the model, and the parameters that it was fitted with.
+
+    Parameters
+    ----------
+    name : str
+    data : Matrices
+        Rows without a label or without an active feature are left out.
+    params : Params of the method, or ``auto``
+        ``auto``: searched for on a part of the data that is held out.
+    rng : Generator
+        Decides everything that is random, whatever the number of threads.
+    progress : callable
+    memory : int or None
+        Bytes that may be used; None: no bound.
+
+    Raises
+    ------
+    InvalidInstance
+        The data have nothing to learn, or not enough memory is allowed; the sentence has the arithmetic.
+    Cancelled
+        By ``progress``.
+    """
+    method = method_of(name)
+    rows = data.learnable
+    if not data.Y.nnz:
+        raise InvalidInstance("no instance has a label", "data")
+    if not len(rows):
+        raise InvalidInstance("no instance has both a label and an active feature", "data")
+    if len(rows) < data.X.shape[0]:
+        data = data.rows(rows)
+    if params == "auto":
+        if method.search is None:
+            raise InvalidInstance(f"{name} has no parameters that can be searched for", "params")
+        params = method.search(data, rng, part(progress, 0.0, 0.7))
+        progress = part(progress, 0.7, 1.0)
+    if memory is not None:
+        _refuse_beyond(memory, name, method.needs(data.sizes, params))
+    try:
+        method.check(data, params)
+    except ValueError as error:
+        raise _refused(error) from error
+    return method.fit(data, params, rng, progress), params
+
+
+def _refused(error: ValueError) -> InvalidInstance:
+    """A sentence that begins with the name of a field."""
+    return InvalidInstance(str(error), str(error).partition(" ")[0])
+
+
+def _refuse_beyond(memory: int, name: str, needed: Mapping[str, int]) -> None:
+    total = sum(needed.values())
+    if total > memory:
+        terms = " + ".join(f"{size / 1e9:.3g} GB {what}" for what, size in needed.items())
+        raise InvalidInstance(
+            f"{name} needs {total / 1e9:.3g} GB on these data ({terms}), and {memory / 1e9:.3g} GB may be used",
+            "method",
+        )

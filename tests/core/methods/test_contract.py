@@ -1,0 +1,192 @@
+"""What holds for every registered method, on a small data set.
+
+Same seed, same model, whatever the number of threads; an artifact gives the same model back; a ranking is the head of
+the ranking of all labels; the order of the rows and features that stand twice change nothing that this file names.
+"""
+
+from __future__ import annotations
+
+import joblib
+import numpy as np
+import pytest
+
+from core.errors import InvalidInstance
+from core.methods import fitted, registry
+from core.methods.fitted import Fitted
+from core.methods.progress import Cancelled, quietly
+from core.metrics import LabelSets, Propensity, Rankings, evaluate
+from tests.core.methods.toy import N_CLASSES, SECRET, made, queries
+
+METHODS = sorted(registry.METHODS)
+SMALL: dict[str, dict[str, object]] = {}
+"""Parameters that suit 200 instances, where the defaults do not."""
+
+RANDOM: set[str] = set()
+"""Methods that draw something by row or by column: other rows, other draws. For these, the order of the rows and
+features that stand twice change the scores, but not what is learned."""
+
+
+def learn(method: str, **changes: object) -> Fitted:
+    data = changes.pop("data", None) or made(200, seed=0)
+    params = registry.params_of(method, SMALL.get(method, {}) | changes)
+    return fitted.fit(method, data, params, np.random.default_rng(5), quietly)  # type: ignore[arg-type]
+
+
+def accuracy(rankings: Rankings, labels: list[str], known: list[str]) -> float:
+    """R@1 on the queries of seed 1."""
+    truth = made(60, seed=1)
+    columns = np.array([known.index(label) for label in truth.labels])
+    sets = LabelSets(np.append(truth.Y.indptr, truth.Y.nnz).astype(np.int64), columns[truth.Y.indices].astype(np.int64))
+    return float(evaluate(rankings, sets, Propensity().weights(np.ones(len(known)), 200))["R@1"] or 0.0)
+
+
+def same(left: Rankings, right: Rankings, tolerance: float = 0.0) -> None:
+    np.testing.assert_array_equal(left.starts, right.starts)
+    if tolerance == 0.0:
+        np.testing.assert_array_equal(left.ids, right.ids)
+        np.testing.assert_array_equal(left.scores, right.scores)
+        return
+    np.testing.assert_allclose(left.scores, right.scores, rtol=tolerance, atol=tolerance)
+    differ = left.ids != right.ids
+    near = np.abs(left.scores[:, None] - left.scores[None, differ]) < 10 * tolerance
+    assert np.all(near.sum(axis=0) > 1), "labels change places though their scores are not equal"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_seed_gives_the_same_model(method: str) -> None:
+    with joblib.parallel_config(n_jobs=2):
+        first, second = learn(method).to_arrays(), learn(method).to_arrays()
+    alone = learn(method).to_arrays()
+    assert first.keys() == second.keys() == alone.keys()
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name], err_msg=name)
+        np.testing.assert_array_equal(array, alone[name], err_msg=name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_artifact_gives_the_same_model_back(method: str) -> None:
+    model = learn(method)
+    X = queries(made(200, seed=0), 60, seed=1)
+    again = Fitted.from_arrays(model.meta(), model.to_arrays(), SECRET)
+    same(model.rank(X, 5), again.rank(X, 5))
+    assert again.labels == model.labels
+    assert again.params == model.params
+    assert all(array.dtype != object for array in model.to_arrays().values())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_short_ranking_is_the_head_of_the_long_one(method: str) -> None:
+    model = learn(method)
+    X = queries(made(200, seed=0), 60, seed=1)
+    short, long = model.rank(X, 2), model.rank(X, 10 * N_CLASSES)
+    for row in range(X.shape[0]):
+        head, whole = slice(*short.starts[row : row + 2]), slice(*long.starts[row : row + 2])
+        assert whole.stop - whole.start <= N_CLASSES
+        assert head.stop - head.start == min(2, whole.stop - whole.start)
+        ids, scores = long.ids[whole], long.scores[whole]
+        assert len(set(ids.tolist())) == len(ids)
+        assert np.all(np.isfinite(scores))
+        np.testing.assert_array_equal(ids, ids[np.lexsort((ids, -scores))])
+        np.testing.assert_array_equal(short.ids[head], ids[: head.stop - head.start])
+        np.testing.assert_array_equal(short.scores[head], scores[: head.stop - head.start])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rows_are_ranked_one_by_one(method: str) -> None:
+    model = learn(method)
+    X = queries(made(200, seed=0), 60, seed=1)
+    together = model.rank(X, N_CLASSES)
+    with joblib.parallel_config(n_jobs=2):
+        same(together, model.rank(X, N_CLASSES))
+    for row in (0, 30, 60):
+        alone = model.rank(X[row], N_CLASSES)
+        part = slice(*together.starts[row : row + 2])
+        same(alone, Rankings(np.array([0, part.stop - part.start]), together.ids[part], together.scores[part]), 1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_empty_query_is_answered(method: str) -> None:
+    model = learn(method)
+    X = queries(made(200, seed=0), 3, seed=1)
+    assert X[3].nnz == 0
+    assert model.rank(X[3], 3).starts[-1] <= 3
+    assert list(model.rank(X[:0], 3).starts) == [0]
+    assert len(model.rank(X, 0).ids) == 0
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"frequency"}))
+def test_it_learns(method: str) -> None:
+    model = learn(method)
+    assert accuracy(model.rank(queries(made(200, seed=0), 59, seed=1), 5), model.labels, model.labels) > 0.9
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - RANDOM))
+def test_the_order_of_the_rows_changes_nothing(method: str) -> None:
+    """Scores agree to 1e-5, since sums may run in another order."""
+    data = made(200, seed=0)
+    turned = made(200, seed=0, order=np.random.default_rng(9).permutation(200))
+    assert turned.keys == data.keys
+    assert turned.labels == data.labels
+    X = queries(data, 60, seed=1)
+    same(learn(method, data=data).rank(X, N_CLASSES), learn(method, data=turned).rank(X, N_CLASSES), 1e-5)
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - RANDOM))
+def test_features_that_stand_twice_change_nothing(method: str) -> None:
+    """Vectors have length 1 with and without the second names, and so have the queries."""
+    data, twice = made(200, seed=0), made(200, seed=0, duplicated=True)
+    plain = learn(method, data=data).rank(queries(data, 60, seed=1), N_CLASSES)
+    doubled = learn(method, data=twice).rank(queries(twice, 60, seed=1, duplicated=True), N_CLASSES)
+    same(plain, doubled, 1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_can_be_cancelled(method: str) -> None:
+    def stop(stage: str, fraction: float) -> None:
+        raise Cancelled("not wanted")
+
+    with pytest.raises(Cancelled):
+        fitted.fit(method, made(50, 0), registry.params_of(method, {}), np.random.default_rng(0), stop)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_says_how_far_it_is(method: str) -> None:
+    told: list[float] = []
+    params = registry.params_of(method, SMALL.get(method, {}))
+    fitted.fit(method, made(200, 0), params, np.random.default_rng(0), lambda stage, done: told.append(done))
+    assert told
+    assert told == sorted(told)
+    assert told[0] >= 0.0
+    assert told[-1] <= 1.0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_it_needs_is_told_and_refused_before_the_start(method: str) -> None:
+    data = made(50, seed=0)
+    params = registry.params_of(method, {})
+    assert all(size >= 0 for size in registry.METHODS[method].needs(data.sizes, params).values())
+    with pytest.raises(InvalidInstance, match=r"needs .* GB on these data \(.* GB .*\), and 0 GB may be used"):
+        registry.fit(method, data, params, np.random.default_rng(0), quietly, memory=0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_data_without_anything_to_learn_are_refused(method: str) -> None:
+    data = made(20, seed=0)
+    params, rng = registry.params_of(method, {}), np.random.default_rng(0)
+    unlabelled = registry.Matrices(X=data.X, Y=data.Y * 0, features=data.features, labels=data.labels)
+    unlabelled.Y.eliminate_zeros()
+    with pytest.raises(InvalidInstance, match="no instance has a label"):
+        registry.fit(method, unlabelled, params, rng, quietly)
+    empty = data.X * 0
+    empty.eliminate_zeros()
+    with pytest.raises(InvalidInstance, match="no instance has both a label and an active feature"):
+        registry.fit(method, data.with_values(empty), params, rng, quietly)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_unknown_parameters_are_named(method: str) -> None:
+    with pytest.raises(InvalidInstance, match=f"colour is not a parameter of {method}") as caught:
+        registry.params_of(method, {"colour": 3})
+    assert caught.value.field == "colour"
+    assert registry.METHODS[method].cost
+    assert registry.METHODS[method].use

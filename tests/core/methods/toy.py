@@ -1,0 +1,44 @@
+"""A small data set that every method can learn, and the same seen in other ways."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from core.methods.data import Gathering, Matrices
+from core.record import pack_vector
+
+SECRET = (1, 2)
+N_CLASSES = 6
+
+
+def made(n: int, seed: int, duplicated: bool = False, order: np.ndarray | None = None) -> Matrices:
+    """Instances of one to three classes: five words tell a class, thirty tell nothing.
+
+    ``duplicated``: each feature also comes under a second name. ``order``: of the rows.
+    """
+    rng = np.random.default_rng(seed)
+    rows = []
+    for i in range(n):
+        classes = rng.choice(N_CLASSES, size=[1, 1, 2, 3][i % 4], replace=False)
+        words = {f"c{c}w{w}": 1.0 + rng.random() for c in classes for w in rng.choice(5, 3, replace=False)}
+        words |= {f"noise{w}": 0.2 + rng.random() for w in rng.choice(30, 5, replace=False)}
+        rows.append((words, [f"class {c}" for c in classes]))
+    gathering = Gathering(SECRET)
+    for i in range(n) if order is None else order:
+        words, labels = rows[i]
+        if duplicated:
+            words = {name + again: value for name, value in words.items() for again in ("", "*")}
+        values = np.array(list(words.values()), np.float32)
+        vector = pack_vector([name.encode() for name in words], values / np.linalg.norm(values))
+        gathering.add(vector, labels)
+    return gathering.matrices()
+
+
+def queries(data: Matrices, n: int, seed: int, duplicated: bool = False) -> sparse.csr_matrix:
+    """Rows of other instances in the columns of ``data``; the last one is empty."""
+    fresh = made(n, seed, duplicated)
+    columns = np.array([data.features.find(key) for key in fresh.keys])
+    dense = np.zeros((n + 1, len(data.features)), np.float32)
+    dense[:n, columns[columns >= 0]] = fresh.X.toarray()[:, columns >= 0]
+    return sparse.csr_matrix(dense)
