@@ -1,0 +1,130 @@
+"""What a job is given to work with: the store, the artifacts, its model, and the ways to be stopped and cleaned up.
+
+Three promises that a method keeps, so that a job leaves nothing behind, however it ends:
+
+1. ``await context.will_write(prefix)`` before the first artifact below ``prefix`` is written. Unless the job
+   succeeds, everything there is deleted when it has ended, or before it is begun again.
+2. ``await context.pin(offset)`` before it reads history or log after ``offset``. Pins are renewed while the job runs
+   and taken away when it has ended.
+3. ``await context.commit(prefix, ...)`` right before the first event that makes the result visible is appended. It
+   raises Cancelled if the job is to stop; from then on it can no longer be cancelled, and these prefixes are the
+   event's, not the job's: they stay, whatever becomes of the job. A job that dies after that is begun again, with
+   ``context.job.committed`` true and the same ``context.job.id``: what it does must then come to the same end.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from core.errors import ArtifactsUnavailable, Cancelled
+from core.types import Offset
+from service.catalog import Living
+from service.jobs import Job, Jobs
+from service.settings import Settings
+from service.store import Store
+
+if TYPE_CHECKING:
+    from service.artifacts import Artifacts
+
+
+class JobContext:
+    """See above.
+
+    Attributes
+    ----------
+    settings : Settings
+    store : Store
+        Of the events.
+    artifacts : Artifacts
+        Joined; ArtifactsUnavailable where there is none.
+    living : Living
+        The model as the catalog has it: keys and the configuration that it was created with.
+    job : Job
+        The record as it was when the job was begun (this time).
+    """
+
+    def __init__(
+        self, settings: Settings, store: Store, artifacts: Artifacts | None, living: Living, jobs: Jobs, job: Job
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.living = living
+        self.job = job
+        self._artifacts = artifacts
+        self._jobs = jobs
+        self._told = (job.stage, job.progress)
+        self._stop = threading.Event()
+        self.pinned: Offset | None = None
+
+    @property
+    def artifacts(self) -> Artifacts:
+        """The artifact store."""
+        if self._artifacts is None:
+            raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL, the same for all hosts")
+        return self._artifacts
+
+    def progress(self, stage: str, fraction: float) -> None:
+        """Say what is being done and how much of all is done, 0..1. Cancelled when the job is to stop."""
+        self._told = (stage[:200], min(1.0, max(0.0, float(fraction))))
+        self.check()
+
+    def check(self) -> None:
+        """Cancelled when the job is to stop."""
+        if self._stop.is_set():
+            raise Cancelled("the job was told to stop")
+
+    @property
+    def told(self) -> tuple[str | None, float]:
+        """Stage and fraction as they were told last."""
+        return self._told
+
+    def stop(self) -> None:
+        """Let ``check`` and ``progress`` raise from now on."""
+        self._stop.set()
+
+    async def will_write(self, prefix: str) -> None:
+        """Note that what lies below ``prefix`` in the artifact store is this job's own."""
+        self.check()
+        await self._jobs.will_write(self.job, prefix)
+
+    async def range(self, after: Offset | None, until: Offset | None) -> None:
+        """Note in the record which events the job reads: those after one offset up to another."""
+        told = {"after": str(after) if after else None, "until": str(until) if until else None}
+        await self._jobs.note(self.job, data_range=told)
+
+    async def commit(self, *prefixes: str) -> None:
+        """Pass the point of no return; what lies below ``prefixes`` is not the job's own any more.
+
+        Raises
+        ------
+        Cancelled
+            The job is to stop, or somebody else has taken it over.
+        """
+        self.check()
+        if not await self._jobs.commit(self.job):
+            self.stop()
+            raise Cancelled("the job was told to stop")
+        if prefixes:
+            await self._jobs.let_go(self.job.id, *prefixes)
+
+    async def pin(self, offset: Offset) -> None:
+        """Hold back trimming and retention of what comes after ``offset`` while the job runs."""
+        self.pinned = offset
+        await self.renew_pin()
+
+    async def renew_pin(self) -> None:
+        """Say again what is pinned; nothing when nothing is."""
+
+    async def unpin(self) -> None:
+        """Let trimming and retention go on."""
+        self.pinned = None
+
+
+async def clean(jobs: Jobs, job: Job, artifacts: Artifacts | None) -> None:
+    """Delete what a job wrote and did not commit. May be done again; ArtifactsUnavailable when it cannot be."""
+    for prefix in await jobs.wrote(job.id):
+        if artifacts is None:
+            raise ArtifactsUnavailable("what the job wrote cannot be deleted: there is no artifact store here")
+        for name in await artifacts.names(prefix):
+            await artifacts.delete(name)

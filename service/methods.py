@@ -1,0 +1,140 @@
+"""The methods of jobs: one line each. That line feeds ``GET /methods``, the check at the door, and the workers.
+
+A method is an async function ``run(context, params, progress)`` that returns what came of it:
+
+* ``context`` (:class:`service.job_context.JobContext`): store, artifacts, the model's keys, the job; what may be
+  written, pinned and committed.
+* ``params``: a frozen dataclass that checks itself.
+* ``progress(stage, fraction)``: to be called every second or two; raises :class:`core.errors.Cancelled`, which goes
+  through. It may be called from any thread.
+
+The outcome is a dict of JSON values; ``metrics`` (a dict) and ``version`` (a string) in it go to the record's own
+fields. An error of the product fails the job with its sentence; StoreUnavailable, OutcomeUnknown and
+ArtifactsUnavailable let it be tried again, as the death of its worker does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from pydantic import TypeAdapter, ValidationError
+
+from core.errors import InvalidInstance, NeedsMemory
+
+if TYPE_CHECKING:
+    from service.job_context import JobContext
+
+Outcome = dict[str, Any]
+Progress = Callable[[str, float], None]
+Run = Callable[["JobContext", Any, Progress], Awaitable[Outcome]]
+
+
+class Sizes(NamedTuple):
+    """What a model holds when a job is asked for: instances learned, features, classes, connections, bytes."""
+
+    instances: int
+    features: int
+    classes: int
+    connections: int
+    memory: int
+
+
+Needs = Callable[[Sizes, Any], dict[str, int]]
+"""Bytes that a job needs at most, by what for: ``{"the new index": 10_000, "the old one": 10_000}``."""
+
+
+@dataclass(frozen=True)
+class JobMethod:
+    """What a job can do.
+
+    Attributes
+    ----------
+    params : type
+        A frozen dataclass that checks itself (ValueError).
+    run : callable
+    needs : callable or None
+        Sizes and params to bytes; None: nothing worth counting.
+    kind : str
+        Which workers do it: each kind has a queue and a process of its own, so that what is short, or urgent, does
+        not wait for what is long.
+    summary : str
+        For people, one line; by default the first one of ``run``'s docstring.
+    data : bool
+        Whether it can read a data set in the place of history.
+    """
+
+    params: type[Any]
+    run: Run
+    needs: Needs | None = None
+    kind: str = "rebuild"
+    summary: str = ""
+    data: bool = False
+
+    @property
+    def about(self) -> str:
+        """What it does, in a line."""
+        return self.summary or (inspect.getdoc(self.run) or "").partition("\n")[0]
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of its parameters."""
+        schema = self._adapter.json_schema()
+        return schema | {"additionalProperties": False}
+
+    def check(self, given: dict[str, Any]) -> Any:
+        """The parameters, checked; InvalidInstance (field ``params....``) says what is wrong."""
+        try:
+            # As JSON, where a list is a tuple; a string is not a number, and what is unknown is refused.
+            return self._adapter.validate_json(msgspec.json.encode(given), strict=True, extra="forbid")
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = ".".join(["params", *map(str, first["loc"])])
+            said = first["msg"].removeprefix("Value error, ")
+            raise InvalidInstance(f"{field}: {said[:1].lower()}{said[1:]}", field) from None
+
+    def plain(self, params: Any) -> dict[str, Any]:
+        """Checked parameters as JSON values, defaults and all."""
+        plain: dict[str, Any] = self._adapter.dump_python(params, mode="json")
+        return plain
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.params)
+
+
+def check_memory(name: str, method: JobMethod, params: Any, sizes: Sizes, free: int, whose: str) -> None:
+    """NeedsMemory when a job needs more than ``free`` bytes, with the arithmetic; ``whose``: whose memory that is."""
+    if method.needs is None:
+        return
+    parts = method.needs(sizes, params)
+    needed = sum(parts.values())
+    if needed > free:
+        said = " + ".join(f"{what} {in_bytes(n)}" for what, n in parts.items())
+        raise NeedsMemory(
+            f"{name} would need {in_bytes(needed)} of memory ({said}; for {sizes.instances:,} instances, "
+            f"{sizes.features:,} features, {sizes.classes:,} classes, {sizes.connections:,} connections), and "
+            f"{whose} has {in_bytes(free)}"
+        )
+
+
+def in_bytes(n: int) -> str:
+    """``1.5 GiB``."""
+    size = float(n)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def names_of(params: type[Any]) -> list[str]:
+    """The names of a method's parameters."""
+    return [field.name for field in fields(params)]
+
+
+METHODS: dict[str, JobMethod] = {}
