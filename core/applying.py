@@ -3,7 +3,8 @@
 An entry holds the records of one or more **units**: an instance, or a batch under one key or none. A unit with an
 idempotency key is looked up in the receipts first: when it came before, its records are passed over and its outcome
 says what came of the first. The units of a batch whose instances have keys of their own are learned whole or not at
-all: if one of these keys came with another body, none of them is.
+all: if one of these keys came with another body, none of them is. A unit that was **emptied** (forgotten) keeps its
+positions, so that all offsets stay, and does nothing.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Unit(msgspec.Struct, array_like=True, frozen=True, gc=False):
     source: str | None = None
     batch: int = 1
     """Units from this one on that are learned whole or not at all."""
+    emptied: bool = False
+    """Its instances were forgotten: it still counts ``n`` positions, and has no records."""
 
 
 class _Run(NamedTuple):
@@ -50,12 +53,14 @@ class _Run(NamedTuple):
 
     ``unit``: the one unit with a key that it is, else -1. ``batch``: it is no stretch but stands before the runs of
     the units ``unit`` to ``unit + batch``, which are all passed over when a key of theirs came with another body.
+    ``n_empty``: positions without a record.
     """
 
     n: int
     unit: int = -1
     batch: int = 0
     n_runs: int = 0
+    n_empty: int = 0
 
 
 class Applying:
@@ -64,7 +69,8 @@ class Applying:
     Attributes
     ----------
     ranks : int32 array, shape (n,)
-        Rank of the best true label before learning, from 1; 0 when not retrieved. Filled as ``step`` goes on.
+        Rank of the best true label before learning, from 1; 0 when not retrieved. Filled as ``step`` goes on. One a
+        position; those of emptied units stay 0.
     updated : bool array, shape (n,)
         Whether the index changed.
     outcomes : list, an item a unit
@@ -99,12 +105,17 @@ class Applying:
     def step(self, limit: int) -> None:
         """Apply up to ``limit`` records, fewer when they are large. Never refuses."""
         while limit > 0 and not self.done:
-            n, keyed, batch, n_runs = self._runs[self._run]
+            n, keyed, batch, n_runs, n_empty = self._runs[self._run]
             if batch:
                 self._run += 1
                 if self._is_refused(keyed, batch):
                     self._pass_over(n)
+                    self._record += n_empty
                     self._run += n_runs
+                continue
+            if n_empty:
+                self._record += n_empty
+                self._run += 1
                 continue
             unit = self._units[keyed] if keyed >= 0 else None
             if unit is not None and self._in_run == 0 and self._came_before(keyed, unit):
@@ -166,11 +177,15 @@ def _runs(units: Sequence[Unit], first: int = 0) -> list[_Run]:
     while at < len(units):
         unit = units[at]
         inside = [_Run(unit.n, first + at)] if unit.key is not None else []
+        if unit.emptied:
+            inside = [_Run(0, n_empty=unit.n)]
         if unit.batch > 1:
             whole = [msgspec.structs.replace(part, batch=1) for part in units[at : at + unit.batch]]
-            if any(part.key is not None for part in whole):
+            if any(part.key is not None or part.emptied for part in whole):
                 inside = _runs(whole, first + at)
-                inside.insert(0, _Run(sum(part.n for part in whole), first + at, unit.batch, len(inside)))
+                n = sum(part.n for part in whole if not part.emptied)
+                n_empty = sum(part.n for part in whole if part.emptied)
+                inside.insert(0, _Run(n, first + at, unit.batch, len(inside), n_empty))
         if inside:
             runs += [_Run(together)] if together else []
             runs += inside

@@ -26,7 +26,7 @@ from core.applying import Applying
 from core.errors import NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge
 from core.types import Offset
 from service.ending import end
-from service.events import APPLY_VERSION, Configure, Entry, Mark, encode
+from service.events import APPLY_VERSION, Control, Entry, encode
 from service.group import Draft, Group, Learned, Waiting
 from service.lane import Lane
 from service.line import Line
@@ -130,7 +130,7 @@ class Appender:
         self._careful.put(waiting)
         return future
 
-    def event(self, event: Configure | Mark, timeout: float) -> asyncio.Future[Offset]:
+    def event(self, event: Control, timeout: float) -> asyncio.Future[Offset]:
         """Append a control event; the future has its offset once it is applied here. Raises what ``learn`` does."""
         self._facts()
         future: asyncio.Future[Offset] = self._loop.create_future()

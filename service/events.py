@@ -4,6 +4,8 @@
         Learn(records, n, units)                 instances with their labels, of one or more requests
         Configure(changes)                       fields of the configuration that change here
         Mark(token)                              a place at which every replica publishes its digest
+        Prepare(adoption, index, after, digest)  every replica gets an index ready that may be adopted
+        Adopt(adoption, index, after, digest)    the state from here on is that index + what came after ``after``
     CatalogEntry{version, event}                 one element of the catalog stream
         Created(name, config)  Deleted(name, incarnation)
 
@@ -24,9 +26,14 @@ import msgspec
 from core.applying import Unit
 from core.errors import Damaged, UnknownApplyVersion
 from core.record import check_records
+from core.types import Offset
 
 APPLY_VERSION = 1
 """The meaning of the log that this release applies. Any change of what an event does to a model raises it."""
+
+
+MOST_POSITIONS = 2**26
+"""Positions that an entry can have at most: the store takes no element over 512 MiB, a record has 8 bytes or more."""
 
 
 class Learn(msgspec.Struct, array_like=True, tag="learn", frozen=True, gc=False):
@@ -35,8 +42,9 @@ class Learn(msgspec.Struct, array_like=True, tag="learn", frozen=True, gc=False)
     Attributes
     ----------
     records : bytes
-        ``n`` records (vector + labels part), one after the other.
+        Records (vector + labels part), one after the other: those of all units that are not emptied.
     n : int
+        Positions of the entry.
     units : list of Unit
         The requests, in the order of their records; their ``n`` sum to ``n``.
     """
@@ -44,6 +52,11 @@ class Learn(msgspec.Struct, array_like=True, tag="learn", frozen=True, gc=False)
     records: bytes
     n: int
     units: list[Unit]
+
+    @property
+    def n_records(self) -> int:
+        """Records that it holds: its positions without the emptied ones."""
+        return sum([unit.n for unit in self.units if not unit.emptied])
 
 
 class Configure(msgspec.Struct, array_like=True, tag="configure", frozen=True):
@@ -56,6 +69,52 @@ class Mark(msgspec.Struct, array_like=True, tag="mark", frozen=True):
     """Changes nothing; every replica publishes its digest at this offset under ``token``."""
 
     token: str
+
+
+class Prepare(msgspec.Struct, array_like=True, tag="prepare", frozen=True):
+    """Changes nothing; says that an index is about to be adopted, so that replicas load it and replay up to here.
+
+    Attributes
+    ----------
+    adoption : str
+        Id of the attempt.
+    index : str
+        Id of the index in the artifact store.
+    after : str
+        Offset that the index stands for: what came after it is replayed on top.
+    digest : str
+        Of the index.
+    reason : str
+    """
+
+    adoption: str
+    index: str
+    after: str
+    digest: str
+    reason: str = ""
+
+
+class Adopt(msgspec.Struct, array_like=True, tag="adopt", frozen=True):
+    """The state at this offset is the index with everything after ``after`` replayed on top.
+
+    It says all that is needed, so whoever replays the log needs no ``Prepare``. It is passed over when another index
+    was adopted after ``after``: of two at one time the first one stays.
+
+    Attributes
+    ----------
+    adoption, index, after, digest, reason : str
+        As in ``Prepare``.
+    padding : bytes
+        As much as the store puts into one node of a stream: so the entry begins a new one, and the nodes before it
+        can be freed with all their bytes.
+    """
+
+    adoption: str
+    index: str
+    after: str
+    digest: str
+    reason: str = ""
+    padding: bytes = b""
 
 
 class Created(msgspec.Struct, array_like=True, tag="created", frozen=True):
@@ -72,7 +131,10 @@ class Deleted(msgspec.Struct, array_like=True, tag="deleted", frozen=True):
     incarnation: str
 
 
-Event = Learn | Configure | Mark
+Event = Learn | Configure | Mark | Prepare | Adopt
+
+Control = Configure | Mark | Prepare | Adopt
+"""Events of which an entry has one and no more."""
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -86,7 +148,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
         Of the process that appended it, so that it knows its own entries again.
     sequence : int
         Counts the entries of that process.
-    event : Learn | Configure | Mark
+    event : Learn | Configure | Mark | Prepare | Adopt
     """
 
     version: int
@@ -135,14 +197,21 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
     entry = _decode(fields, _entry_decoder)
     event = entry.event
     if type(event) is Learn:
-        n = 0
+        n = n_empty = 0
         for left, unit in zip(range(len(event.units), 0, -1), event.units, strict=True):
             if unit.n < 1 or not 1 <= unit.batch <= left:
                 raise Damaged("a request without instances, or a batch that goes on past its entry")
             n += unit.n
-        if n != event.n or n < 1:
+            if unit.emptied:
+                n_empty += unit.n
+        if not 1 <= n == event.n <= MOST_POSITIONS:
             raise Damaged("its requests do not have as many instances as it says")
-        check_records(event.records, n)
+        check_records(event.records, n - n_empty)
+    elif type(event) is Adopt or type(event) is Prepare:
+        try:
+            Offset.parse(event.after)
+        except ValueError as error:
+            raise Damaged(f"an index to adopt is {error}") from None
     return entry
 
 

@@ -12,7 +12,7 @@ from core.applying import Applying, Unit
 from core.errors import InvalidInstance
 from core.receipts import AnotherBody
 from core.types import Offset
-from service.events import Configure, Learn, Mark
+from service.events import Control, Learn
 from service.store import LEVELS
 
 
@@ -84,7 +84,7 @@ class Waiting(msgspec.Struct):
     drafts : sequence of Draft
     n, n_bytes : int
         Instances and bytes of all drafts.
-    event : Configure, Mark or None
+    event : Control or None
         In the place of drafts.
     first, first_unit : int
         Places of its first instance and its first draft in the group.
@@ -97,7 +97,7 @@ class Waiting(msgspec.Struct):
     drafts: Sequence[Draft]
     n: int
     n_bytes: int
-    event: Configure | Mark | None = None
+    event: Control | None = None
     first: int = 0
     first_unit: int = 0
 
@@ -164,7 +164,7 @@ class Group:
         self.ranks: list[int] = []
         self.updated: list[bool] = []
 
-    def event(self) -> Learn | Configure | Mark:
+    def event(self) -> Learn | Control:
         """What its entry says."""
         event = self.waiting[0].event
         if event is not None:

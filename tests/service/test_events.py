@@ -10,6 +10,7 @@ from core.applying import Unit
 from core.errors import Damaged, UnknownApplyVersion
 from service.events import (
     APPLY_VERSION,
+    Adopt,
     CatalogEntry,
     Configure,
     Created,
@@ -17,6 +18,7 @@ from service.events import (
     Entry,
     Learn,
     Mark,
+    Prepare,
     checksum_of,
     decode_catalog_entry,
     decode_entry,
@@ -44,7 +46,11 @@ def entry(event: Any) -> Entry:
     [
         Learn(RECORDS, 2, [Unit(1, None, b"", "till"), Unit(1, "key", b"hash")]),
         Configure({"d_max": 5, "analyzer": {"ngrams": [1, 2]}}),
+        Learn(RECORDS, 5, [Unit(3, batch=3, emptied=True), Unit(1), Unit(1, "key", b"hash")]),
+        Learn(b"", 2, [Unit(2, emptied=True)]),
         Mark("token"),
+        Prepare("adoption", "index", "5-0.3", "digest", "a reason"),
+        Adopt("adoption", "index", "0-0.0", "digest", "a reason", b"padding"),
     ],
 )
 def test_an_entry_survives_the_wire(event: Any) -> None:
@@ -77,7 +83,12 @@ def test_a_catalog_entry_survives_the_wire(event: Any) -> None:
         (packed(APPLY_VERSION, b"o", 1, ["learn", b"", 0, []]), "as many instances"),
         (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 1, [[1]]]), "follow the last"),
         (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 3, [[3]]]), "runs past the end"),
-        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 2**40, [[2**40]]]), "too few"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 2**20, [[2**20]]]), "too few"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 2, [[2, None, b"", None, 1, True]]]), "too few|follow"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", b"", 2**40, [[2**40, None, b"", None, 1, True]]]), "as many"),
+        (packed(APPLY_VERSION, b"o", 1, ["prepare", "a", "i", "5-0", "digest"]), "not an offset"),
+        (packed(APPLY_VERSION, b"o", 1, ["adopt", "a", "i", "", "digest"]), "not an offset"),
+        (packed(APPLY_VERSION, b"o", 1, ["adopt", "a", "i", "5-0.3"]), "cannot be read"),
         (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS[:-4] + b"\xff\xff\xff\xff", 2, [[2]]]), "record"),
     ],
 )
