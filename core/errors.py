@@ -4,8 +4,13 @@
     ├── Malformed            the body is not what its content type says
     ├── InvalidInstance      well formed, but a field breaks a rule; names the field
     ├── TooLarge             a size limit is broken
-    ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot  UnknownArtifact  UnknownJob
+    ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot  UnknownArtifact  UnknownJob  UnknownKey
     ├── Conflict             against the present state: a configuration change, a class too many
+    ├── Unauthorized         no key was shown where one is asked for
+    │   └── InvalidKey       one was shown that opens nothing
+    ├── Forbidden            the key does not have the scope, or is for other models
+    ├── RateLimited          more instances than may come in a time
+    ├── NoRoom               the model has the memory that it may have
     ├── NeedsMemory          a job would not fit in the memory of any worker
     ├── NotReady             this replica cannot answer (yet): starting, draining, behind
     ├── Overloaded           a queue is full; the same request may be sent again later
@@ -81,6 +86,39 @@ class UnknownArtifact(AboundError):
 
 class UnknownJob(AboundError):
     """There is no such job, or no longer."""
+
+
+class UnknownKey(AboundError):
+    """No key has this id."""
+
+
+class Unauthorized(AboundError):
+    """No key was shown where one is asked for."""
+
+
+class InvalidKey(Unauthorized):
+    """The key that was shown opens nothing: unknown, revoked or expired."""
+
+
+class Forbidden(AboundError):
+    """The key that was shown is not for this. Names the ``scope`` or the ``model`` that it lacks."""
+
+    def __init__(self, detail: str, scope: str | None = None, model: str | None = None) -> None:
+        super().__init__(detail)
+        self.scope = scope
+        self.model = model
+
+
+class RateLimited(AboundError):
+    """More instances than may come in a time. Nothing of the request was taken."""
+
+    def __init__(self, detail: str, retry_after: float) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+
+
+class NoRoom(AboundError):
+    """The model has the memory that it may have. Nothing was learned, and trying again alone will not help."""
 
 
 class NeedsMemory(AboundError):

@@ -22,16 +22,22 @@ from core.errors import (
     ArtifactsUnavailable,
     Conflict,
     Damaged,
+    Forbidden,
     InvalidInstance,
+    InvalidKey,
     Malformed,
     NeedsMemory,
+    NoRoom,
     NotReady,
     OutcomeUnknown,
     Overloaded,
+    RateLimited,
     StoreUnavailable,
     TooLarge,
+    Unauthorized,
     UnknownArtifact,
     UnknownJob,
+    UnknownKey,
     UnknownModel,
     UnknownPrediction,
     UnknownSnapshot,
@@ -67,6 +73,9 @@ class Kind(NamedTuple):
 
 KINDS: dict[type[AboundError], Kind] = {
     Malformed: Kind(400, "malformed", "The body cannot be read"),
+    Unauthorized: Kind(401, "unauthorized", "A key is needed"),
+    InvalidKey: Kind(401, "invalid-key", "The key opens nothing"),
+    Forbidden: Kind(403, "forbidden", "Not with this key"),
     UnknownPath: Kind(404, "unknown-path", "Nothing is served here"),
     UnknownModel: Kind(404, "unknown-model", "No such model"),
     UnknownVersion: Kind(404, "unknown-version", "No such version"),
@@ -74,17 +83,20 @@ KINDS: dict[type[AboundError], Kind] = {
     UnknownSnapshot: Kind(404, "unknown-snapshot", "No such snapshot"),
     UnknownArtifact: Kind(404, "unknown-artifact", "No such artifact"),
     UnknownJob: Kind(404, "unknown-job", "No such job"),
+    UnknownKey: Kind(404, "unknown-key", "No such key"),
     MethodNotAllowed: Kind(405, "method-not-allowed", "Not with this method"),
     Conflict: Kind(409, "conflict", "Not in the present state"),
     TooLarge: Kind(413, "too-large", "Too large"),
     UnsupportedMedia: Kind(415, "unsupported-media-type", "Not a media type that is read here"),
     InvalidInstance: Kind(422, "invalid-field", "A field breaks a rule"),
     NeedsMemory: Kind(422, "needs-memory", "Needs more memory than there is"),
+    RateLimited: Kind(429, "rate-limited", "Too many in this time"),
     NotReady: Kind(503, "not-ready", "This replica cannot answer now"),
     Overloaded: Kind(503, "overloaded", "Too much at once"),
     StoreUnavailable: Kind(503, "store-unavailable", "The log cannot be reached"),
     ArtifactsUnavailable: Kind(503, "artifacts-unavailable", "The artifact store cannot be used"),
     OutcomeUnknown: Kind(504, "outcome-unknown", "Learned or not: unknown"),
+    NoRoom: Kind(507, "no-room", "The model has all the memory that it may have"),
     Damaged: Kind(500, "damaged", "Stored data are damaged"),
 }
 
@@ -107,6 +119,8 @@ class Problem(msgspec.Struct, omit_defaults=True, kw_only=True):
     retry_after: float | None = None
     lag: int | None = None
     line: int | None = None
+    scope: str | None = None
+    model: str | None = None
 
 
 def kind_of(error: AboundError) -> Kind:
@@ -133,6 +147,8 @@ def problem_of(error: AboundError, request_id: str, line: int | None = None) -> 
         retry_after=getattr(error, "retry_after", None),
         lag=getattr(error, "lag", None),
         line=line,
+        scope=getattr(error, "scope", None),
+        model=getattr(error, "model", None),
     )
 
 
@@ -153,8 +169,14 @@ def stopping() -> NotReady:
 
 
 def problem_headers(problem: Problem, allow: str | None = None) -> list[tuple[bytes, bytes]]:
-    """``Retry-After`` and ``Allow`` where the problem calls for them."""
+    """``Retry-After``, ``Allow`` and ``WWW-Authenticate`` (RFC 6750) where the problem calls for them."""
     headers = []
+    if problem.status == 401:
+        wrong = b', error="invalid_token"' if problem.type.endswith("/invalid-key") else b""
+        headers.append((b"www-authenticate", b'Bearer realm="abound"' + wrong))
+    elif problem.status == 403 and problem.scope is not None:
+        challenge = f'Bearer realm="abound", error="insufficient_scope", scope="{problem.scope}"'
+        headers.append((b"www-authenticate", challenge.encode()))
     if problem.retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(problem.retry_after))).encode()))
     if allow is not None:

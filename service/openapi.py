@@ -30,15 +30,19 @@ NDJSON = "application/x-ndjson"
 
 WHEN = {
     400: "The body is not JSON.",
+    401: "A key is needed, or the one that came opens nothing.",
+    403: "The key lacks the scope, or is for other models.",
     404: "No such model, version, prediction or snapshot.",
     405: "The path answers other methods; see `Allow`.",
     409: "Right in itself, but not in the present state of the model.",
     413: "Over a limit of size.",
     415: "Not a media type that is read here.",
     422: "A field breaks a rule; `field` names it.",
+    429: "More instances than may come in a time; see `Retry-After`.",
     500: "An error of the service.",
     503: "Not now; see `Retry-After`.",
     504: "Learned or not: unknown. The same Idempotency-Key may be sent again.",
+    507: "The model has all the memory that it may have.",
 }
 
 REQUEST_ID = {

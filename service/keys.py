@@ -1,0 +1,311 @@
+"""Keys: who may do what, kept in the store.
+
+A key is 256 random bits beside a public id: ``abk_<id>_<secret>``. It is shown once, when it is made; the store has
+its SHA-256 and nothing else of it. A slow, salted hash is for passwords, which can be guessed from a list: of 2**256
+equally likely secrets none can be guessed from its hash, so a plain hash is as safe and costs a microsecond a request.
+
+All keys are one hash, ``abound:{keys}``, and each change gives ``abound:{keys}:version`` another random value in the
+same transaction: replicas look at that and take up what changed. A revoked key stays in the list, so that taking back
+the only key does not open the service; ``clear`` does, on purpose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+import redis.exceptions
+
+from core.errors import Conflict, InvalidInstance, UnknownKey
+from service.rates import rate_of
+from service.schemas import MODEL_NAME
+from service.store import Store, reaching
+
+KEYS_KEY = b"abound:{keys}"
+VERSION_KEY = b"abound:{keys}:version"
+USED_KEY = b"abound:{keys}:used"
+
+OPEN = b"open"
+"""The version when all keys were cleared on purpose."""
+
+SCOPES: Final = ("classify", "learn", "admin")
+
+MOST_KEYS = 10_000
+MOST_MODELS = 1_000
+MOST_DESCRIPTION = 256
+LONGEST = 100 * 365 * 86_400
+
+ID_CHARACTERS = 12
+_key = re.compile(rb"abk_([0-9a-f]{12})_[A-Za-z0-9_-]{43}").fullmatch
+
+
+T = TypeVar("T")
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is kept of a key.
+
+    Attributes
+    ----------
+    id : str
+        Public; what logs and the audit log name.
+    digest : str
+        Hex SHA-256 of the whole key.
+    scopes : tuple of ``classify`` | ``learn`` | ``admin``
+        ``admin`` includes the other two.
+    models : tuple of str or None
+        The models that it is for; None: all of them, and what is about no one model.
+    created, expires, revoked : float or None
+        Seconds since 1970, of the store's clock.
+    rate, source_rate : str or None
+        Instances by this key, and by one ``source`` under it: ``100/second``.
+    replaces : str or None
+        Id of the key that it was rotated from.
+    """
+
+    id: str
+    digest: str
+    scopes: tuple[str, ...]
+    models: tuple[str, ...] | None = None
+    description: str = ""
+    created: float = 0.0
+    expires: float | None = None
+    revoked: float | None = None
+    rate: str | None = None
+    source_rate: str | None = None
+    replaces: str | None = None
+
+    def state(self, now: float) -> str:
+        """``valid``, ``expired`` or ``revoked`` at ``now``, seconds of the store's clock."""
+        if self.revoked is not None:
+            return "revoked"
+        return "expired" if self.expires is not None and self.expires <= now else "valid"
+
+
+class Terms(NamedTuple):
+    """What a new key is to be; ``check`` says whether it can be."""
+
+    scopes: Collection[str]
+    models: Collection[str] | None = None
+    description: str = ""
+    seconds: float | None = None
+    rate: str | None = None
+    source_rate: str | None = None
+
+    def check(self) -> None:
+        """InvalidInstance, with the field, when a key cannot be so."""
+        if not self.scopes or any(scope not in SCOPES for scope in self.scopes):
+            raise InvalidInstance("scopes must be one or more of classify, learn and admin", "scopes")
+        if self.models is not None:
+            if not 1 <= len(self.models) <= MOST_MODELS:
+                raise InvalidInstance(f"models must name 1 to {MOST_MODELS} models", "models")
+            for name in self.models:
+                if re.fullmatch(MODEL_NAME[1:-1], name) is None:
+                    raise InvalidInstance(f"models: {name[:64]!r} is no name of a model", "models")
+        if len(self.description) > MOST_DESCRIPTION or not self.description.isprintable():
+            raise InvalidInstance(f"description must be up to {MOST_DESCRIPTION} printable characters", "description")
+        if self.seconds is not None and not 1 <= self.seconds <= LONGEST:
+            raise InvalidInstance(f"seconds must be from 1 to {LONGEST}", "seconds")
+        for field, rate in (("rate", self.rate), ("source_rate", self.source_rate)):
+            if rate is not None:
+                try:
+                    rate_of(rate)
+                except ValueError as error:
+                    raise InvalidInstance(f"{field} {error}", field) from None
+
+
+class Made(NamedTuple):
+    """A key that was just made, and the one time that it is shown."""
+
+    key: Key
+    secret: str
+
+
+class Listed(NamedTuple):
+    """A key, its state now, and when it was used last (None: never), to some seconds."""
+
+    key: Key
+    state: str
+    used: float | None
+
+
+class Kept(NamedTuple):
+    """Everything that the store has of keys at one moment; ``now``: the store's clock."""
+
+    version: bytes | None
+    keys: list[Key]
+    damaged: int
+    now: float
+
+
+_decoder = msgspec.json.Decoder(Key)
+
+
+def digest_of(text: bytes) -> bytes:
+    """SHA-256 of a key."""
+    return hashlib.sha256(text).digest()
+
+
+def id_of(text: bytes) -> bytes | None:
+    """The id that a key names, None when it does not have the form of a key."""
+    match = _key(text)
+    return None if match is None else match[1]
+
+
+async def create(store: Store, terms: Terms) -> Made:
+    """Make a key.
+
+    Raises
+    ------
+    InvalidInstance
+        It cannot be so.
+    Conflict
+        There are too many.
+    StoreUnavailable
+        It may have been made all the same; nobody knows it then.
+    """
+    terms.check()
+    return await _change(store, lambda kept: _made(kept, terms, None))
+
+
+async def rotate(store: Store, key_id: str, grace: float) -> Made:
+    """Make a key that may do what an other one may, which ends ``grace`` seconds from now.
+
+    A bounded life is as long again, from now. Raises what ``create`` raises; UnknownKey, also when it was revoked.
+    """
+    if not 0 <= grace <= LONGEST:
+        raise InvalidInstance(f"grace must be from 0 to {LONGEST} seconds", "grace")
+
+    def replaced(kept: Kept) -> tuple[list[Key], Made]:
+        old = _valid(kept, key_id)
+        life = None if old.expires is None else max(1.0, old.expires - old.created)
+        terms = Terms(old.scopes, old.models, old.description, life, old.rate, old.source_rate)
+        changed, made = _made(kept, terms, old.id)
+        end = kept.now + grace
+        old = msgspec.structs.replace(old, expires=end if old.expires is None else min(end, old.expires))
+        return [*changed, old], made
+
+    return await _change(store, replaced)
+
+
+async def revoke(store: Store, key_id: str) -> Key:
+    """Take a key back for good; UnknownKey when there is none, StoreUnavailable (say it again then)."""
+
+    def revoked(kept: Kept) -> tuple[list[Key], Key]:
+        key = next((key for key in kept.keys if key.id == key_id), None)
+        if key is None:
+            raise UnknownKey(f"there is no key {key_id[:64]!r}")
+        if key.revoked is None:
+            key = msgspec.structs.replace(key, revoked=kept.now)
+        return [key], key
+
+    return await _change(store, revoked)
+
+
+async def clear(store: Store) -> None:
+    """Take out all keys: the service asks for none from then on. StoreUnavailable."""
+    with reaching():
+        async with store.client.pipeline(transaction=True) as pipe:
+            pipe.delete(KEYS_KEY, USED_KEY)
+            pipe.set(VERSION_KEY, OPEN)
+            await pipe.execute()
+
+
+async def listed(store: Store) -> list[Listed]:
+    """All keys, oldest first. StoreUnavailable."""
+    with reaching():
+        used = await store.client.hgetall(USED_KEY)
+    kept = await read(store)
+    return [
+        Listed(key, key.state(kept.now), float(used[key.id.encode()]) if key.id.encode() in used else None)
+        for key in sorted(kept.keys, key=lambda key: (key.created, key.id))
+    ]
+
+
+async def read(store: Store) -> Kept:
+    """What the store has. StoreUnavailable."""
+    with reaching():
+        async with store.client.pipeline(transaction=True) as pipe:
+            pipe.get(VERSION_KEY)
+            pipe.hgetall(KEYS_KEY)
+            pipe.time()
+            return _decoded(*await pipe.execute())
+
+
+async def version(store: Store) -> tuple[bytes | None, float]:
+    """The version of what the store has, and the store's clock. StoreUnavailable."""
+    with reaching():
+        async with store.client.pipeline(transaction=False) as pipe:
+            pipe.get(VERSION_KEY)
+            pipe.time()
+            found, (seconds, microseconds) = await pipe.execute()
+    return found, seconds + microseconds / 1e6
+
+
+async def note_used(store: Store, used: Mapping[str, float]) -> None:
+    """Keep when keys were used last. StoreUnavailable."""
+    with reaching():
+        await store.client.hset(USED_KEY, mapping={key_id: f"{at:.0f}" for key_id, at in used.items()})
+
+
+def _decoded(found: bytes | None, packed: Mapping[bytes, bytes], time: tuple[int, int]) -> Kept:
+    keys, damaged = [], 0
+    for value in packed.values():
+        try:
+            keys.append(_decoder.decode(value))
+        except msgspec.DecodeError:
+            damaged += 1
+    return Kept(found, keys, damaged, time[0] + time[1] / 1e6)
+
+
+async def _change(store: Store, change: Callable[[Kept], tuple[list[Key], T]]) -> T:
+    """Write the keys that ``change`` makes of what is kept, unless another change comes in between: then again."""
+    with reaching():
+        async with store.client.pipeline(transaction=True) as pipe:
+            while True:
+                try:
+                    await pipe.watch(VERSION_KEY)
+                    kept = _decoded(await pipe.get(VERSION_KEY), await pipe.hgetall(KEYS_KEY), await pipe.time())
+                    keys, outcome = change(kept)
+                    pipe.multi()
+                    pipe.hset(KEYS_KEY, mapping={key.id: msgspec.json.encode(key) for key in keys})
+                    pipe.set(VERSION_KEY, secrets.token_hex(16))
+                    await pipe.execute()
+                    return outcome
+                except redis.exceptions.WatchError:
+                    continue
+
+
+def _made(kept: Kept, terms: Terms, replaces: str | None) -> tuple[list[Key], Made]:
+    if len(kept.keys) >= MOST_KEYS:
+        raise Conflict(f"there are {len(kept.keys)} keys already, revoked ones among them; clear takes all out")
+    taken = {key.id for key in kept.keys}
+    while (key_id := secrets.token_hex(ID_CHARACTERS // 2)) in taken:
+        pass
+    secret = f"abk_{key_id}_{secrets.token_urlsafe(32)}"
+    key = Key(
+        id=key_id,
+        digest=digest_of(secret.encode()).hex(),
+        scopes=tuple(scope for scope in SCOPES if scope in terms.scopes),
+        models=None if terms.models is None else tuple(sorted(set(terms.models))),
+        description=terms.description,
+        created=kept.now,
+        expires=None if terms.seconds is None else kept.now + terms.seconds,
+        rate=terms.rate,
+        source_rate=terms.source_rate,
+        replaces=replaces,
+    )
+    return [key], Made(key, secret)
+
+
+def _valid(kept: Kept, key_id: str) -> Key:
+    key = next((key for key in kept.keys if key.id == key_id), None)
+    if key is None:
+        raise UnknownKey(f"there is no key {key_id[:64]!r}")
+    if key.revoked is not None:
+        raise UnknownKey(f"the key {key_id} was revoked")
+    return key

@@ -1,0 +1,154 @@
+"""Rates: how many instances a key, and a ``source`` under it, may send in a time, over all replicas together.
+
+Counted in the store by the library ``limits``: a sliding window of two counters, whose edges are the store's clock.
+An instance of a batch and a line of NDJSON counts as one. The store is asked only where a rate is set.
+
+What happens while the store is away: learning is refused anyway, so nothing is lost there; classifying goes on from
+memory, uncounted by the store, and ``abound_rates_unchecked`` counts it. A store that does not answer is not asked
+again for a second, so that it slows down one request at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import structlog
+from limits import RateLimitItem, parse
+from limits.aio.storage import RedisStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
+
+from core.errors import RateLimited, StoreUnavailable, TooLarge
+from service.store import Store, reaching
+
+log = structlog.get_logger(__name__)
+
+PREFIX = "abound:rates"
+
+ANSWER_SECONDS = 0.25
+"""Longest wait for the store to count."""
+
+REST_SECONDS = 1.0
+"""After it was not there the store is left alone so long."""
+
+LONGEST_WINDOW = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateParams:
+    """Rates of those keys that have none of their own.
+
+    Attributes
+    ----------
+    key : str
+        Instances by one key, like ``1000/second`` or ``5000/minute``; empty: any number.
+    source : str
+        Instances to learn with one ``source``, by one key; empty: any number.
+    """
+
+    key: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("key", "source"):
+            if getattr(self, name):
+                try:
+                    rate_of(getattr(self, name))
+                except ValueError as error:
+                    raise ValueError(f"{name} {error}") from None
+
+
+def rate_of(text: str) -> RateLimitItem:
+    """A rate like ``100/second`` or ``10 per 5 minutes``; ValueError when it is none."""
+    try:
+        rate = parse(text)
+    except ValueError:
+        raise ValueError(f"must be a rate like 100/second or 5000/minute, not {text[:40]!r}") from None
+    if not (1 <= rate.amount <= 10**9 and 1 <= rate.get_expiry() <= LONGEST_WINDOW):
+        raise ValueError("must allow 1 to 1,000,000,000 instances in a second to a day")
+    return rate
+
+
+class Rates:
+    """Counts instances in the store.
+
+    Attributes
+    ----------
+    unchecked : int
+        Instances let through because the store could not count them.
+    """
+
+    def __init__(self, store: Store, params: RateParams | None = None) -> None:
+        given = params or RateParams()
+        self.key = rate_of(given.key) if given.key else None
+        self.source = rate_of(given.source) if given.source else None
+        self.unchecked = 0
+        self._pool = store.client.connection_pool
+        self._storage: RedisStorage | None = None
+        self._resting_until = 0.0
+
+    async def take(self, rate: RateLimitItem, kind: str, name: str, n: int) -> None:
+        """Count ``n`` instances.
+
+        Parameters
+        ----------
+        kind : str
+            What is limited, for the sentence: ``key`` or ``source``.
+        name : str
+            Who; any text.
+
+        Raises
+        ------
+        RateLimited
+            They are too many now; none of them is counted.
+        TooLarge
+            They are more than may ever come at once.
+        """
+        if n > rate.amount:
+            raise TooLarge(f"{n} instances at once are over the rate of this {kind}, {rate.amount} {_per(rate)}")
+        now = time.monotonic()
+        if now < self._resting_until:
+            self.unchecked += n
+            return
+        try:
+            with reaching():
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    wait = await self._hit(rate, (kind, name), n)
+        except StoreUnavailable as error:
+            if now >= self._resting_until:
+                log.warning("rates are not checked: the store is away", reason=str(error))
+            self._resting_until = time.monotonic() + REST_SECONDS
+            self.unchecked += n
+            return
+        if wait is not None:
+            raise RateLimited(f"this {kind} may send {rate.amount} instances {_per(rate)}; try again later", wait)
+
+    async def _hit(self, rate: RateLimitItem, who: tuple[str, str], n: int) -> float | None:
+        """Count; None, or the seconds after which another try makes sense."""
+        if self._storage is None:
+            self._storage = RedisStorage(
+                "redis://unused", implementation="redispy", key_prefix=PREFIX, connection_pool=self._pool
+            )
+        if await SlidingWindowCounterRateLimiter(self._storage).hit(rate, *who, cost=n):
+            return None
+        window = rate.get_expiry()
+        counts = await self._storage.get_sliding_window(rate.key_for(*who), window)
+        return min(max(0.05, _wait(rate.amount, window, n, *counts)), 2.0 * window)
+
+
+def _wait(most: int, window: int, n: int, before: int, before_ends: float, now: int, now_ends: float) -> float:
+    """Seconds until ``n`` more fit below ``most``, if nothing else comes.
+
+    What came ``before`` this window counts less and less until ``before_ends``; what came ``now`` does so from the
+    window's end, ``now_ends`` less one window, on.
+    """
+    room = most - now - n
+    if room >= 0:
+        return before_ends - room * window / before if before else 0.0
+    return max(0.0, now_ends - window) + window * (1 - (most - n) / now)
+
+
+def _per(rate: RateLimitItem) -> str:
+    unit = rate.GRANULARITY.name
+    return f"a {unit}" if rate.multiples == 1 else f"in {rate.multiples} {unit}s"
