@@ -191,7 +191,7 @@ def test_evaluate_takes_dotted_fields(run: Run, train: Path, test: Path) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--method", "svm"], "there is: ff"),
+        (["--method", "svm"], "there is no method"),
         (["--set", "w_min=2"], "w_min must be"),
         (["--set", "memory=NaN"], "memory must be"),
         (["--set", "wmin=0.1"], "wmin is not a field"),

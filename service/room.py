@@ -1,0 +1,23 @@
+"""How much memory a fit may take: what the machine and its control group have left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_MEMINFO = Path("/proc/meminfo")
+_GROUPS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
+
+
+def free_memory() -> int | None:
+    """Bytes that can still be taken without swapping; None where the system does not tell."""
+    left = []
+    if _MEMINFO.exists():
+        fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+        left.append(int(fields["MemAvailable"].split()[0]) * 1024)
+    for most, used in _GROUPS:
+        if most.exists() and used.exists() and most.read_text().strip().isdigit():
+            left.append(int(most.read_text()) - int(used.read_text()))
+    return max(0, min(left)) if left else None
