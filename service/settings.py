@@ -35,6 +35,7 @@ READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY")
 """Variables of ours that the service does not read: where the tests' data sets are, the client's URL and key."""
 
 GROUPS = {
+    "jobs": "service.jobs.JobParams",
     "limits": "core.limits.Limits",
     "log": "service.log.LogParams",
     "remember": "service.remembered.RememberParams",
@@ -94,6 +95,14 @@ class Settings(BaseSettings):
         "[default: artifacts in data_dir with the embedded store, none with another]",
     )
     worker: bool = Field(True, description="run a worker beside the service")
+    jobs_url: SecretStr | None = Field(
+        None, description="a Valkey or Redis for jobs, no cluster; [default: the one of the log]"
+    )
+    worker_kinds: str = Field(
+        "rebuild,fit",
+        pattern=r"^[a-z]*(,[a-z]+)*$",
+        description="kinds of jobs that a worker does, with commas; each has a process; none: snapshots only",
+    )
     insecure: bool = Field(False, description="listen on an address that others can reach, without any key")
 
     max_body_bytes: int = Field(16 * MIB, ge=1024, description="largest body of a request")
@@ -117,7 +126,7 @@ class Settings(BaseSettings):
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
-    @field_validator("redis_url")
+    @field_validator("redis_url", "jobs_url")
     @classmethod
     def _is_a_store(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and urlsplit(value.get_secret_value()).scheme not in ("redis", "rediss", "unix"):
@@ -172,6 +181,10 @@ class Settings(BaseSettings):
         if self.redis_url is None:
             raise CannotStart("ABOUND_REDIS_URL is not set; `abound serve` sets it for what it starts")
         return self.redis_url.get_secret_value()
+
+    def jobs_store_url(self) -> str:
+        """The URL of the store of jobs, password and all; CannotStart when there is none."""
+        return self.store_url() if self.jobs_url is None else self.jobs_url.get_secret_value()
 
     def artifacts_place(self) -> str | None:
         """Where the artifact store is, a path or a URL; None when there is none."""
