@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import msgspec
 import structlog
 
 from core.errors import Damaged, UnknownApplyVersion, UnknownSnapshot
-from core.types import Offset
+from core.types import START, Offset
+from service.array_parts import ArrayShape, Part, checksum_of
 from service.catalog import ModelKeys
 from service.events import APPLY_VERSION
 from service.model_replica import Position
@@ -18,21 +18,6 @@ from service.store import Store, reaching
 log = structlog.get_logger(__name__)
 
 FORMAT = 1
-
-
-class ArrayShape(msgspec.Struct, frozen=True):
-    """Where an array lies in the state: its name, little-endian dtype and shape."""
-
-    name: str
-    dtype: str
-    shape: list[int]
-
-
-class Part(msgspec.Struct, frozen=True):
-    """Size and BLAKE2b-128 of a part."""
-
-    size: int
-    checksum: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +34,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         Of that event's entry.
     n_entries, log_bytes : int
         Entries of the log up to there, and their size.
+    adopted : str
+        Offset at which an index was adopted last, ``0-0.0`` when none was.
     digest : str
         Of the state.
     created : int
@@ -75,12 +62,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     state: dict[str, Any]
     arrays: list[ArrayShape]
     parts: list[Part]
+    adopted: str = str(START)
     checksum: str = ""
 
     def sealed(self) -> Manifest:
         """The same manifest with the checksum of its fields."""
         fields = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
-        return msgspec.structs.replace(self, checksum=hashlib.blake2b(fields, digest_size=16).hexdigest())
+        return msgspec.structs.replace(self, checksum=checksum_of(fields))
 
     @property
     def size(self) -> int:
@@ -91,7 +79,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def position(self) -> Position:
         """Where in the log it is."""
         offset = Offset.parse(self.offset)
-        return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes)
+        adopted = Offset.parse(self.adopted)
+        return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes, adopted)
 
 
 _manifest = msgspec.json.Decoder(Manifest)
@@ -145,6 +134,7 @@ async def manifest_of(store: Store, keys: ModelKeys, name: str) -> Manifest:
             raise UnknownApplyVersion(f"it has the format {head.get('format')!r}; this release reads {FORMAT}")
         manifest = _manifest.decode(packed)
         Offset.parse(manifest.offset)
+        Offset.parse(manifest.adopted)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Damaged(f"its manifest cannot be read: {error}") from None
     if (manifest.model, manifest.incarnation) != (keys.name, keys.incarnation) or manifest.id != name:

@@ -2,6 +2,11 @@
 
 Start-up, following and rebuilding all go through :meth:`ModelReplica.apply`, entry by entry in log order. An entry
 that cannot be applied stops the model for good: ``trouble`` says why, and nothing that comes after is applied.
+
+An index that is to be adopted has a **shadow** beside the live state (``service/shadow.py``). Once the shadow has come
+as far as the live state it is attached: whatever is applied is applied to both, so at the adoption it takes the live
+state's place at once. A model without its shadow cannot apply the adoption: it stays before it, and ``NotPrepared``
+says so.
 """
 
 from __future__ import annotations
@@ -9,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import bisect
 import secrets
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from core.applying import Applying
 from core.config import ModelConfig
@@ -19,8 +25,11 @@ from core.live import LiveModel
 from core.types import START, Offset
 from service.appender import Appender
 from service.catalog import ModelKeys
-from service.events import Configure, Entry, Learn, Mark, checksum_of, decode_entry
+from service.events import Adopt, Configure, Entry, Event, Learn, checksum_of, decode_entry
 from service.log import Element, size_of
+
+if TYPE_CHECKING:
+    from service.shadow import Shadow
 
 
 class Position(NamedTuple):
@@ -34,12 +43,15 @@ class Position(NamedTuple):
         Of that event's entry, by which the log is known again.
     n_entries, log_bytes : int
         Entries of the log so far, and their size.
+    adopted : Offset
+        Where an index was adopted last, START when none was.
     """
 
     offset: Offset
     checksum: bytes
     n_entries: int
     log_bytes: int
+    adopted: Offset = START
 
 
 class Applied(NamedTuple):
@@ -50,12 +62,58 @@ class Applied(NamedTuple):
     applying: Applying | None
 
 
+class NotPrepared(Exception):
+    """The next entry adopts an index whose shadow is not there yet. Nothing was applied; try again with it."""
+
+    def __init__(self, adopt: Adopt, at: Offset) -> None:
+        super().__init__(f"the index {adopt.index} is adopted at {at} and is not loaded yet")
+        self.adopt = adopt
+        self.at = at
+
+
 AT_START = Position(START, b"", 0, 0)
 
 
 def new_secret() -> tuple[int, int]:
     """A secret for the key tables of this process."""
     return secrets.randbits(64), secrets.randbits(64)
+
+
+async def learn(
+    live: LiveModel,
+    event: Learn,
+    at: Offset,
+    slice_events: int,
+    passed: Callable[[int], None] = lambda n_done: None,
+) -> Applying:
+    """Apply an event of instances to a state in slices; other work gets its turn between two of them.
+
+    ``passed`` is told before each pause how many positions are applied.
+    """
+    if live.crowded:
+        await enlarge(live)
+    applying = live.begin(event.records, event.n, event.units, at)
+    applying.step(slice_events)
+    while not applying.done:
+        passed(applying.n_done)
+        await asyncio.sleep(0)
+        if live.crowded:
+            await enlarge(live)
+        applying.step(slice_events)
+    return applying
+
+
+def configure(live: LiveModel, event: Configure) -> None:
+    """Apply a change of the configuration; Damaged when it leads to one that cannot be."""
+    try:
+        live.configure(event.changes)
+    except InvalidInstance as error:
+        raise Damaged(f"it changes the configuration to one that cannot be: {error}") from error
+
+
+async def enlarge(live: LiveModel) -> None:
+    """Let another thread make larger tables; nothing may change the state meanwhile."""
+    live.take(await asyncio.to_thread(live.enlarged))
 
 
 class ModelReplica:
@@ -76,6 +134,8 @@ class ModelReplica:
     digest, digest_offset : the newest digest that was taken, and where
     appender : Appender or None
         None where nothing is appended, as in a rebuild.
+    shadow : Shadow or None
+        The index that may be adopted next.
     """
 
     def __init__(
@@ -84,6 +144,7 @@ class ModelReplica:
         self.keys = keys
         self.limits = limits or Limits()
         self.appender: Appender | None = None
+        self.shadow: Shadow | None = None
         self.trouble: str | None = None
         self.ready = False
         self.lag: int | None = None
@@ -122,32 +183,51 @@ class ModelReplica:
         self.restore(LiveModel(self._config, new_secret(), self.limits), AT_START)
 
     def restore(self, live: LiveModel, position: Position) -> None:
-        """Take over a state that was loaded."""
+        """Take over a state that was loaded. A shadow may have seen another log; it goes."""
         self.live = live
         self.position = position
+        self.shadow = None
         self.digest = self.digest_offset = None
+
+    async def attach(self, shadow: Shadow) -> bool:
+        """Apply from here on to a shadow, too, if it is exactly as far as the live state; whether it was."""
+        async with self._turn:
+            if self.shadow is not shadow or shadow.offset[:2] != self.offset[:2]:
+                return False
+            shadow.attached = True
+            return True
 
     async def apply(self, element: Element) -> Applied:
         """Apply the next entry of the log, in slices; other work gets its turn between two of them.
 
         Raises
         ------
+        NotPrepared
+            It adopts an index that is not here yet. Nothing was applied.
         Damaged, UnknownApplyVersion
             It cannot be applied. The model keeps its state, and ``trouble`` says so from here on.
         """
         entry_id, fields = element
         try:
             entry = decode_entry(fields)
-            at = Offset.of_entry(entry_id)
+            event = entry.event
+            first = at = Offset.of_entry(entry_id)
             self._n_wanting += 1
             async with self._turn:
                 self._n_wanting -= 1
-                applying = await self._apply_event(entry.event, at)
+                adopted = self._adopts(event, at)
+                applying = await self._apply_event(event, at)
                 if applying is not None:
                     at = Offset(at.milliseconds, at.sequence, len(applying.ranks) - 1)
+                if self.shadow is not None and self.shadow.attached:
+                    await self.shadow.apply(event, first)
                 before = self.position
                 self.position = Position(
-                    at, checksum_of(fields), before.n_entries + 1, before.log_bytes + size_of(fields)
+                    at,
+                    checksum_of(fields),
+                    before.n_entries + 1,
+                    before.log_bytes + size_of(fields),
+                    first if adopted else before.adopted,
                 )
         except (Damaged, UnknownApplyVersion) as error:
             self.ready = False
@@ -157,31 +237,27 @@ class ModelReplica:
             self._wake()
         return Applied(entry, at, applying)
 
-    async def _apply_event(self, event: Learn | Configure | Mark, at: Offset) -> Applying | None:
+    def _adopts(self, event: Event, at: Offset) -> bool:
+        """Take the shadow for the live state when an event says so; whether it does."""
+        if type(event) is not Adopt or Offset.parse(event.after) < self.position.adopted:
+            return False
+        if self.shadow is None or not self.shadow.attached or self.shadow.index != event.index:
+            raise NotPrepared(event, at)
+        self.live = self.shadow.live
+        self.shadow = None
+        self.digest = self.digest_offset = None
+        return True
+
+    async def _apply_event(self, event: Event, at: Offset) -> Applying | None:
         if type(event) is Learn:
-            if self.live.crowded:
-                await self._enlarge()
-            applying = self.live.begin(event.records, event.n, event.units, at)
-            applying.step(self.slice_events)
-            while not applying.done:
-                offset = Offset(at.milliseconds, at.sequence, max(0, applying.n_done - 1))
-                self.position = self.position._replace(offset=offset)
-                await asyncio.sleep(0)
-                if self.live.crowded:
-                    await self._enlarge()
-                applying.step(self.slice_events)
-            return applying
+            return await learn(self.live, event, at, self.slice_events, lambda n_done: self._pass(at, n_done))
         if type(event) is Configure:
-            try:
-                self.live.configure(event.changes)
-            except InvalidInstance as error:
-                raise Damaged(f"it changes the configuration to one that cannot be: {error}") from error
+            configure(self.live, event)
         return None
 
-    async def _enlarge(self) -> None:
-        """Let another thread make larger tables. Nothing changes the model meanwhile: this is its turn."""
-        live = self.live
-        live.take(await asyncio.to_thread(live.enlarged))
+    def _pass(self, at: Offset, n_done: int) -> None:
+        offset = Offset(at.milliseconds, at.sequence, max(0, n_done - 1))
+        self.position = self.position._replace(offset=offset)
 
     @property
     def is_wanted(self) -> bool:

@@ -15,35 +15,28 @@ warning.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import structlog
 
 from core.errors import Damaged, UnknownApplyVersion, UnknownSnapshot
 from core.limits import Limits
 from core.live import LiveModel
 from core.types import Offset
+from service.array_parts import Part, check_part, checksum_of, live_of, parts_of, shapes_of
 from service.catalog import ModelKeys
 from service.events import APPLY_VERSION
 from service.log import holds
-from service.manifest import FORMAT, ArrayShape, Manifest, Part, ids, manifest_key, manifest_of, part_key
-from service.model_replica import ModelReplica, new_secret
+from service.manifest import FORMAT, Manifest, ids, manifest_key, manifest_of, part_key
+from service.model_replica import ModelReplica
 from service.store import Store, reaching
 
 log = structlog.get_logger(__name__)
 
 __all__ = ["Manifest", "SnapshotParams", "erase", "load", "restore_newest", "write"]
-
-Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +86,11 @@ async def write(
     parts = []
     client = store.client
     with reaching():
-        for i, part in enumerate(_parts(arrays, params.part_bytes)):
+        for i, part in enumerate(parts_of(arrays, params.part_bytes)):
             if between is not None:
                 await between()
             await client.set(part_key(keys, snapshot, i), part)
-            parts.append(Part(len(part), _checksum(part)))
+            parts.append(Part(len(part), checksum_of(part)))
         seconds, microseconds = await client.time()
         manifest = Manifest(
             id=snapshot,
@@ -109,12 +102,11 @@ async def write(
             entry_checksum=position.checksum.decode(),
             n_entries=position.n_entries,
             log_bytes=position.log_bytes,
+            adopted=str(position.adopted),
             digest=str(digest),
             created=seconds * 1000 + microseconds // 1000,
             state=model.live.meta(),
-            arrays=[
-                ArrayShape(name, array.dtype.newbyteorder("<").str, list(array.shape)) for name, array in arrays.items()
-            ],
+            arrays=shapes_of(arrays),
             parts=parts,
         ).sealed()
         if between is not None:
@@ -139,29 +131,15 @@ async def load(
     Damaged
         A part is missing or not what was written, or the state that comes out has another digest.
     """
-    arrays = _empty_arrays(manifest)
-    flat = [array.reshape(-1).view(np.uint8) for array in arrays.values() if array.size]
-    at = i_array = done = 0
-    async for part in _read_parts(store, keys, manifest):
-        rest = memoryview(part)
-        while rest:
-            if i_array == len(flat):
-                raise Damaged("its parts hold more than its arrays")
-            take = min(len(rest), len(flat[i_array]) - at)
-            flat[i_array][at : at + take] = np.frombuffer(rest[:take], np.uint8)
-            rest, at = rest[take:], at + take
-            if at == len(flat[i_array]):
-                i_array, at = i_array + 1, 0
-        done += len(part)
-        progress(done / manifest.size)
-    if i_array != len(flat):
-        raise Damaged("its parts hold less than its arrays")
-    live = LiveModel.from_arrays(manifest.state, arrays, new_secret(), limits)
-    for _ in live.digest_steps():
-        await asyncio.sleep(0)
-    if live.digest() != manifest.digest:
-        raise Damaged("the state in it has another digest than the one that was written")
-    return live
+    return await live_of(
+        manifest.state,
+        manifest.arrays,
+        manifest.size,
+        manifest.digest,
+        _read_parts(store, keys, manifest),
+        limits,
+        progress,
+    )
 
 
 async def restore_newest(
@@ -232,50 +210,5 @@ async def _read_parts(store: Store, keys: ModelKeys, manifest: Manifest) -> Asyn
             part = await store.client.get(part_key(keys, manifest.id, i))
         if part is None:
             raise Damaged(f"its part {i} is missing")
-        if len(part) != expected.size or _checksum(part) != expected.checksum:
-            raise Damaged(f"its part {i} is not what was written")
+        check_part(i, part, expected)
         yield part
-
-
-def _parts(arrays: Arrays, part_bytes: int) -> Iterator[bytes]:
-    """The bytes of all arrays, end to end, cut into parts."""
-    part = bytearray()
-    for array in arrays.values():
-        plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        flat = memoryview(plain.reshape(-1).view(np.uint8).data) if plain.size else memoryview(b"")
-        while flat:
-            room = part_bytes - len(part)
-            part += flat[:room]
-            flat = flat[room:]
-            if len(part) == part_bytes:
-                yield bytes(part)
-                part.clear()
-    if part:
-        yield bytes(part)
-
-
-def _shape(name: str, array: npt.NDArray[Any]) -> ArrayShape:
-    return ArrayShape(name, array.dtype.newbyteorder("<").str, list(array.shape))
-
-
-def _empty_arrays(manifest: Manifest) -> Arrays:
-    """Arrays of the shapes that a manifest names; Damaged unless its parts fill them exactly."""
-    arrays = {}
-    room = manifest.size
-    for array in manifest.arrays:
-        try:
-            dtype = np.dtype(array.dtype)
-        except (TypeError, ValueError):
-            raise Damaged(f"its array {array.name} has no known type") from None
-        n_bytes = dtype.itemsize * math.prod(array.shape)
-        if dtype.kind not in "biuf" or min(array.shape, default=0) < 0 or n_bytes > room:
-            raise Damaged(f"its array {array.name} is not one that can be in it")
-        room -= n_bytes
-        arrays[array.name] = np.empty(array.shape, dtype)
-    if room:
-        raise Damaged("its parts do not fill its arrays")
-    return arrays
-
-
-def _checksum(part: bytes) -> str:
-    return hashlib.blake2b(part, digest_size=16).hexdigest()

@@ -1,0 +1,115 @@
+"""A shadow: an index that may be adopted, beside the live state of one model of one process.
+
+1. the index is loaded from the artifact store; its digest is the one that the event names
+2. what came after the index's offset is replayed on top, until the shadow is as far as the live state
+3. the shadow is attached: what the live state applies, it applies as well
+4. at the adoption it takes the live state's place
+
+So the state after an adoption at B is the index + a replay from its offset to B, wherever and whenever it is made. A
+shadow is no state itself: one that is dropped, or lost with its process, can be made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from core.errors import AboundError, Damaged
+from core.limits import Limits
+from core.live import LiveModel
+from core.types import Offset
+from service.catalog import ModelKeys
+from service.events import Adopt, Configure, Event, Learn, Prepare, decode_entry
+from service.log import Element
+from service.model_replica import ModelReplica, NotPrepared, configure, learn
+
+PAUSE_SECONDS = 0.02
+
+
+class Source(Protocol):
+    """Where indexes and the entries behind them come from; ``service/past.py`` and ``service/indexes.py`` are it."""
+
+    async def load(
+        self, keys: ModelKeys, index: str, digest: str, limits: Limits, progress: Callable[[float], None]
+    ) -> LiveModel:
+        """An index; Damaged, UnknownArtifact or ArtifactsUnavailable when it cannot be had."""
+
+    def entries(self, keys: ModelKeys, after: Offset, until: Offset) -> AsyncIterator[list[Element]]:
+        """The entries past ``after``, up to and with ``until``, without a gap."""
+
+
+class Shadow:
+    """An index on its way to the live state's place.
+
+    Attributes
+    ----------
+    index, digest : str
+    live : LiveModel
+        After ``bring_up``.
+    offset : Offset
+        Of the entry applied last.
+    attached : bool
+    """
+
+    live: LiveModel
+
+    def __init__(self, model: ModelReplica, event: Prepare | Adopt) -> None:
+        self.index = event.index
+        self.digest = event.digest
+        self.offset = Offset.parse(event.after)
+        self.attached = False
+        self._model = model
+
+    async def bring_up(self, source: Source, progress: Callable[[float], None] = lambda done: None) -> None:
+        """Load the index and replay until it is attached.
+
+        Returns without having been attached when the model has got another shadow, or none, meanwhile.
+
+        Raises
+        ------
+        Damaged, UnknownArtifact, ArtifactsUnavailable, StoreUnavailable
+            It cannot be had, or not now.
+        """
+        model = self._model
+        self.live = await source.load(model.keys, self.index, self.digest, model.limits, progress)
+        while model.shadow is self and not await model.attach(self):
+            until = model.offset
+            if until[:2] <= self.offset[:2]:
+                await asyncio.sleep(PAUSE_SECONDS)  # the live state has not come to the index's offset yet
+                continue
+            async for elements in source.entries(model.keys, self.offset, until):
+                for entry_id, fields in elements:
+                    await self.apply(decode_entry(fields).event, Offset.of_entry(entry_id))
+                await asyncio.sleep(0)
+            if self.offset[:2] < until[:2]:
+                raise Damaged(f"the log of {model.name} has no entry {until.entry} any more")
+
+    async def apply(self, event: Event, at: Offset) -> None:
+        """Apply the event of an entry. Adoptions are passed over: after another one this shadow is adopted no more."""
+        if type(event) is Learn:
+            await learn(self.live, event, at, self._model.slice_events)
+        elif type(event) is Configure:
+            configure(self.live, event)
+        self.offset = at
+
+
+async def apply(model: ModelReplica, element: Element, source: Source | None) -> None:
+    """Apply the next entry; if it adopts an index, get that first.
+
+    Raises
+    ------
+    What ``ModelReplica.apply`` and ``Shadow.bring_up`` raise; NotPrepared without a ``source``.
+    """
+    try:
+        await model.apply(element)
+    except NotPrepared as missing:
+        if source is None:
+            raise
+        model.shadow = shadow = Shadow(model, missing.adopt)
+        try:
+            await shadow.bring_up(source)
+        except AboundError:
+            model.shadow = None
+            raise
+        await model.apply(element)
