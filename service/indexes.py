@@ -1,0 +1,223 @@
+"""Indexes in the artifact store: the state of a model as it is to be adopted.
+
+    <model>/<incarnation>/index/<id>/part-<i>        the arrays, laid end to end
+    <model>/<incarnation>/index/<id>/manifest.json   what it is, the checksum of each part and its own; written last
+
+An index stands for everything up to its offset ``after``, whatever it was made of, and its **recipe** says how it was
+made, so that it can be made again from a history in which something was forgotten.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from core.errors import ArtifactsUnavailable, Damaged, UnknownApplyVersion
+from core.limits import Limits
+from core.live import LiveModel
+from core.types import Offset
+from service.array_parts import ArrayShape, Part, check_part, checksum_of, live_of, parts_of, shapes_of
+from service.artifacts import Artifacts
+from service.catalog import ModelKeys
+from service.events import APPLY_VERSION
+
+FORMAT = 1
+PART_BYTES = 8 * 2**20
+
+
+class IndexManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an index is.
+
+    Attributes
+    ----------
+    id : str
+    format, apply_version : int
+    model, incarnation : str
+    after : str
+        Offset that it stands for: what came after it is replayed on top.
+    digest : str
+    recipe : dict
+        How it was made: ``method`` and what that was told, as plain JSON values.
+    state : dict
+        What the state has beside its arrays.
+    arrays : list of ArrayShape
+    parts : list of Part
+    checksum : str
+        Of all other fields.
+    """
+
+    id: str
+    format: int
+    apply_version: int
+    model: str
+    incarnation: str
+    after: str
+    digest: str
+    recipe: dict[str, Any]
+    state: dict[str, Any]
+    arrays: list[ArrayShape]
+    parts: list[Part]
+    checksum: str = ""
+
+    def sealed(self) -> IndexManifest:
+        """The same manifest with the checksum of its fields."""
+        return msgspec.structs.replace(
+            self, checksum=checksum_of(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+
+_manifest = msgspec.json.Decoder(IndexManifest)
+
+
+def folder(keys: ModelKeys) -> str:
+    """Where the indexes of a model lie in the artifact store."""
+    return f"{keys.name}/{keys.incarnation}/index"
+
+
+async def _nothing() -> None:
+    """Nobody has to be told between two steps."""
+
+
+async def write(
+    artifacts: Artifacts,
+    keys: ModelKeys,
+    live: LiveModel,
+    after: Offset,
+    recipe: dict[str, Any],
+    between: Callable[[], Awaitable[None]] = _nothing,
+) -> IndexManifest:
+    """Write the state of a model, which nothing changes meanwhile, as an index.
+
+    ``between`` is awaited before each part; what it raises ends the writing, and what was written is taken away.
+    ArtifactsUnavailable when it cannot be written.
+    """
+    for _ in live.digest_steps():
+        await between()
+    arrays = live.to_arrays()
+    name = secrets.token_hex(8)
+    parts: list[Part] = []
+    try:
+        for i, part in enumerate(parts_of(arrays, PART_BYTES)):
+            await between()
+            await artifacts.put(_part_name(keys, name, i), part)
+            parts.append(Part(len(part), checksum_of(part)))
+        manifest = IndexManifest(
+            id=name,
+            format=FORMAT,
+            apply_version=APPLY_VERSION,
+            model=keys.name,
+            incarnation=keys.incarnation,
+            after=str(after),
+            digest=live.digest(),
+            recipe=recipe,
+            state=live.meta(),
+            arrays=shapes_of(arrays),
+            parts=parts,
+        ).sealed()
+        await artifacts.put(_manifest_name(keys, name), msgspec.json.encode(manifest))
+    except BaseException:
+        await delete(artifacts, keys, name)
+        raise
+    return manifest
+
+
+async def manifest_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> IndexManifest:
+    """An index's manifest.
+
+    Raises
+    ------
+    UnknownArtifact
+        There is no such index.
+    Damaged, UnknownApplyVersion
+        It cannot be read, is of a newer release or of another model.
+    ArtifactsUnavailable
+    """
+    packed = await artifacts.get(_manifest_name(keys, name))
+    try:
+        head = msgspec.json.decode(packed)
+        if isinstance(head, dict) and head.get("format") != FORMAT:
+            raise UnknownApplyVersion(f"the index {name} has the format {head.get('format')!r}; {FORMAT} is read here")
+        manifest = _manifest.decode(packed)
+        Offset.parse(manifest.after)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Damaged(f"the manifest of the index {name} cannot be read: {error}") from None
+    if (manifest.model, manifest.incarnation, manifest.id) != (keys.name, keys.incarnation, name):
+        raise Damaged(f"the index {name} is one of {manifest.model} {manifest.incarnation}")
+    if manifest.apply_version != APPLY_VERSION:
+        raise UnknownApplyVersion(
+            f"the index {name} has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
+        )
+    if manifest.sealed() != manifest:
+        raise Damaged(f"the manifest of the index {name} is not what was written")
+    return manifest
+
+
+async def load(
+    artifacts: Artifacts | None,
+    keys: ModelKeys,
+    name: str,
+    digest: str,
+    limits: Limits,
+    progress: Callable[[float], None] = lambda done: None,
+) -> LiveModel:
+    """The state that an index holds.
+
+    Raises
+    ------
+    Damaged, UnknownApplyVersion, UnknownArtifact
+        It is not there, not whole, or not the one with this digest.
+    ArtifactsUnavailable
+    """
+    if artifacts is None:
+        raise ArtifactsUnavailable("no artifact store is set; set ABOUND_ARTIFACTS_URL")
+    manifest = await manifest_of(artifacts, keys, name)
+    if manifest.digest != digest:
+        raise Damaged(f"the index {name} has another digest than the one that is to be adopted")
+    try:
+        return await live_of(
+            manifest.state,
+            manifest.arrays,
+            manifest.size,
+            manifest.digest,
+            _read_parts(artifacts, keys, manifest),
+            limits,
+            progress,
+        )
+    except Damaged as error:
+        raise Damaged(f"the index {name} is damaged: {error}") from error
+
+
+async def delete(artifacts: Artifacts, keys: ModelKeys, name: str) -> None:
+    """Take an index away, its manifest first."""
+    await artifacts.delete(_manifest_name(keys, name))
+    for part in await artifacts.names(f"{folder(keys)}/{name}"):
+        await artifacts.delete(part)
+
+
+async def ids(artifacts: Artifacts, keys: ModelKeys) -> list[str]:
+    """The ids of all indexes of a model, unfinished ones too."""
+    start = len(folder(keys)) + 1
+    return sorted({name[start:].partition("/")[0] for name in await artifacts.names(folder(keys))})
+
+
+async def _read_parts(artifacts: Artifacts, keys: ModelKeys, manifest: IndexManifest) -> AsyncIterator[bytes]:
+    for i, expected in enumerate(manifest.parts):
+        part = await artifacts.get(_part_name(keys, manifest.id, i))
+        check_part(i, part, expected)
+        yield part
+
+
+def _part_name(keys: ModelKeys, name: str, i: int) -> str:
+    return f"{folder(keys)}/{name}/part-{i:05d}"
+
+
+def _manifest_name(keys: ModelKeys, name: str) -> str:
+    return f"{folder(keys)}/{name}/manifest.json"
