@@ -4,7 +4,8 @@
     ├── Malformed            the body is not what its content type says
     ├── InvalidInstance      well formed, but a field breaks a rule; names the field
     ├── TooLarge             a size limit is broken
-    ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot  UnknownArtifact  UnknownJob  UnknownKey
+    ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot
+    ├── UnknownArtifact  UnknownOffset  UnknownJob  UnknownKey
     ├── Conflict             against the present state: a configuration change, a class too many
     ├── Unauthorized         no key was shown where one is asked for
     │   └── InvalidKey       one was shown that opens nothing
@@ -26,6 +27,11 @@
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from core.types import Offset
 
 
 class AboundError(Exception):
@@ -82,6 +88,14 @@ class UnknownSnapshot(AboundError):
 
 class UnknownArtifact(AboundError):
     """The artifact store has nothing under this name."""
+
+
+class UnknownOffset(AboundError):
+    """What came after this offset is gone; ``first`` is the first one after which everything can be had."""
+
+    def __init__(self, detail: str, first: Offset) -> None:
+        super().__init__(detail)
+        self.first = first
 
 
 class UnknownJob(AboundError):
