@@ -1,17 +1,25 @@
-"""The log: a stream of the store a model, read in order and never changed.
+"""The log: a stream of the store a model, read in order and never changed, and cut off at its beginning.
 
 This file knows the commands and the form of their replies; what an entry means is in ``events``, who appends is in
-``appender``, who follows is in ``replica``.
+``appender``, who follows is in ``replica``, who archives and trims is in ``archive``.
+
+    <log>             the stream
+    <log>:trimmed     what was taken out of it since its beginning: id of the last such entry, how many, their bytes
+
+A reader that asks for what comes after an entry would not notice that the next ones were trimmed away. So it asks
+for ``:trimmed`` right behind, on the same connection: while that is not past the entry, nothing was missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import redis.exceptions
 
+from core.errors import Damaged
 from core.types import START, Offset
 from service.link import Link, Reply, packed
 from service.store import Store, reaching
@@ -79,12 +87,58 @@ class Tail(NamedTuple):
     n_entries : int
         Entries that are held.
     n_removed : int
-        Entries that were taken out of it since its beginning; 0 when the store (before 7.0) cannot tell.
+        Entries that were taken out of it since its beginning.
     """
 
     last: Offset
     n_entries: int
     n_removed: int
+
+
+class Trim(NamedTuple):
+    """What was trimmed off a log since its beginning.
+
+    Attributes
+    ----------
+    last : Offset
+        The last entry that is gone, or START.
+    n_entries, log_bytes : int
+        How many are gone, and their size.
+    """
+
+    last: Offset
+    n_entries: int
+    log_bytes: int
+
+    def packed(self) -> bytes:
+        """As it stands in the store."""
+        return f"{self.last.entry} {self.n_entries} {self.log_bytes}".encode()
+
+    def is_past(self, offset: Offset) -> bool:
+        """Whether an entry after ``offset`` is gone."""
+        return self.last[:2] > offset[:2]
+
+    @classmethod
+    def parse(cls, text: bytes | None) -> Trim:
+        """From what stands in the store; Damaged when it cannot be read."""
+        if text is None:
+            return UNTRIMMED
+        try:
+            entry, n_entries, log_bytes = text.split()
+            return cls(Offset.of_entry(entry), int(n_entries), int(log_bytes))
+        except ValueError:
+            raise Damaged(f"what was trimmed off a log cannot be read: {text[:100]!r}") from None
+
+
+UNTRIMMED = Trim(START, 0, 0)
+
+
+class Trimmed(Exception):
+    """Entries that were asked for are not in the log any more. ``trim`` says up to where."""
+
+    def __init__(self, trim: Trim) -> None:
+        super().__init__(f"the log is trimmed up to {trim.last.entry}")
+        self.trim = trim
 
 
 class Pace:
@@ -114,6 +168,11 @@ def xadd(key: bytes, payload: bytes, checksum: bytes) -> bytes:
     return packed((b"XADD", key, b"*", b"e", payload, b"c", checksum))
 
 
+def trimmed_key(key: bytes) -> bytes:
+    """The key of what was trimmed off the log ``key``."""
+    return key + b":trimmed"
+
+
 def size_of(fields: Fields) -> int:
     """Bytes that an entry is counted with."""
     return len(fields[1]) + ENTRY_OVERHEAD if len(fields) > 1 else ENTRY_OVERHEAD
@@ -134,26 +193,39 @@ async def read(
     read_bytes: int,
     seconds: float,
     most: int = MOST_ENTRIES,
-) -> AsyncIterator[list[Element]]:
+) -> AsyncGenerator[list[Element]]:
     """The entries past ``after``, up to and with ``until`` (default: all there are), up to ``most`` at a time.
 
-    The next ones are on their way while the caller is busy with those it was given. StoreUnavailable when the
-    store goes away.
+    The next ones are on their way while the caller is busy with those it was given.
+
+    Raises
+    ------
+    Trimmed
+        The next entry is not in the log any more.
+    StoreUnavailable
+        The store goes away.
     """
     pace = Pace(read_bytes, most)
+
+    def ask() -> asyncio.Future[Reply]:
+        words = between(key, after, until, pace.count)
+        asked = asyncio.gather(link.call(*words, seconds=seconds), link.call("GET", trimmed_key(key), seconds=seconds))
+        asked.add_done_callback(_forget)
+        return asked
+
     with reaching():
-        coming = link.call(*between(key, after, until, pace.count), seconds=seconds)
+        coming = ask()
         while True:
-            elements: Reply = await coming
+            elements, text = await coming
+            trim = Trim.parse(text)
+            if trim.is_past(after):
+                raise Trimmed(trim)
             if not elements:
                 return
             pace.came(len(elements), sum(size_of(fields) for _, fields in elements))
             after = Offset.of_entry(elements[-1][0])
-            coming = link.call(*between(key, after, until, pace.count), seconds=seconds)
-            try:
-                yield [(name, fields) for name, fields in elements]
-            finally:
-                coming.add_done_callback(_forget)
+            coming = ask()
+            yield [(name, fields) for name, fields in elements]
 
 
 def _forget(future: object) -> None:
@@ -174,14 +246,22 @@ async def holds(store: Store, key: bytes, offset: Offset, checksum: bytes) -> bo
     return bool(found) and found[0][1].get(b"c") == checksum
 
 
+async def trim_of(store: Store, key: bytes) -> Trim:
+    """What was trimmed off a log."""
+    with reaching():
+        return Trim.parse(await store.client.get(trimmed_key(key)))
+
+
 async def tail(store: Store, key: bytes) -> Tail:
     """Where a log ends, and how much of it is gone. A log that does not exist is an empty one."""
+    trim = await trim_of(store, key)
     with reaching():
         try:
             info = await store.client.xinfo_stream(key)
         except redis.exceptions.ResponseError as error:
             if "no such key" not in str(error):
                 raise
-            return Tail(START, 0, 0)
+            return Tail(START, 0, trim.n_entries)
     length = int(info["length"])
-    return Tail(Offset.of_entry(info["last-generated-id"]), length, int(info.get("entries-added", length)) - length)
+    removed = int(info.get("entries-added", 0)) - length  # only the store itself sees what others removed, from 7.0 on
+    return Tail(Offset.of_entry(info["last-generated-id"]), length, max(removed, trim.n_entries))

@@ -1,0 +1,270 @@
+"""Archiving: the oldest part of a log becomes history, and only then leaves the log.
+
+1. the entries before the oldest good snapshot's are read, a segment at a time
+2. the segment is written, and read again: what comes back must be what was written
+3. in one moment, under the lease: the list of history has the segment, the log is without its entries, and what was
+   trimmed is counted on
+
+The entry of a snapshot itself stays in the log: by it the log is known again. Where a process dies on the way, the
+next one finds the log as it was, and perhaps a file that nothing points to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from core.errors import Damaged, NotReady, UnknownApplyVersion, UnknownSnapshot
+from core.limits import Limits
+from core.types import START, Offset
+from service import history, indexes, snapshots
+from service import log as stream
+from service import manifest as manifests
+from service.array_parts import checksum_of
+from service.artifacts import Artifacts
+from service.catalog import Living, ModelKeys
+from service.events import Adopt, decode_entry
+from service.history import Base, Contents, HistoryParams, Segment
+from service.lease import Lease
+from service.log import Element, LogParams, Trim, size_of, trimmed_key
+from service.manifest import Manifest
+from service.model_replica import ModelReplica
+from service.segment import encode
+from service.store import Store, reaching
+
+log = structlog.get_logger(__name__)
+
+KEPT_FOR_CERTAIN = 2
+"""So many snapshots must be good before anything is taken out of a log."""
+
+
+async def _nothing() -> None:
+    """Nobody has to be told between two steps."""
+
+
+class Archiving(NamedTuple):
+    """What is needed to change the history of a model.
+
+    Attributes
+    ----------
+    lease : Lease
+        Of the model.
+    between : async callable
+        Awaited before each step; what it raises ends the work.
+    """
+
+    store: Store
+    artifacts: Artifacts
+    living: Living
+    lease: Lease
+    params: HistoryParams = HistoryParams()
+    log_params: LogParams = LogParams()
+    between: Callable[[], Awaitable[None]] = _nothing
+
+    @property
+    def keys(self) -> ModelKeys:
+        """Of the model."""
+        return self.living.keys
+
+
+async def archive(to: Archiving) -> Contents | None:
+    """Move what no snapshot needs any more from the log to history; the history then, None while there is none.
+
+    Nothing happens before there are two good snapshots.
+
+    Raises
+    ------
+    LeaseLost
+        Another process has the model.
+    Damaged
+        The list of history cannot be read, or the log not be continued by it.
+    ArtifactsUnavailable, StoreUnavailable
+    """
+    good = await good_snapshots(to.store, to.keys)
+    if len(good) < KEPT_FOR_CERTAIN or good[-1].position.offset == START:
+        return await history.History(to.store, to.artifacts, to.keys).contents()
+    until = good[-1].position.offset
+    contents = await _contents(to, good)
+    link = await to.store.open_link("archive")
+    elements: list[Element] = []
+    size = 0
+    try:
+        async with contextlib.aclosing(
+            stream.read(
+                link,
+                to.keys.log,
+                contents.end,
+                until,
+                read_bytes=to.log_params.read_bytes,
+                seconds=to.store.params.reply_seconds,
+            )
+        ) as reading:
+            async for read in reading:
+                for element in read:
+                    if Offset.of_entry(element[0])[:2] >= until[:2]:
+                        break
+                    elements.append(element)
+                    size += size_of(element[1])
+                    if size >= to.params.segment_bytes:
+                        contents = await _add(to, contents, elements, size)
+                        elements, size = [], 0
+    except stream.Trimmed as error:
+        raise Damaged(
+            f"the history of {to.keys.name} ends at {contents.end.entry} and {error}: what is between is lost. "
+            f"{history.MENDING}"
+        ) from None
+    finally:
+        link.close()
+    if elements:
+        contents = await _add(to, contents, elements, size)
+    return contents
+
+
+async def begin_anew(to: Archiving) -> Contents:
+    """Let history begin at the oldest good snapshot, without anything before it.
+
+    For a history that is damaged or lost. Its files are swept later. Raises what ``archive`` raises; NotReady when no
+    snapshot is good.
+    """
+    return await _begin_at(to, await good_snapshots(to.store, to.keys))
+
+
+async def good_snapshots(store: Store, keys: ModelKeys) -> list[Manifest]:
+    """The snapshots that can be counted on, newest first: all parts are there in their size, and the log has them."""
+    good = []
+    for name in await manifests.ids(store, keys):
+        try:
+            manifest = await manifests.manifest_of(store, keys, name)
+        except (Damaged, UnknownApplyVersion, UnknownSnapshot):
+            continue
+        with reaching():
+            async with store.client.pipeline(transaction=False) as pipe:
+                for i in range(len(manifest.parts)):
+                    pipe.strlen(manifests.part_key(keys, name, i))
+                sizes = await pipe.execute()
+        offset, checksum = manifest.position[:2]
+        if sizes == [part.size for part in manifest.parts] and await stream.holds(store, keys.log, offset, checksum):
+            good.append(manifest)
+    return good
+
+
+def adoption_after(element: Element) -> Offset | None:
+    """The offset behind which an entry's adoption replays; None when it is no adoption. Damaged as ``decode_entry``."""
+    # An entry of instances may be large; what it is stands in its first bytes.
+    if b"adopt" not in element[1][1][:64]:
+        return None
+    event = decode_entry(element[1]).event
+    return Offset.parse(event.after) if isinstance(event, Adopt) else None
+
+
+async def make_base(to: Archiving, model: ModelReplica) -> Base:
+    """Write the state of a model, which nothing is being applied to, as a base."""
+    position = model.position
+    recipe = {"method": "base", "offset": str(position.offset)}
+    index = await indexes.write(to.artifacts, to.keys, model.live, position.offset, recipe, to.between)
+    return Base(
+        index=index.id,
+        digest=index.digest,
+        offset=str(position.offset),
+        entry_checksum=position.checksum.decode(),
+        n_entries=position.n_entries,
+        log_bytes=position.log_bytes,
+        adopted=str(position.adopted),
+        size=index.size,
+    )
+
+
+async def swap(to: Archiving, contents: Contents, trim: Trim | None = None) -> Contents:
+    """Put a list in the place of the one before, and take out of the log what ``trim`` says. LeaseLost."""
+    contents = contents.sealed()
+    packed = msgspec.json.encode(contents)
+    history.parse(packed, to.keys)
+    commands: list[tuple[bytes | str | int, ...]] = []
+    if trim is not None:
+        milliseconds, sequence, _ = trim.last
+        first = f"{milliseconds}-{sequence + 1}" if sequence + 1 < 2**64 else f"{milliseconds + 1}-0"
+        commands = [
+            ("XTRIM", to.keys.log, "MINID", "=", first),
+            ("SET", trimmed_key(to.keys.log), trim.packed()),
+        ]
+    await to.lease.swap([*commands, ("SET", history.history_key(to.keys), packed)])
+    return contents
+
+
+async def _contents(to: Archiving, good: list[Manifest]) -> Contents:
+    """The history to go on from: as it is, or a new one where there is none (any more)."""
+    contents = await history.History(to.store, to.artifacts, to.keys).contents()
+    if contents is None:
+        if (await stream.trim_of(to.store, to.keys.log)).n_entries == 0:
+            return _empty(to, None)
+        log.error("the list of history is lost; history begins anew", model=to.keys.name)
+    elif contents.artifacts != to.artifacts.id:
+        log.error("history is in an artifact store that was given up; it begins anew", model=to.keys.name)
+    else:
+        return contents
+    return await _begin_at(to, good)
+
+
+async def _begin_at(to: Archiving, good: list[Manifest]) -> Contents:
+    for manifest in reversed(good):
+        model = ModelReplica(to.keys, to.living.config, limits=Limits())
+        try:
+            live = await snapshots.load(to.store, to.keys, manifest, model.limits)
+        except Damaged as error:
+            log.warning("passing over a snapshot", model=to.keys.name, snapshot=manifest.id, reason=str(error))
+            continue
+        model.restore(live, manifest.position)
+        return await swap(to, _empty(to, await make_base(to, model)))
+    raise NotReady(f"no snapshot of {to.keys.name} is good enough to begin its history anew at", retry_after=60.0)
+
+
+def _empty(to: Archiving, base: Base | None) -> Contents:
+    return Contents(
+        format=history.FORMAT,
+        model=to.keys.name,
+        incarnation=to.keys.incarnation,
+        artifacts=to.artifacts.id,
+        base=base,
+        segments=[],
+    )
+
+
+async def _add(to: Archiving, contents: Contents, elements: list[Element], log_bytes: int) -> Contents:
+    """Make elements the last segment of history, and trim them off the log."""
+    await to.between()
+    segment = await write_segment(to, elements, contents.n_entries, contents.log_bytes)
+    last = Offset.of_entry(segment.last)
+    trim = Trim(last, contents.n_entries + len(elements), contents.log_bytes + log_bytes)
+    return await swap(to, msgspec.structs.replace(contents, segments=[*contents.segments, segment]), trim)
+
+
+async def write_segment(to: Archiving, elements: list[Element], n_before: int, bytes_before: int) -> Segment:
+    """Write elements as a segment that nothing points to yet, and see that it is there.
+
+    Damaged when the artifact store gives back something else; ArtifactsUnavailable.
+    """
+    packed = await asyncio.to_thread(encode, elements)
+    first, last = elements[0][0].decode(), elements[-1][0].decode()
+    name = f"{history.folder(to.keys, 'history')}/{first}-{secrets.token_hex(4)}.seg"
+    await to.artifacts.put(name, packed)
+    if await to.artifacts.get(name) != packed:
+        raise Damaged(f"the artifact store does not give back what was written as {name}")
+    needs = [after for element in elements if (after := adoption_after(element)) is not None]
+    return Segment(
+        name=name,
+        first=first,
+        last=last,
+        n_before=n_before,
+        bytes_before=bytes_before,
+        n_entries=len(elements),
+        log_bytes=sum(size_of(fields) for _, fields in elements),
+        size=len(packed),
+        checksum=checksum_of(packed),
+        needs=str(min(needs)) if needs else None,
+    )

@@ -1,0 +1,88 @@
+"""The past of a model: history, then its log, as one stream of entries without a gap and without an overlap.
+
+Entries wander from the log to history while somebody reads. Whoever reads the log learns with every reply whether the
+next entry has left it (``log.read``), and goes on in history; there the end is the last entry that was archived, and
+the log goes on from that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+
+from core.errors import Damaged
+from core.types import Offset
+from service import log as stream
+from service.artifacts import Artifacts
+from service.catalog import ModelKeys
+from service.history import History
+from service.link import Link
+from service.log import MOST_ENTRIES, Element, LogParams
+from service.store import Store
+
+
+async def entries(
+    store: Store,
+    artifacts: Artifacts | None,
+    keys: ModelKeys,
+    after: Offset,
+    until: Offset | None = None,
+    *,
+    params: LogParams | None = None,
+    link: Link | None = None,
+    most: int = MOST_ENTRIES,
+) -> AsyncGenerator[list[Element]]:
+    """The entries past ``after``, up to and with ``until`` (default: all there are), a few at a time.
+
+    Parameters
+    ----------
+    artifacts : Artifacts or None
+        Without one, what has left the log cannot be read.
+    link : Link, optional
+        To read the log over; else one is opened for it.
+
+    Raises
+    ------
+    UnknownOffset
+        History begins after ``after``; names the first possible offset.
+    Damaged
+        History is needed, and a part of it is missing or not what was written.
+    ArtifactsUnavailable, StoreUnavailable
+    """
+    params = params or LogParams()
+    own = None if link is not None else await store.open_link("past")
+    try:
+        while True:
+            reading = stream.read(
+                link or own,  # type: ignore[arg-type]  # one of them is there
+                keys.log,
+                after,
+                until,
+                read_bytes=params.read_bytes,
+                seconds=store.params.reply_seconds,
+                most=most,
+            )
+            trimmed = None
+            try:
+                async with contextlib.aclosing(reading):
+                    async for elements in reading:
+                        yield elements
+                        after = Offset.of_entry(elements[-1][0])
+            except stream.Trimmed as error:
+                trimmed = error
+            if trimmed is None:
+                return
+            before = after
+            async with contextlib.aclosing(History(store, artifacts, keys).read(after, until, most)) as archived:
+                async for elements in archived:
+                    yield elements
+                    after = Offset.of_entry(elements[-1][0])
+            if until is not None and after[:2] >= until[:2]:
+                return
+            if after == before:
+                if until is not None and trimmed.trim.last[:2] >= until[:2]:
+                    return  # the range has no entry at all
+                raise Damaged(f"{trimmed}, and the history of {keys.name} has nothing after {after.entry}")
+    finally:
+        if own is not None:
+            own.close()
