@@ -12,12 +12,15 @@ from core.errors import Damaged
 from core.limits import Limits
 from core.types import START, Offset
 from service import log as stream
+from service.artifacts import Artifacts
 from service.catalog import Living
 from service.follower import REPLAY_SLICE
 from service.log import LogParams
 from service.manifest import Manifest
 from service.model_replica import ModelReplica
+from service.shadow import apply
 from service.snapshots import SnapshotParams, restore_newest, write
+from service.source import Source
 from service.store import Store
 
 
@@ -33,6 +36,7 @@ async def rebuild(
     from_start: bool = False,
     params: LogParams | None = None,
     between: Callable[[], Awaitable[None]] = _nothing,
+    artifacts: Artifacts | None = None,
 ) -> ModelReplica:
     """The model at an offset (default: the end of its log), made anew from the store.
 
@@ -42,14 +46,19 @@ async def rebuild(
         From the beginning of the log, without a snapshot.
     between : async callable
         Awaited now and then; what it raises ends the work.
+    artifacts : Artifacts or None
+        Where an index that is adopted on the way comes from.
 
     Raises
     ------
     Damaged, UnknownApplyVersion
         An entry cannot be applied, or the beginning is lost.
+    ArtifactsUnavailable, UnknownArtifact
+        An index that is adopted on the way cannot be had.
     StoreUnavailable
     """
     params = params or LogParams()
+    source = Source(store, artifacts, params)
     model = ModelReplica(living.keys, living.config, REPLAY_SLICE, Limits())
     if from_start:
         if not await stream.holds(store, living.keys.log, START, b""):
@@ -67,7 +76,7 @@ async def rebuild(
             seconds=store.params.reply_seconds,
         ):
             for element in elements:
-                await model.apply(element)
+                await apply(model, element, source)
             await between()
     finally:
         link.close()
@@ -80,7 +89,8 @@ async def compact(
     params: SnapshotParams,
     log_params: LogParams | None = None,
     between: Callable[[], Awaitable[None]] = _nothing,
+    artifacts: Artifacts | None = None,
 ) -> Manifest:
     """Make a snapshot of a model at the end of its log; what ``rebuild`` raises. Costs the model's memory once."""
-    model = await rebuild(store, living, params=log_params, between=between)
+    model = await rebuild(store, living, params=log_params, between=between, artifacts=artifacts)
     return await write(store, model, params, between)

@@ -22,11 +22,11 @@ from core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVers
 from core.limits import Limits
 from service import log as stream
 from service.catalog import CATALOG_KEY, Catalog, Living
-from service.events import Mark
+from service.events import Mark, Prepare
 from service.line import FIRST_PAUSE, LONGEST_PAUSE
 from service.link import Link, LinkLost
 from service.log import MOST_ENTRIES, Element, LogParams, Pace, size_of
-from service.model_replica import Applied, ModelReplica
+from service.model_replica import Applied, ModelReplica, NotPrepared
 from service.snapshots import restore_newest
 from service.store import Store
 
@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 BLOCK_SECONDS = 1.0
 REPLAY_SLICE = 1024
+HALTED_PAUSE_SECONDS = 0.1
 
 Progress = Callable[[str, float], None]
 
@@ -52,6 +53,12 @@ class Watcher(Protocol):
 
     async def marked(self, model: ModelReplica, token: str) -> None:
         """A mark was applied; the next entry waits until this returns."""
+
+    def prepared(self, model: ModelReplica) -> None:
+        """An index is about to be adopted."""
+
+    def halted(self, model: ModelReplica, missing: NotPrepared) -> None:
+        """A model cannot go on without its shadow. Sets ``halted``, and later ``resumes``."""
 
 
 class Follower:
@@ -98,6 +105,11 @@ class Follower:
             for model in list(self.models.values()):
                 if not model.ready and model.trouble is None:
                     await self._load_model(link, model, progress)
+                while model.halted is not None and model.trouble is None:
+                    progress(f"{model.name} waits: {model.halted}", 0.0)
+                    await asyncio.sleep(HALTED_PAUSE_SECONDS)
+                    if model.resumes:
+                        await self._replay(link, model, progress)
         finally:
             link.close()
         if self.trouble is not None:
@@ -157,6 +169,14 @@ class Follower:
             )
         except Damaged as error:
             raise CannotStart(str(error)) from error
+        model.halted, model.resumes = None, False
+        log.info("loaded a snapshot", model=name, snapshot=manifest.id if manifest else None, offset=str(model.offset))
+        await self._replay(link, model, progress)
+
+    async def _replay(self, link: Link, model: ModelReplica, progress: Progress) -> None:
+        """Go on from where the model is to the log's end; then it is ready, unless it has stopped or halted."""
+        name = model.name
+        model.resumes = False
         n_entries = (await stream.tail(self._store, model.keys.log)).n_entries
         begin = model.position.n_entries
         model.slice_events = REPLAY_SLICE
@@ -172,7 +192,7 @@ class Follower:
             ):
                 for element in elements:
                     await self._apply(model, element)
-                    if model.trouble is not None:
+                    if model.trouble is not None or model.halted is not None:
                         return
                 done = (model.position.n_entries - begin) / max(1, n_entries - begin)
                 progress(f"replaying {name}", min(1.0, done))
@@ -183,13 +203,7 @@ class Follower:
             model.slice_events = self._params.slice_events
         self._most = MOST_ENTRIES
         model.ready = True
-        log.info(
-            "loaded a model",
-            model=name,
-            snapshot=manifest.id if manifest else None,
-            offset=str(model.offset),
-            replayed=model.position.n_entries - begin,
-        )
+        log.info("replayed a model", model=name, offset=str(model.offset), entries=model.position.n_entries - begin)
 
     # return
 
@@ -202,9 +216,10 @@ class Follower:
             if model.trouble is not None:
                 continue
             position = model.position
-            if model.ready and await stream.holds(self._store, model.keys.log, position.offset, position.checksum):
+            trusted = model.ready or model.halted is not None
+            if trusted and await stream.holds(self._store, model.keys.log, position.offset, position.checksum):
                 continue
-            if model.ready:
+            if trusted:
                 log.error(
                     "the log does not go on from the entry applied last; dropping the state and loading anew",
                     model=model.name,
@@ -221,7 +236,9 @@ class Follower:
 
     async def _read_once(self, link: Link) -> None:
         """Wait for entries of any stream, at most BLOCK_SECONDS, and apply them."""
-        followed = [model for model in self.models.values() if model.trouble is None]
+        for halted in [model for model in self.models.values() if model.resumes and model.trouble is None]:
+            await self._replay(link, halted, _no_progress)
+        followed = [model for model in self.models.values() if model.trouble is None and model.halted is None]
         seconds = BLOCK_SECONDS + self._store.params.reply_seconds
         words: list[str | bytes | int] = ["XREAD", "COUNT", self._pace.count, "BLOCK", int(BLOCK_SECONDS * 1000)]
         words += ["STREAMS", CATALOG_KEY]
@@ -239,7 +256,7 @@ class Follower:
                         created.ready = True  # its log began just now
                     continue
                 model = self._by_key.get(key)
-                if model is None or model.trouble is not None:
+                if model is None or model.trouble is not None or model.halted is not None:
                     break
                 await self._apply(model, (entry_id, fields))
 
@@ -250,10 +267,17 @@ class Follower:
         except (Damaged, UnknownApplyVersion) as error:
             log.error("a model has stopped", model=model.name, reason=str(error))
             return
+        except NotPrepared as missing:
+            log.warning("a model halts before an adoption", model=model.name, reason=str(missing))
+            model.ready = False
+            self._watcher.halted(model, missing)
+            return
         self._watcher.sighted(model, applied)
         event = applied.entry.event
         if type(event) is Mark:
             await self._watcher.marked(model, event.token)
+        elif type(event) is Prepare:
+            self._watcher.prepared(model)
         self._since_pause += applied.offset.position + 1
         if self._since_pause >= model.slice_events:
             self._since_pause = 0

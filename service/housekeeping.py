@@ -121,7 +121,7 @@ class Housekeeping:
                 # Nothing came for a second: a good time to take the digest, unless something comes.
                 await model.take_digest(give_way=True)
             self._seen[model.name] = offset
-            now = (offset, model.digest, model.ready, model.lag)
+            now = (offset, model.digest, model.ready, model.lag, model.prepared)
             if self._tick % 2 and self._published.get(model.name) == now:
                 continue
             self._published[model.name] = now
@@ -136,6 +136,7 @@ class Housekeeping:
                 lag=model.lag,
                 log_bytes=model.log_bytes,
                 at=seconds + microseconds / 1e6,
+                prepared=model.prepared,
             )
             said.append((model.keys, described))
         if said:

@@ -127,6 +127,10 @@ class ModelReplica:
     position : Position
     trouble : str or None
         Why the model's state cannot go on.
+    halted : str or None
+        Why it does not go on for now: it stands before an adoption and its shadow is not there yet.
+    resumes : bool
+        What halted it is over; the follower is to go on with it.
     ready : bool
         It has caught up with the log once and its state is trusted.
     lag : int or None
@@ -146,6 +150,8 @@ class ModelReplica:
         self.appender: Appender | None = None
         self.shadow: Shadow | None = None
         self.trouble: str | None = None
+        self.halted: str | None = None
+        self.resumes = False
         self.ready = False
         self.lag: int | None = None
         self.digest: str | None = None
@@ -177,6 +183,11 @@ class ModelReplica:
     def log_bytes(self) -> int:
         """Size of the log as far as it has been applied."""
         return self.position.log_bytes
+
+    @property
+    def prepared(self) -> str | None:
+        """The index that can be adopted at the next entry."""
+        return self.shadow.index if self.shadow is not None and self.shadow.attached else None
 
     def start_anew(self) -> None:
         """Drop the state for that of the model's first moment."""

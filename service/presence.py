@@ -34,6 +34,8 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
         Entries behind the log.
     log_bytes : int
         Size of the log up to the offset.
+    prepared : str or None
+        The index that it is ready to adopt.
     at : float
         When it said so; seconds of the store's clock.
     """
@@ -48,6 +50,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     lag: int | None
     log_bytes: int
     at: float
+    prepared: str | None = None
 
 
 class Marked(msgspec.Struct, frozen=True):

@@ -36,6 +36,7 @@ from core.types import Offset
 from service import log as stream
 from service import presence, snapshots, wanted
 from service.appender import Appender, Draft, Learned
+from service.artifacts import Artifacts
 from service.catalog import DEFAULT_MODEL, append_to_catalog
 from service.ending import end
 from service.events import Configure, Created, Deleted, Mark
@@ -44,8 +45,10 @@ from service.housekeeping import Housekeeping
 from service.line import Line
 from service.log import LogParams
 from service.manifest import Manifest, manifests
-from service.model_replica import Applied, ModelReplica
+from service.model_replica import Applied, ModelReplica, NotPrepared
+from service.shadows import Shadows
 from service.snapshots import SnapshotParams
+from service.source import Source
 from service.status import Durability, Status
 from service.store import Facts, Store
 
@@ -95,14 +98,17 @@ class Replica:
      8. An entry that cannot be read stops its model for good: not ready, and it says why.
     """
 
-    def __init__(self, store: Store, params: ReplicaParams | None = None) -> None:
+    def __init__(self, store: Store, params: ReplicaParams | None = None, artifacts: Artifacts | None = None) -> None:
         self.store = store
+        self.artifacts = artifacts
         self.params = params or ReplicaParams()
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._origin = secrets.token_bytes(8)
         self._sequences = itertools.count(1)
         self._line = Line(store, "append")
         self._follower = Follower(store, self.params.log, self.params.limits, self)
+        source = Source(store, artifacts, self.params.log)
+        self._shadows = Shadows(store, source, self._follower.models)
         self._stage = ("connecting", 0.0)
         self._cut_off_at: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -161,6 +167,7 @@ class Replica:
             asyncio.create_task(self._follow(), name="follower"),
             asyncio.create_task(self._housekeeping.keep_facts(), name="facts"),
             asyncio.create_task(self._housekeeping.keep_presence(), name="presence"),
+            asyncio.create_task(self._shadows.keep(), name="shadows"),
         ]
         tell("ready", 1.0)
 
@@ -172,6 +179,7 @@ class Replica:
         """End everything. Requests that still wait are told that they were refused or that their outcome is unknown."""
         self.drain()
         await end(*self._tasks, *self._errands)
+        await self._shadows.stop()
         for model in self._follower.models.values():
             if model.appender is not None:
                 await model.appender.stop("the service is stopping")
@@ -186,7 +194,11 @@ class Replica:
         models = self._follower.models.values()
         reasons = [self._follower.trouble] if self._follower.trouble else []
         reasons += [model.trouble for model in models if model.trouble is not None]
-        reasons += [f"{model.name} is being loaded anew" for model in models if not (model.ready or model.trouble)]
+        reasons += [
+            f"{model.name} waits: {model.halted}" if model.halted else f"{model.name} is being loaded anew"
+            for model in models
+            if not (model.ready or model.trouble)
+        ]
         if stage != "ready":
             reasons.append(f"{stage}, {progress:.0%}" if progress else stage)
         away = self._cut_off()
@@ -391,6 +403,14 @@ class Replica:
         digest = await model.take_digest()
         if digest is not None:
             self._run_errand(_publish_mark(self.store, model, token, self.id, model.offset, digest))
+
+    def prepared(self, model: ModelReplica) -> None:
+        """Bring up a shadow for the index that is about to be adopted."""
+        self._shadows.look()
+
+    def halted(self, model: ModelReplica, missing: NotPrepared) -> None:
+        """Get a model over an adoption that it has no shadow for."""
+        self._shadows.halt(model, missing)
 
     # inside
 

@@ -12,31 +12,17 @@ shadow is no state itself: one that is dropped, or lost with its process, can be
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from collections.abc import Callable
 
 from core.errors import AboundError, Damaged
-from core.limits import Limits
 from core.live import LiveModel
 from core.types import Offset
-from service.catalog import ModelKeys
 from service.events import Adopt, Configure, Event, Learn, Prepare, decode_entry
 from service.log import Element
 from service.model_replica import ModelReplica, NotPrepared, configure, learn
+from service.source import Source
 
 PAUSE_SECONDS = 0.02
-
-
-class Source(Protocol):
-    """Where indexes and the entries behind them come from; ``service/past.py`` and ``service/indexes.py`` are it."""
-
-    async def load(
-        self, keys: ModelKeys, index: str, digest: str, limits: Limits, progress: Callable[[float], None]
-    ) -> LiveModel:
-        """An index; Damaged, UnknownArtifact or ArtifactsUnavailable when it cannot be had."""
-
-    def entries(self, keys: ModelKeys, after: Offset, until: Offset) -> AsyncIterator[list[Element]]:
-        """The entries past ``after``, up to and with ``until``, without a gap."""
 
 
 class Shadow:
@@ -94,18 +80,11 @@ class Shadow:
         self.offset = at
 
 
-async def apply(model: ModelReplica, element: Element, source: Source | None) -> None:
-    """Apply the next entry; if it adopts an index, get that first.
-
-    Raises
-    ------
-    What ``ModelReplica.apply`` and ``Shadow.bring_up`` raise; NotPrepared without a ``source``.
-    """
+async def apply(model: ModelReplica, element: Element, source: Source) -> None:
+    """Apply the next entry; if it adopts an index, get that first. Raises what ``apply`` and ``bring_up`` raise."""
     try:
         await model.apply(element)
     except NotPrepared as missing:
-        if source is None:
-            raise
         model.shadow = shadow = Shadow(model, missing.adopt)
         try:
             await shadow.bring_up(source)

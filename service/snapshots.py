@@ -159,19 +159,10 @@ async def restore_newest(
     Damaged
         No snapshot can be used and the log has lost its beginning.
     """
-    bad = []
-    for name in await ids(store, model.keys):
-        try:
-            manifest = await manifest_of(store, model.keys, name)
-            if until is not None and manifest.position.offset > until:
-                continue
-            if not await holds(store, model.keys.log, manifest.position.offset, manifest.position.checksum):
-                raise Damaged(f"the log does not go on from its offset {manifest.offset}")
-            live = await load(store, model.keys, manifest, model.limits, progress)
-        except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
-            log.warning("passing over a snapshot", model=model.name, snapshot=name, reason=str(error))
-            bad.append(f"{name}: {error}")
-            continue
+    bad: list[str] = []
+    found = await _newest_whole(store, model, lambda offset: until is None or offset <= until, bad, progress)
+    if found is not None:
+        manifest, live = found
         model.restore(live, manifest.position)
         return manifest
     model.start_anew()
@@ -181,6 +172,38 @@ async def restore_newest(
             f"the log of {model.name} has lost its beginning and none of its snapshots can be used{reasons}. "
             "Restore the store from a backup"
         )
+    return None
+
+
+async def restore_past(store: Store, model: ModelReplica, at: Offset) -> bool:
+    """Put a model into the state of its newest snapshot at ``at`` or past it; False, and no change, without one."""
+    found = await _newest_whole(store, model, lambda offset: offset[:2] >= at[:2], [], lambda done: None)
+    if found is None:
+        return False
+    manifest, live = found
+    model.restore(live, manifest.position)
+    return True
+
+
+async def _newest_whole(
+    store: Store,
+    model: ModelReplica,
+    fits: Callable[[Offset], bool],
+    bad: list[str],
+    progress: Callable[[float], None],
+) -> tuple[Manifest, LiveModel] | None:
+    """The newest snapshot at an offset that fits, whole and with its place in the log; ``bad``: why others are not."""
+    for name in await ids(store, model.keys):
+        try:
+            manifest = await manifest_of(store, model.keys, name)
+            if not fits(manifest.position.offset):
+                continue
+            if not await holds(store, model.keys.log, manifest.position.offset, manifest.position.checksum):
+                raise Damaged(f"the log does not go on from its offset {manifest.offset}")
+            return manifest, await load(store, model.keys, manifest, model.limits, progress)
+        except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
+            log.warning("passing over a snapshot", model=model.name, snapshot=name, reason=str(error))
+            bad.append(f"{name}: {error}")
     return None
 
 

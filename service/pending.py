@@ -1,0 +1,83 @@
+"""What stands in the store while an index is being made and adopted: one adoption a model at a time.
+
+    ...:adopting    JSON of ``Pending``, renewed by who does it; gone soon after that one is
+
+It is no part of the replicated state. A replica that starts between ``Prepare`` and ``Adopt`` learns from it which
+shadow to bring up, and one whose shadow it names no more drops it. It also is the fence of the adoption: ``Adopt`` is
+appended by a script that finds the key as it was, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from service.catalog import ModelKeys
+from service.events import Prepare
+from service.store import Store, reaching
+
+PENDING_SECONDS = 30.0
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """An adoption under way; ``event`` as soon as the index is there."""
+
+    adoption: str
+    event: Prepare | None = None
+
+
+_decoder = msgspec.json.Decoder(Pending)
+
+_TAKE = """
+local now = redis.call('GET', KEYS[1])
+if now and cjson.decode(now)['adoption'] ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1
+"""
+
+_LET_GO = """
+local now = redis.call('GET', KEYS[1])
+if now and cjson.decode(now)['adoption'] == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
+"""
+
+_APPEND = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
+return redis.call('XADD', KEYS[2], '*', 'e', ARGV[2], 'c', ARGV[3])
+"""
+
+
+def key_of(keys: ModelKeys) -> bytes:
+    """Where it stands."""
+    return keys.of("adopting")
+
+
+async def pending(store: Store, models: Iterable[ModelKeys]) -> list[Pending | None]:
+    """What is pending for each model."""
+    with reaching():
+        async with store.client.pipeline(transaction=False) as pipe:
+            for keys in models:
+                pipe.get(key_of(keys))
+            return [None if text is None else _decoder.decode(text) for text in await pipe.execute()]
+
+
+async def say(store: Store, keys: ModelKeys, what: Pending, seconds: float = PENDING_SECONDS) -> bool:
+    """Say, or say again, what is pending; False when another adoption is."""
+    words = (what.adoption, msgspec.json.encode(what), int(seconds * 1000))
+    with reaching():
+        return bool(await store.client.eval(_TAKE, 1, key_of(keys), *words))
+
+
+async def let_go(store: Store, keys: ModelKeys, adoption: str) -> None:
+    """Nothing is pending any more, unless it is another adoption."""
+    with reaching():
+        await store.client.eval(_LET_GO, 1, key_of(keys), adoption)
+
+
+async def append(store: Store, keys: ModelKeys, what: Pending, payload: bytes, checksum: bytes) -> bytes | None:
+    """Append an entry if this is what is pending; its id, or None."""
+    words = (msgspec.json.encode(what), payload, checksum)
+    with reaching():
+        entry: bytes | None = await store.client.eval(_APPEND, 2, key_of(keys), keys.log, *words)
+    return entry
