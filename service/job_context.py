@@ -2,13 +2,14 @@
 
 Three promises that a method keeps, so that a job leaves nothing behind, however it ends:
 
-1. ``await context.will_write(prefix)`` before the first artifact below ``prefix`` is written. Unless the job
-   succeeds, everything there is deleted when it has ended, or before it is begun again.
+1. ``await context.will_write(prefix)`` before the first artifact below ``prefix`` is written. Everything there is
+   deleted when the job has ended, or before it is begun again, unless it was committed. The prefix names the job and
+   its attempt (``context.own``), so that one that was taken for dead never writes among the files of the next.
 2. ``await context.pin(offset)`` before it reads history or log after ``offset``. Pins are renewed while the job runs
    and taken away when it has ended.
 3. ``await context.commit(prefix, ...)`` right before the first event that makes the result visible is appended. It
    raises Cancelled if the job is to stop; from then on it can no longer be cancelled, and these prefixes are the
-   event's, not the job's: they stay, whatever becomes of the job. A job that dies after that is begun again, with
+   event's, not the job's: they stay, however the job ends. A job that dies after that is begun again, with
    ``context.job.committed`` true and the same ``context.job.id``: what it does must then come to the same end.
 """
 
@@ -63,6 +64,11 @@ class JobContext:
         if self._artifacts is None:
             raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL, the same for all hosts")
         return self._artifacts
+
+    @property
+    def own(self) -> str:
+        """A name that no other job has, and no other attempt of this one: for prefixes."""
+        return f"{self.job.id}-{self.job.attempt}"
 
     def progress(self, stage: str, fraction: float) -> None:
         """Say what is being done and how much of all is done, 0..1. Cancelled when the job is to stop."""

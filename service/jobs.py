@@ -16,8 +16,8 @@
    change is meant for, else nothing happens. So of two that race one wins, and whoever was taken for dead and is
    not can change nothing any more.
 2. All times are the store's clock.
-3. What a job writes is noted before it is written, and is taken away before the job leaves ``running``, unless it
-   has succeeded. Whoever dies between the two is followed by one who does it again.
+3. What a job writes is noted before it is written, and what it did not commit is taken away before the job leaves
+   ``running``. Whoever dies between the two is followed by one who does it again.
 4. The queue (``horse.py``) only carries ids. An id that comes twice, or is lost, does no harm: the record decides,
    and the keeper (``job_keeper.py``) puts the ids of all queued jobs back.
 """
@@ -33,6 +33,7 @@ from typing import Any, Literal
 import msgspec
 
 from core.errors import Conflict, Overloaded, UnknownJob
+from service.room import free_memory
 from service.store import Store, reaching
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -42,6 +43,10 @@ ENDED = ("succeeded", "failed", "cancelled")
 JOBS = "abound:jobs"
 ALL_KEY = f"{JOBS}:all"
 TOTALS_KEY = f"{JOBS}:totals"
+WORKERS_KEY = f"{JOBS}:workers"
+
+FRESH_SECONDS = 10.0
+"""A worker that has not said for so long that it is there is not."""
 
 _ID = re.compile(r"[0-9a-f]{20}")
 
@@ -129,6 +134,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         The version that it made.
     error : str or None
         Why it failed, or why it was cancelled.
+    gone : str or None
+        Why nobody is at it any more although it is running: the keeper sees to it.
+    given_back : bool
+        This attempt does not count: its worker was stopped.
     created, started, ended, heartbeat : float or None
         Seconds since 1970.
     """
@@ -156,6 +165,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     version: str | None = None
     error: str | None = None
     gone: str | None = None
+    given_back: bool = False
     created: float | None = None
     started: float | None = None
     ended: float | None = None
@@ -165,6 +175,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     def has_ended(self) -> bool:
         """Whether nothing comes any more."""
         return self.state in ENDED
+
+
+class Workplace(msgspec.Struct, frozen=True):
+    """A worker as it says of itself: what kinds of jobs it does, where, and the most bytes that a job may need."""
+
+    name: str
+    host: str
+    kinds: list[str]
+    memory: int | None
+    at: float = 0.0
 
 
 class Total(msgspec.Struct, frozen=True):
@@ -332,7 +352,7 @@ class Jobs:
 
     async def claim(self, job_id: str, holder: str) -> Job | None:
         """Take a queued job to run it; None when it is not queued (any more)."""
-        fields = {"holder": holder, "progress": 0.0, "stage": None, "gone": None, "error": None}
+        fields = {"holder": holder, "progress": 0.0, "stage": None, "gone": None, "given_back": False, "error": None}
         made, _ = await self._change(job_id, ("queued",), "running", stamp="started", fields=fields)
         return await self.get(job_id) if made else None
 
@@ -344,6 +364,16 @@ class Jobs:
     async def commit(self, job: Job) -> bool:
         """From here a job can no longer be cancelled; False when it is to stop, or is no longer this holder's."""
         return await self.note(job, unless="cancelling", committed=True)
+
+    async def take_over(self, job: Job, holder: str) -> Job | None:
+        """Become the holder of a job whose holder is gone; None when it has another one by now, or has ended."""
+        return await self.get(job.id) if await self.note(job, holder=holder) else None
+
+    async def beat(self, job: Job) -> bool:
+        """Say that a job has somebody who sees to it; False when that is somebody else."""
+        with reaching():
+            answer = await self.store.client.eval(*beat_of(job.id, job.holder or "", job.progress, job.stage))
+        return answer is not None
 
     async def end(self, job: Job, state: State, **fields: Any) -> bool:
         """End a job if it is in the state, and with the holder, that ``job`` says. What it wrote must be dealt with."""
@@ -372,10 +402,9 @@ class Jobs:
             return sorted(prefix.decode() for prefix in await self.store.client.smembers(f"{job_key(job_id)}:wrote"))
 
     async def let_go(self, job_id: str, *prefixes: str) -> None:
-        """Prefixes that are the job's own no longer; all of them without any named."""
-        key = f"{job_key(job_id)}:wrote"
+        """Prefixes that are the job's own no longer."""
         with reaching():
-            await (self.store.client.srem(key, *prefixes) if prefixes else self.store.client.delete(key))
+            await self.store.client.srem(f"{job_key(job_id)}:wrote", *prefixes)
 
     # figures
 
@@ -394,10 +423,40 @@ class Jobs:
         texts = {name.decode(): value.decode() for name, value in found.items()}
         names = sorted({name.rpartition("|")[0] for name in texts})
         return [
-            Total(*name.split("|", 1), int(texts[f"{name}|n"]), float(texts[f"{name}|seconds"]))
+            Total(name.split("|")[0], name.split("|")[1], int(texts[f"{name}|n"]), float(texts[f"{name}|seconds"]))
             for name in names
             if f"{name}|n" in texts and f"{name}|seconds" in texts
         ]
+
+    async def now(self) -> float:
+        """The store's clock, in seconds since 1970."""
+        with reaching():
+            seconds, microseconds = await self.store.client.time()
+        return float(seconds) + microseconds / 1e6
+
+    async def show_worker(self, name: str, host: str, kinds: list[str]) -> None:
+        """A worker says that it is there."""
+        said = Workplace(name, host, kinds, self.params.memory_bytes or free_memory(), await self.now())
+        with reaching():
+            await self.store.client.hset(WORKERS_KEY, name, msgspec.json.encode(said))
+
+    async def hide_worker(self, name: str) -> None:
+        """A worker says that it stops."""
+        with reaching():
+            await self.store.client.hdel(WORKERS_KEY, name)
+
+    async def workers(self, kind: str) -> list[Workplace]:
+        """The workers that are there for a kind of jobs; those that have been silent for long are taken out."""
+        with reaching():
+            async with self.store.client.pipeline(transaction=False) as pipe:
+                pipe.time()
+                pipe.hgetall(WORKERS_KEY)
+                (seconds, _), found = await pipe.execute()
+            said = [msgspec.json.decode(packed, type=Workplace) for packed in found.values()]
+            silent = [one.name for one in said if seconds - one.at > 100 * FRESH_SECONDS]
+            if silent:
+                await self.store.client.hdel(WORKERS_KEY, *silent)
+        return [one for one in said if kind in one.kinds and seconds - one.at <= FRESH_SECONDS]
 
     async def forget(self, job: Job) -> None:
         """Take an ended job out of the records."""

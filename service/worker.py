@@ -1,6 +1,8 @@
-"""The worker: makes snapshots, beside the replicas and not inside them. ``python -m service.worker``.
+"""The worker: snapshots and jobs, beside the replicas and not inside them. ``python -m service.worker``.
 
-Every second it looks at each model. A snapshot is due when
+Jobs are seen to by ``job_keeper.py``, and done by processes of their own.
+
+As to snapshots: every second it looks at each model. A snapshot is due when
 
 * somebody asked for one (``wanted``), or
 * the log has grown by ``every_bytes`` since the newest one, or
@@ -36,6 +38,8 @@ from service import presence, wanted
 from service.catalog import CATALOG_KEY, Catalog, Living, read_catalog
 from service.compaction import compact
 from service.ending import end
+from service.job_keeper import HORSE, JobKeeper
+from service.jobs import JobParams, Jobs
 from service.log import LogParams
 from service.manifest import Manifest
 from service.process import end_with_parent, warm
@@ -259,18 +263,29 @@ async def _keep(lease: Lock) -> None:
                 await lease.reacquire()
 
 
-async def work(settings: Settings, reporter: Reporter) -> None:
-    """Run a worker until SIGTERM or SIGINT."""
-    store = Store(settings.store_url(), settings.group(StoreParams))
+async def work(settings: Settings, reporter: Reporter, horse: str = HORSE) -> None:
+    """Run a worker, snapshots and jobs, until SIGTERM or SIGINT. ``horse``: the module that does jobs."""
+    params = settings.group(StoreParams)
+    store, jobs_store = Store(settings.store_url(), params), Store(settings.jobs_store_url(), params)
     worker = Worker(store, settings.group(SnapshotParams), settings.group(LogParams))
+    keeper = JobKeeper(settings, store, Jobs(jobs_store, settings.group(JobParams)), horse)
+    stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.stop)
-    reporter.say(Report(stage="working", progress=1.0, ready=True))
+        loop.add_signal_handler(number, stopping.set)
     try:
-        await worker.run()
+        await store.check()
+        await jobs_store.check()
+        reporter.say(Report(stage="working", progress=1.0, ready=True))
+        parts = [asyncio.create_task(worker.run()), asyncio.create_task(keeper.run(stopping))]
+        stopped = asyncio.create_task(stopping.wait())
+        await asyncio.wait([stopped, *parts], return_when=asyncio.FIRST_COMPLETED)
+        stopping.set()
+        worker.stop()
+        await asyncio.gather(stopped, *parts)
     finally:
         await store.close()
+        await jobs_store.close()
 
 
 def main() -> int:

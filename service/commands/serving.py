@@ -80,7 +80,7 @@ def worker(
     log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Log lines as JSON.")] = False,
 ) -> None:
-    """Run a worker until it is told to stop: it makes the snapshots of all models of a store.
+    """Run a worker until it is told to stop: it makes the snapshots of all models of a store, and does jobs.
 
     `abound serve` runs one beside itself already.
     """
