@@ -15,7 +15,6 @@ import json
 import os
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,8 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+
+from benchmarks.serving import free_port, tree
 
 CONNECTIONS = 16
 ECHO = """
@@ -78,31 +79,10 @@ def instances(n: int, active: int, n_features: int, n_classes: int, seed: int) -
     return out
 
 
-def children(pid: int) -> list[int]:
-    """All processes below ``pid``."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            except OSError:
-                continue
-            if parent == pid:
-                found += [int(entry.name), *children(int(entry.name))]
-    return found
-
-
 def pin(pid: int, core: int) -> None:
     """Hold every thread of a process on one core."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.sched_setaffinity(int(thread.name), {core})
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -125,7 +105,7 @@ def service(directory: str) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     try:
         wait_ready(url, process)
-        for child in children(process.pid):
+        for child in tree(process.pid)[1:]:
             replica = b"service.process" in Path(f"/proc/{child}/cmdline").read_bytes()
             pin(child, 0 if replica else 1)
         yield url

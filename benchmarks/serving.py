@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,30 @@ from typing import Self
 import httpx
 
 LISTENING = re.compile(r"listening on (http://\S+?),")
+
+
+def tree(root: int) -> list[int]:
+    """A process and all below it, itself first."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                stat = (entry / "stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parent = int(stat[stat.rindex(")") + 1 :].split()[1])
+            children.setdefault(parent, []).append(int(entry.name))
+    found = [root]
+    for pid in found:
+        found.extend(children.get(pid, []))
+    return found
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class Serving:
@@ -71,19 +96,7 @@ class Serving:
 
     def pids(self) -> list[int]:
         """The service's processes, the parent first: replicas, worker, store and whatever these have started."""
-        children: dict[int, list[int]] = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal():
-                try:
-                    stat = (entry / "stat").read_text()
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-                parent = int(stat[stat.rindex(")") + 1 :].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-        found = [self.process.pid]
-        for pid in found:
-            found.extend(children.get(pid, []))
-        return found
+        return tree(self.process.pid)
 
     def kill(self) -> None:
         """SIGKILL to every process at once."""

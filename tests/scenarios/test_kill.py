@@ -1,33 +1,79 @@
 """Every process killed at once while it learns: what was acknowledged is there, and answers stay the same bytes."""
 
-import sys
+from __future__ import annotations
 
+import sys
+import time
+from pathlib import Path
+
+import httpx
 import pytest
 
-from benchmarks.kill import kill_rounds
-from benchmarks.serving import Serving
+from benchmarks.faults.clients import Book, Learner
+from benchmarks.faults.ledger import Findings, examine_now
+from benchmarks.faults.run import texts
+from benchmarks.serving import Serving, free_port
 from service import identity
+from service.embedded import EmbeddedStore
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 
 
-def test_what_was_acknowledged_outlives_two_kills(tmp_path):
-    loss = kill_rounds(rounds=1, processes=2, work=tmp_path, seed=7, most_events=300)
-    assert loss.kills == 2
-    assert len(loss.acknowledged) >= 100
-    assert (loss.lost, loss.behind, loss.twice, loss.changed) == ([], [], [], [])
+def ask(url: str) -> list[bytes]:
+    """The bodies of the answers to fixed questions, byte for byte."""
+    with httpx.Client(base_url=url, timeout=30) as http:
+        answers = [http.post("/classify", json={"text": text, "k": 20, "explain": True}) for text, _ in texts()[:100]]
+    assert {answer.status_code for answer in answers} == {200}
+    return [answer.content for answer in answers]
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_what_was_acknowledged_outlives_many_kills(tmp_path):
-    loss = kill_rounds(rounds=10, processes=2, work=tmp_path, seed=8)
-    assert loss.kills == 23
-    assert len(loss.acknowledged) >= 2000
-    assert (loss.lost, loss.behind, loss.twice, loss.changed) == ([], [], [], [])
+def kill_while_learning(work: Path, kills: int) -> tuple[Book, Findings]:
+    """Kill the service so often while clients learn, each time start it again, and at last read its log."""
+    port = free_port()
+    options = ("--port", str(port), "--processes", "2")
+    book = Book(work / "acknowledged.jsonl")
+    learners = [
+        Learner(f"http://127.0.0.1:{port}", f"event/{form}", form, "log", texts(), book, 0.02)
+        for form in ("single", "batch", "lines")
+    ]
+    serving = Serving(work / "data", *options, output=work / "output")
+    try:
+        serving.until_ready()
+        for learner in learners:
+            learner.start()
+        for _ in range(kills):
+            enough, deadline = len(book.acknowledged) + 100, time.monotonic() + 60
+            while len(book.acknowledged) < enough and time.monotonic() < deadline:
+                time.sleep(0.005)
+            serving.kill()
+            serving = Serving(work / "data", *options, output=work / "output")
+            serving.until_ready()
+        for learner in learners:
+            learner.stop()
+        for learner in learners:
+            learner.join(60)
+        before = ask(serving.url)
+        serving.kill()
+        serving = Serving(work / "data", *options, output=work / "output")
+        serving.until_ready()
+        assert ask(serving.url) == before
+        findings = examine_now(EmbeddedStore(work / "data").url, book.acknowledged, [])
+        assert serving.stop() == 0
+    finally:
+        serving.kill()
+        book.close()
+    return book, findings
 
 
-def test_nothing_outlives_the_parent(tmp_path):
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+def test_what_was_acknowledged_outlives_kills(tmp_path: Path, kills: int) -> None:
+    book, findings = kill_while_learning(tmp_path, kills)
+    assert book.wrong == []
+    assert len(book.acknowledged) >= 100 * kills
+    assert (findings.lost, findings.twice, findings.otherwise) == ([], [], [])
+
+
+def test_nothing_outlives_the_parent(tmp_path: Path) -> None:
     with Serving(tmp_path / "data", "--processes", "2", output=tmp_path / "output") as serving:
         serving.until_ready()
         pids = {pid: identity.started(pid) for pid in serving.pids()}

@@ -1,0 +1,35 @@
+"""Ten kills of a fleet under load, as `python -m benchmarks.faults` does them."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks import balancer
+from benchmarks.faults.__main__ import figures
+from benchmarks.faults.run import run
+from benchmarks.faults.schedule import KILLS, TROUBLES, step
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+@pytest.mark.skipif(balancer.program() is None, reason="nginx is not installed")
+@pytest.mark.timeout(600)
+def test_ten_kills(tmp_path: Path) -> None:
+    said: list[str] = []
+    outcome = run(tmp_path, 20, 10, 1, lambda outcome, number, kills, what: said.append(what))
+    assert outcome.good, figures(outcome)
+    assert outcome.kills.total() == len(said) == 10
+    assert len(outcome.book.acknowledged) > 500
+    assert outcome.findings.learned >= len(outcome.book.acknowledged) - outcome.findings.excused
+    assert outcome.book.counts["asked to have read its writes"] > 20
+    assert outcome.book.counts["classify failed"] == 0, outcome.book.counts
+
+
+def test_what_happens_follows_from_seed_and_number() -> None:
+    assert step(3, 7) == step(3, 7) != step(3, 8) != step(4, 8)
+    steps = [step(1, number) for number in range(1, 201)]
+    assert set(Counter(one.kill for one in steps)) == set(KILLS)
+    assert {trouble.kind for one in steps for trouble in one.troubles} == set(TROUBLES)
