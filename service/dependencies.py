@@ -9,12 +9,15 @@ import msgspec
 from fastapi import Depends, Path, Request
 
 from core.errors import InvalidInstance, NotReady, UnknownModel
+from service.audit import Actor
 from service.exchange import JSON, Held, media_of, read_body
 from service.intake import Changing
+from service.keyring import Grant, KeyRing
 from service.model_replica import ModelReplica
 from service.reading import decode
 from service.replica import Replica
 from service.schemas import MODEL_NAME
+from service.security import actor_of
 from service.settings import Settings
 from service.telemetry import Telemetry
 
@@ -27,6 +30,7 @@ class Parts(NamedTuple):
     telemetry: Telemetry
     held: Held
     changing: Changing
+    ring: KeyRing
 
     def observe(self) -> None:
         """Bring the measures up to date."""
@@ -56,6 +60,17 @@ def parts(request: Request) -> Parts:
 def replica(found: Annotated[Parts, Depends(parts)]) -> Replica:
     """The replica."""
     return found.replica
+
+
+def actor(request: Request) -> Actor:
+    """Who sent this request, for the audit log."""
+    return actor_of(request.scope)
+
+
+def grant(request: Request) -> Grant | None:
+    """The key that this request showed; None where none is asked for."""
+    found: Grant | None = request.scope.get("grant")
+    return found
 
 
 def check_name(name: str) -> str:
@@ -99,5 +114,7 @@ _object = msgspec.json.Decoder(dict[str, Any])
 
 PartsDep = Annotated[Parts, Depends(parts)]
 ReplicaDep = Annotated[Replica, Depends(replica)]
+ActorDep = Annotated[Actor, Depends(actor)]
+GrantDep = Annotated[Grant | None, Depends(grant)]
 ModelName = Annotated[str, Path(pattern=MODEL_NAME, description="Name of the model.", examples=["default"])]
 JsonObject = Annotated[dict[str, Any], Depends(json_object)]

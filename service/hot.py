@@ -28,10 +28,12 @@ from service.exchange import (
     request_id_of,
     send_answer,
 )
+from service.keyring import Grant
 from service.ndjson import AnswerLines, RequestLines, together
 from service.schemas import encoder
+from service.security import Guard, tell_of_request
 from service.settings import Settings
-from service.telemetry import Meter
+from service.telemetry import REQUEST_ID, Meter
 
 DEFAULT_MODEL = "default"
 BOTH_MEDIA = (JSON, NDJSON)
@@ -40,22 +42,31 @@ BOTH_MEDIA = (JSON, NDJSON)
 class Work(Protocol):
     """What a hot route does, below HTTP."""
 
-    async def answer(self, model: str, body: bytes, headers: Headers) -> tuple[int, bytes]:
+    async def answer(self, model: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
         """Status and JSON for a JSON body: one instance or a batch."""
 
     async def answer_lines(
-        self, model: str, headers: Headers, request_id: str, lines: RequestLines, answers: AnswerLines
+        self,
+        model: str,
+        headers: Headers,
+        request_id: str,
+        lines: RequestLines,
+        answers: AnswerLines,
+        grant: Grant | None,
     ) -> None:
         """Put an answer for each line, in order. What is refused as a whole is raised before the first."""
 
 
 class HotRoute:
-    """An ASGI application for POST on ``/<name>`` and ``/models/{model}/<name>``."""
+    """An ASGI application for POST on ``/<name>`` and ``/models/{model}/<name>``; keys need ``scope`` for it."""
 
-    def __init__(self, work: Work, meter: Meter, settings: Settings, held: Held) -> None:
+    def __init__(self, work: Work, scope: str, meter: Meter, settings: Settings, held: Held, guard: Guard) -> None:
         self._work = work
+        self._scope = scope
         self._meter = meter
         self._held = held
+        self._guard = guard
+        self._tells = settings.access_log
         self._max_body = settings.max_body_bytes
         self._max_ndjson = settings.max_ndjson_bytes
         self._max_lines = settings.max_ndjson_lines
@@ -69,43 +80,56 @@ class HotRoute:
         started = perf_counter()
         headers: Headers = dict(scope["headers"])
         request_id: str = scope.get("request_id") or request_id_of(headers)
+        REQUEST_ID.set(request_id)
         begun = False
+        status = 200
         try:
+            grant = self._guard.admit(headers, self._scope, model, scope)
             if media_of(headers, BOTH_MEDIA) == NDJSON:
-                await self._stream(model, headers, request_id, scope, receive, send)
-                self._meter.note(200, perf_counter() - started)
+                await self._stream(model, headers, request_id, scope, receive, send, grant)
                 return
             body = await read_body(receive, headers, self._max_body, self._held)
-            status, answer = await self._work.answer(model, body, headers)
+            status, answer = await self._work.answer(model, body, headers, grant)
             begun = True
             await send_answer(send, status, JSON, answer, request_id)
-            self._meter.note(status, perf_counter() - started)
         except AboundError as error:
             problem = problem_of(error, request_id)
-            self._meter.note(problem.status, perf_counter() - started)
+            status = problem.status
             await send_answer(
                 send, problem.status, PROBLEM_JSON, encoder.encode(problem), request_id, problem_headers(problem)
             )
         except Disconnected:
-            self._meter.note(499, perf_counter() - started)
+            status = 499
         except asyncio.CancelledError:
             # The service stops and this request has had its time; a begun answer breaks off with the connection.
             problem = problem_of(stopping(), request_id)
-            self._meter.note(problem.status, perf_counter() - started)
+            status = problem.status
             if not (begun or scope.get("answer_begun")):
                 await send_answer(
                     send, problem.status, PROBLEM_JSON, encoder.encode(problem), request_id, problem_headers(problem)
                 )
         except Exception:
             # Nobody meant this one. It goes on to the server, which logs it; the sender is told what can be told.
-            self._meter.note(500, perf_counter() - started)
+            status = 500
             if not (begun or scope.get("answer_begun")):
                 answer = encoder.encode(internal_problem(request_id))
                 await send_answer(send, 500, PROBLEM_JSON, answer, request_id, [(b"connection", b"close")])
             raise
+        finally:
+            seconds = perf_counter() - started
+            self._meter.note(status, seconds)
+            if self._tells:
+                tell_of_request(scope, status, seconds)
 
     async def _stream(
-        self, model: str, headers: Headers, request_id: str, scope: Scope, receive: Receive, send: Send
+        self,
+        model: str,
+        headers: Headers,
+        request_id: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        grant: Grant | None,
     ) -> None:
         check_length(headers, self._max_ndjson)
         lines = RequestLines(receive, self._held, self._max_ndjson, self._max_lines, self._max_body)
@@ -113,7 +137,7 @@ class HotRoute:
         reading = asyncio.create_task(lines.pump())
 
         async def work() -> None:
-            await self._work.answer_lines(model, headers, request_id, lines, answers)
+            await self._work.answer_lines(model, headers, request_id, lines, answers, grant)
             answers.end()
 
         try:

@@ -39,15 +39,22 @@ class Grant:
     id : str
     rate, source_rate : RateLimitItem or None
         Its own.
+    is_limited : bool
+        Whether it has one of them.
+    used : bool
+        It was shown since that was noted last.
     """
 
-    __slots__ = ("_digest", "_expires", "_models", "_revoked", "_scopes", "id", "rate", "source_rate", "used")
+    __slots__ = (
+        "_digest", "_expires", "_models", "_revoked", "_scopes", "id", "is_limited", "rate", "source_rate", "used",
+    )  # fmt: skip
 
     def __init__(self, key: keys.Key) -> None:
         self.id = key.id
         self.used = False
         self.rate: RateLimitItem | None = None if key.rate is None else rate_of(key.rate)
         self.source_rate: RateLimitItem | None = None if key.source_rate is None else rate_of(key.source_rate)
+        self.is_limited = self.rate is not None or self.source_rate is not None
         self._digest = bytes.fromhex(key.digest)
         self._scopes = frozenset(keys.SCOPES if "admin" in key.scopes else key.scopes)
         self._models = None if key.models is None else frozenset(key.models)

@@ -11,23 +11,29 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
+from core.errors import Forbidden, Unauthorized
 from core.limits import Limits
 from service import errors
+from service.artifacts import Artifacts
 from service.dependencies import Parts
+from service.ending import end
 from service.exchange import Disconnected, Held, Message, Receive, Scope, Send, request_id_of
-from service.hot import DEFAULT_MODEL, HotRoute
+from service.hot import DEFAULT_MODEL, HotRoute, Work
 from service.intake import Changing
+from service.keyring import KeyRing
 from service.log import LogParams
 from service.openapi import document
+from service.rates import RateParams, Rates
 from service.remembered import RememberParams
 from service.replica import Replica, ReplicaParams
 from service.routes import health, models, snapshots
 from service.routes.classify import Classify
 from service.routes.learn import Learn
-from service.settings import Settings
+from service.security import Guard, tell_of_request
+from service.settings import Settings, is_loopback
 from service.snapshots import SnapshotParams
 from service.store import Store, StoreParams
-from service.telemetry import Telemetry
+from service.telemetry import REQUEST_ID, Telemetry
 
 DESCRIPTION = """\
 Applications post instances to `/classify` and stream label feedback to `/learn`; an index in memory is updated on every
@@ -68,18 +74,23 @@ class Application(FastAPI):
             log=settings.group(LogParams),
             snapshots=settings.group(SnapshotParams),
         )
-        replica = Replica(store, bounds)
+        place = settings.artifacts_place()
+        replica = Replica(store, bounds, Artifacts(place) if place is not None else None)
         remember = settings.group(RememberParams)
+        is_exposed = not is_loopback(settings.host)
+        ring = KeyRing(store, locked=is_exposed and not settings.insecure)
+        guard = Guard(ring, any_host=is_exposed or settings.insecure)
+        rates = Rates(store, settings.group(RateParams))
 
         @asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             await replica.start(report)
-            flushing = asyncio.create_task(_flush_for_ever(self.state.parts))
+            await ring.start(store.params.start_seconds)
+            tasks = [asyncio.create_task(_flush_for_ever(self.state.parts)), asyncio.create_task(ring.keep())]
             try:
                 yield
             finally:
-                flushing.cancel()
-                await asyncio.gather(flushing, return_exceptions=True)
+                await end(*tasks)
                 await replica.stop()
 
         super().__init__(
@@ -92,14 +103,20 @@ class Application(FastAPI):
             redirect_slashes=False,
             lifespan=lifespan,
         )
-        self.state.parts = Parts(settings, replica, telemetry, held, changing)
+        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring)
         self.state.draining = False
         errors.install(self)
         self.add_exception_handler(Disconnected, _answer_nobody)
         self._measures = telemetry
+        self._guard = guard
+        self._tells = settings.access_log
+        works: dict[str, Work] = {
+            "classify": Classify(replica, settings, remember, rates),
+            "learn": Learn(replica, settings, remember, changing, rates),
+        }
         self._hot = {
-            "/classify": HotRoute(Classify(replica, settings, remember), telemetry.meter("/classify"), settings, held),
-            "/learn": HotRoute(Learn(replica, settings, remember, changing), telemetry.meter("/learn"), settings, held),
+            f"/{name}": HotRoute(work, name, telemetry.meter(f"/{name}"), settings, held, guard)
+            for name, work in works.items()
         }
         for name, route in self._hot.items():
             for path in (name, f"/models/{{model}}{name}"):
@@ -141,8 +158,10 @@ class Application(FastAPI):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer by way of the routes."""
         started = perf_counter()
-        request_id = request_id_of(dict(scope["headers"]))
+        headers = dict(scope["headers"])
+        request_id = request_id_of(headers)
         scope["request_id"] = request_id
+        REQUEST_ID.set(request_id)
         header = (b"x-request-id", request_id.encode("ascii"))
         method = scope["method"]
         status = 0
@@ -156,21 +175,30 @@ class Application(FastAPI):
                 message = {**message, "body": b""}
             await send(message)
 
-        if method == "OPTIONS" and (allow := errors.allowed_methods(self, scope)):
-            await send_with_id({"type": "http.response.start", "status": 204, "headers": [(b"allow", allow.encode())]})
-            await send_with_id({"type": "http.response.body", "body": b""})
-        else:
+        inner = scope
+        try:
+            self._guard.admit_to(headers, scope)
+            if method == "OPTIONS" and (allow := errors.allowed_methods(self, scope)):
+                start = {"type": "http.response.start", "status": 204, "headers": [(b"allow", allow.encode())]}
+                await send_with_id(start)
+                await send_with_id({"type": "http.response.body", "body": b""})
+                return
             inner = {**scope, "method": "GET"} if method == "HEAD" else scope
-            try:
-                await super().__call__(inner, receive, send_with_id)
-            except asyncio.CancelledError:
-                if status:
-                    raise
-                problem = errors.problem_of(errors.stopping(), request_id)
-                await errors.ProblemResponse(problem)(inner, receive, send_with_id)
-            finally:
-                route = getattr(inner.get("route"), "path", "other")
-                self._measures.meter(route).note(status or 500, perf_counter() - started)
+            await super().__call__(inner, receive, send_with_id)
+        except (Unauthorized, Forbidden) as error:
+            problem = errors.problem_of(error, request_id)
+            await errors.ProblemResponse(problem)(inner, receive, send_with_id)
+        except asyncio.CancelledError:
+            if status:
+                raise
+            problem = errors.problem_of(errors.stopping(), request_id)
+            await errors.ProblemResponse(problem)(inner, receive, send_with_id)
+        finally:
+            seconds = perf_counter() - started
+            route = getattr(inner.get("route"), "path", "other")
+            self._measures.meter(route).note(status or 500, seconds)
+            if self._tells:
+                tell_of_request(scope, status or 500, seconds)
 
 
 async def _flush_for_ever(parts: Parts) -> None:

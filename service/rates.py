@@ -11,9 +11,14 @@ again for a second, so that it slows down one request at most.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 from limits import RateLimitItem, parse
 from limits.aio.storage import RedisStorage
@@ -21,6 +26,17 @@ from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from core.errors import RateLimited, StoreUnavailable, TooLarge
 from service.store import Store, reaching
+
+if TYPE_CHECKING:
+    from service.keyring import Grant
+    from service.ndjson import Line
+
+
+class _Sourced(msgspec.Struct):
+    source: str | None = None
+
+
+_sourced = msgspec.json.Decoder(_Sourced)
 
 log = structlog.get_logger(__name__)
 
@@ -88,6 +104,38 @@ class Rates:
         self._storage: RedisStorage | None = None
         self._resting_until = 0.0
 
+    def watches(self, grant: Grant | None) -> bool:
+        """Whether anything of this sender is to be counted."""
+        if self.source is not None:
+            return True
+        return grant is not None and (self.key is not None or grant.is_limited)
+
+    async def admit(self, grant: Grant | None, n: int, source: str | None = None) -> None:
+        """Count ``n`` instances of one sender and of one source under it. Raises what ``take`` raises."""
+        if grant is not None and (rate := grant.rate or self.key) is not None:
+            await self.take(rate, "key", grant.id, n)
+        if source is not None:
+            await self._admit_source(grant, n, source)
+
+    async def admit_lines(self, grant: Grant | None, lines: list[Line], learns: bool) -> None:
+        """Count lines, as many as may come; the others get the error as theirs."""
+        if grant is not None and (rate := grant.rate or self.key) is not None:
+            await _as_many(lines, lambda n: self.take(rate, "key", grant.id, n))
+        if not learns:
+            return
+        by_source: dict[str, list[Line]] = {}
+        for line in lines:
+            if line.error is None and (source := _source_of(line.body)) is not None:
+                by_source.setdefault(source, []).append(line)
+        for source, some in by_source.items():
+            await _as_many(some, partial(self._admit_source, grant, source=source))
+
+    async def _admit_source(self, grant: Grant | None, n: int, source: str) -> None:
+        rate = (grant.source_rate if grant is not None else None) or self.source
+        if rate is not None:
+            name = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+            await self.take(rate, "source", f"{grant.id if grant is not None else '-'}:{name}", n)
+
     async def take(self, rate: RateLimitItem, kind: str, name: str, n: int) -> None:
         """Count ``n`` instances.
 
@@ -135,6 +183,30 @@ class Rates:
         window = rate.get_expiry()
         counts = await self._storage.get_sliding_window(rate.key_for(*who), window)
         return min(max(0.05, _wait(rate.amount, window, n, *counts)), 2.0 * window)
+
+
+async def _as_many(lines: list[Line], take: Callable[[int], Awaitable[None]]) -> None:
+    """Take the first lines, as many as there may be; the others get the error as theirs."""
+    lines = [line for line in lines if line.error is None]
+    at, step = 0, len(lines)
+    while at < len(lines):
+        try:
+            await take(len(lines[at : at + step]))
+            at += step
+        except (RateLimited, TooLarge) as error:
+            if step == 1:
+                for line in lines[at:]:
+                    line.error = error
+                return
+            step //= 2
+
+
+def _source_of(body: bytes) -> str | None:
+    """The source that a line names; None also when the line is not what it should be, which shows later."""
+    try:
+        return _sourced.decode(body).source
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
 
 
 def _wait(most: int, window: int, n: int, before: int, before_ends: float, now: int, now_ends: float) -> float:

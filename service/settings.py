@@ -38,6 +38,7 @@ GROUPS = {
     "jobs": "service.jobs.JobParams",
     "limits": "core.limits.Limits",
     "log": "service.log.LogParams",
+    "rate": "service.rates.RateParams",
     "remember": "service.remembered.RememberParams",
     "snapshots": "service.snapshots.SnapshotParams",
     "store": "service.store.StoreParams",
@@ -123,6 +124,7 @@ class Settings(BaseSettings):
 
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level of log lines")
     log_format: Literal["text", "json"] = Field("text", description="form of log lines on standard error")
+    access_log: bool = Field(False, description="a log line for every request")
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 

@@ -11,7 +11,8 @@ import logging
 import os
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Literal
 
 import structlog
@@ -34,6 +35,9 @@ MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the classes of durations, seconds."""
+
+REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""Of the request that the present task answers; every log line that it causes carries it."""
 
 GaugeMode = Literal["livemax", "livemin", "livesum", "liveall"]
 
@@ -181,6 +185,8 @@ def configure_logging(level: str, form: Literal["text", "json"]) -> None:
     """Send the log lines of the product and of its libraries to standard error, in one form."""
     before: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        add_request_id,
+        escape_controls,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -212,6 +218,22 @@ def configure_logging(level: str, form: Literal["text", "json"]) -> None:
     for name in _uvicorn_loggers():
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
+
+
+def add_request_id(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Name the request that a log line comes from, if one does."""
+    request_id = REQUEST_ID.get()
+    if request_id is not None:
+        line.setdefault("request_id", request_id)
+    return line
+
+
+def escape_controls(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Keep what others sent from looking like lines of its own: control characters as ``\\n``, ``\\x1b``."""
+    for name, value in line.items():
+        if isinstance(value, str) and not value.isprintable() and name != "exception":
+            line[name] = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+    return line
 
 
 def _uvicorn_loggers() -> Iterator[str]:

@@ -18,9 +18,11 @@ from service.dependencies import trusted_model
 from service.errors import problem_of
 from service.exchange import Headers
 from service.intake import Room
+from service.keyring import Grant
 from service.model_replica import ModelReplica
 from service.ndjson import AnswerLines, Line, RequestLines
 from service.pace import Pace
+from service.rates import Rates
 from service.reading import ABSENT, decode, vector_of
 from service.remembered import RememberParams, reading_of, remember
 from service.replica import Replica
@@ -37,18 +39,21 @@ MAX_ANSWER_BYTES = 64 * 2**20
 class Classify:
     """The work of the route."""
 
-    def __init__(self, replica: Replica, settings: Settings, remember_params: RememberParams) -> None:
+    def __init__(self, replica: Replica, settings: Settings, remember_params: RememberParams, rates: Rates) -> None:
         self._replica = replica
+        self._rates = rates
         self._remember_params = remember_params
         self._request_bytes = replica.params.log.request_bytes
         self._max_batch = settings.max_batch
         self._min_offset_seconds = settings.min_offset_seconds
         self._answers = Answers()
 
-    async def answer(self, name: str, body: bytes, headers: Headers) -> tuple[int, bytes]:
+    async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
         """Status and answer for one instance or a batch."""
         model = trusted_model(self._replica, name)
         request = decode(classify_decoder, body)
+        if self._rates.watches(grant):
+            await self._rates.admit(grant, 1 if request.instances is None else len(request.instances))
         if request.version is not None or request.min_offset is not None:
             await self._prepare(name, model, request)
         if request.instances is not None:
@@ -58,12 +63,20 @@ class Classify:
         return 200, answer if remembering is None else await remembering
 
     async def answer_lines(
-        self, name: str, headers: Headers, request_id: str, lines: RequestLines, answers: AnswerLines
+        self,
+        name: str,
+        headers: Headers,
+        request_id: str,
+        lines: RequestLines,
+        answers: AnswerLines,
+        grant: Grant | None,
     ) -> None:
         """An answer a line, each request standing alone."""
         model = trusted_model(self._replica, name)
         pace = Pace()
         async for group in lines.groups():
+            if self._rates.watches(grant):
+                await self._rates.admit_lines(grant, group, learns=False)
             waiting: list[bytes | asyncio.Task[bytes]] = []
             size = 0
             for line in group:

@@ -19,9 +19,11 @@ from service.dependencies import trusted_model
 from service.errors import problem_of
 from service.exchange import Headers
 from service.intake import Changing, NewClasses, Room
+from service.keyring import Grant
 from service.model_replica import ModelReplica
 from service.ndjson import AnswerLines, Line, RequestLines, together
 from service.pace import Pace
+from service.rates import Rates
 from service.reading import ABSENT, decode, is_empty, vector_of
 from service.remembered import RememberParams, reading_of, recall
 from service.repeats import KEY_HEADER, body_hash, check_keys, first_time, key_of
@@ -67,9 +69,10 @@ class Learn:
     """The work of the route."""
 
     def __init__(
-        self, replica: Replica, settings: Settings, remember_params: RememberParams, changing: Changing
+        self, replica: Replica, settings: Settings, remember_params: RememberParams, changing: Changing, rates: Rates
     ) -> None:
         self._replica = replica
+        self._rates = rates
         self._changing = changing
         self._request_bytes = replica.params.log.request_bytes
         self._remember_params = remember_params
@@ -78,11 +81,14 @@ class Learn:
         self._wait_seconds = settings.wait_seconds
         self._under_way: set[asyncio.Task[list[Learned]]] = set()
 
-    async def answer(self, name: str, body: bytes, headers: Headers) -> tuple[int, bytes]:
+    async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
         """Status and answer for one instance or a batch."""
         model = trusted_model(self._replica, name)
         header_key = key_of(headers)
         request = decode(learn_decoder, body)
+        if self._rates.watches(grant):
+            n = 1 if request.instances is None else len(request.instances)
+            await self._rates.admit(grant, n, request.source)
         if request.instances is not None:
             return await self._batch(model, request, request.instances, header_key)
         if header_key is not None:
@@ -101,7 +107,13 @@ class Learn:
         return 200 if learned.applied else 202, encoder.encode(_answer(learned))
 
     async def answer_lines(
-        self, name: str, headers: Headers, request_id: str, lines: RequestLines, answers: AnswerLines
+        self,
+        name: str,
+        headers: Headers,
+        request_id: str,
+        lines: RequestLines,
+        answers: AnswerLines,
+        grant: Grant | None,
     ) -> None:
         """An answer a line, each request standing alone."""
         model = trusted_model(self._replica, name)
@@ -110,13 +122,17 @@ class Learn:
                 "the header Idempotency-Key cannot cover NDJSON; give each line its key", "Idempotency-Key"
             )
         groups: asyncio.Queue[Sent | None] = asyncio.Queue(GROUPS_AT_ONCE)
-        await together(self._read_groups(model, lines, groups), _answer_groups(groups, answers, request_id))
+        await together(self._read_groups(model, lines, groups, grant), _answer_groups(groups, answers, request_id))
 
-    async def _read_groups(self, model: ModelReplica, lines: RequestLines, groups: asyncio.Queue[Sent | None]) -> None:
+    async def _read_groups(
+        self, model: ModelReplica, lines: RequestLines, groups: asyncio.Queue[Sent | None], grant: Grant | None
+    ) -> None:
         pace = Pace()
         new = NewClasses(model)
         group = _Group()
         async for some in lines.groups():
+            if self._rates.watches(grant):
+                await self._rates.admit_lines(grant, some, learns=True)
             for line in some:
                 config = model.live.config
                 try:

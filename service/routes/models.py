@@ -9,7 +9,8 @@ from fastapi import APIRouter, Query, Response
 from core.config import ModelConfig
 from core.errors import StoreUnavailable
 from service.answers import LIVE
-from service.dependencies import JsonObject, ModelName, PartsDep, ReplicaDep
+from service.audit import act
+from service.dependencies import ActorDep, GrantDep, JsonObject, ModelName, PartsDep, ReplicaDep
 from service.model_replica import ModelReplica
 from service.openapi import JSON, config_schema, problems
 from service.pace import Pace
@@ -43,9 +44,10 @@ CONFIG_BODY = {
 
 
 @router.get("/models", summary="All models")
-async def list_models(replica: ReplicaDep) -> ModelsAnswer:
-    """By name, without their digests."""
-    return ModelsAnswer(models=[ModelSummary(**_summary(replica.model(name))) for name in sorted(replica.names())])
+async def list_models(replica: ReplicaDep, grant: GrantDep) -> ModelsAnswer:
+    """By name, without their digests: those that the key is for."""
+    names = [name for name in sorted(replica.names()) if grant is None or grant.is_for(name)]
+    return ModelsAnswer(models=[ModelSummary(**_summary(replica.model(name))) for name in names])
 
 
 @router.get("/models/{model}", summary="A model", responses=problems(404, 422, 503))
@@ -60,25 +62,33 @@ async def get_model(model: ModelName, replica: ReplicaDep) -> ModelAnswer:
     responses={201: {"model": ModelAnswer, "description": "Created."}, **problems(400, 409, 413, 415, 422, 503, 504)},
     openapi_extra=CONFIG_BODY,
 )
-async def put_model(model: ModelName, changes: JsonObject, parts: PartsDep, response: Response) -> ModelAnswer:
+async def put_model(
+    model: ModelName, changes: JsonObject, parts: PartsDep, actor: ActorDep, response: Response
+) -> ModelAnswer:
     """Fields that are not named keep their value; on a model that has learned some cannot change (409)."""
     replica = parts.replica
-    if model not in replica.names() and await replica.create(model, ModelConfig.from_dict(changes)):
-        response.status_code = 201
-        response.headers["location"] = f"/models/{model}"
-        return await _whole(replica.model(model))
+    if model not in replica.names():
+        async with act(replica.store, actor, "model.create", model=model, config=changes):
+            created = await replica.create(model, ModelConfig.from_dict(changes))
+        if created:
+            response.status_code = 201
+            response.headers["location"] = f"/models/{model}"
+            return await _whole(replica.model(model))
     live = replica.model(model).live
-    if live.check_change(changes) != live.config:
-        with parts.changing.to(model, changes):
-            await replica.configure(model, changes)
+    if live.config.changed(changes) != live.config:
+        async with act(replica.store, actor, "model.configure", model=model, config=changes):
+            live.check_change(changes)
+            with parts.changing.to(model, changes):
+                await replica.configure(model, changes)
     return await _whole(replica.model(model))
 
 
 @router.delete("/models/{model}", status_code=204, summary="Delete a model", responses=problems(404, 422, 503, 504))
-async def delete_model(model: ModelName, replica: ReplicaDep) -> Response:
+async def delete_model(model: ModelName, replica: ReplicaDep, actor: ActorDep) -> Response:
     """Deletes what it learned, too. The name can be used again."""
-    replica.model(model)
-    await replica.delete(model)
+    learned = replica.model(model).live.n_learned
+    async with act(replica.store, actor, "model.delete", model=model, learned=learned):
+        await replica.delete(model)
     return Response(status_code=204)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from service.dependencies import ModelName, ReplicaDep
+from service.audit import act
+from service.dependencies import ActorDep, ModelName, ReplicaDep
 from service.openapi import problems
 from service.schemas import SnapshotsAnswer, SnapshotShape
 from service.snapshots import Manifest
@@ -24,9 +25,13 @@ async def list_snapshots(model: ModelName, replica: ReplicaDep) -> SnapshotsAnsw
     summary="Make a snapshot",
     responses=problems(404, 422, 503),
 )
-async def make_snapshot(model: ModelName, replica: ReplicaDep) -> SnapshotShape:
+async def make_snapshot(model: ModelName, replica: ReplicaDep, actor: ActorDep) -> SnapshotShape:
     """The worker makes it, from the log up to here or a little further; answers when it is there."""
-    return _shape(await replica.request_snapshot(model))
+    replica.model(model)
+    async with act(replica.store, actor, "snapshot.make", model=model) as details:
+        manifest = await replica.request_snapshot(model)
+        details["snapshot"] = manifest.id
+    return _shape(manifest)
 
 
 def _shape(manifest: Manifest) -> SnapshotShape:

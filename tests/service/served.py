@@ -35,9 +35,9 @@ class Served:
     app : Application
     """
 
-    def __init__(self, server: Server, **settings: Any) -> None:
+    def __init__(self, server: Server, listen_on: str = "127.0.0.1", **settings: Any) -> None:
         self.server = server
-        self.settings = Settings(redis_url=SecretStr(server.url), host="127.0.0.1", port=0, **settings)
+        self.settings = Settings(redis_url=SecretStr(server.url), host=listen_on, port=0, **settings)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

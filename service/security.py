@@ -1,0 +1,198 @@
+"""Who may do what: what each path asks of a key, and the door that asks for it.
+
+=============================================  ==========================================================
+path                                           asks for
+=============================================  ==========================================================
+``/livez`` ``/readyz`` ``/openapi.json``       nothing: they tell nothing of what is stored
+``/docs``
+POST ``.../classify`` and ``.../learn``        that scope, for the model
+GET of a model, its stats, labels, snapshots,  any scope, for the model
+versions
+``/models`` ``/methods``                       any scope; only the models that the key is for are listed
+``/metrics``                                   any scope, not limited to models
+everything else under ``/models/{model}``      ``admin``, for the model
+everything else                                ``admin``, not limited to models
+=============================================  ==========================================================
+
+What is not named here asks for the most: a new route is closed until it is opened.
+
+Without any key nothing is asked for. The service is bound to loopback then, and answers only to names of this
+machine and addresses: a page in a browser cannot reach it by having its own name resolve to 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, MutableMapping
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+import structlog
+
+from core.errors import Forbidden, Unauthorized
+from service.audit import Actor
+from service.exchange import Headers
+from service.keyring import Grant, KeyRing
+
+log = structlog.get_logger(__name__)
+
+READ = ("GET", "HEAD", "OPTIONS")
+OPEN = frozenset({"/livez", "/readyz", "/openapi.json", "/docs"})
+LISTS = frozenset({"/models", "/methods"})
+READABLE = frozenset({"stats", "labels", "snapshots", "versions"})
+
+TELL_SECONDS = 1.0
+HOSTS_KEPT = 64
+MOST_FORWARDED = 256
+MOST_PATH = 512
+
+
+class Need(NamedTuple):
+    """What a path asks of a key.
+
+    Attributes
+    ----------
+    scope : str or None
+        None: any.
+    model : str or None
+        None: all models.
+    is_list : bool
+        A list of models: a key for some of them will do.
+    """
+
+    scope: str | None
+    model: str | None
+    is_list: bool = False
+
+
+def need_of(method: str, path: str) -> Need | None:
+    """What ``method`` on ``path`` asks for; None: nothing."""
+    reads = method in READ
+    if reads and (path in OPEN or path.startswith("/docs/")):
+        return None
+    if method == "OPTIONS" or (reads and path in LISTS):
+        return Need(None, None, True)
+    if reads and path == "/metrics":
+        return Need(None, None)
+    parts = path.split("/")
+    if method == "POST" and path in ("/classify", "/learn"):
+        return Need(parts[1], "default")
+    if len(parts) < 3 or parts[1] != "models" or not parts[2]:
+        return Need("admin", None)
+    rest = parts[3:]
+    if method == "POST" and rest in (["classify"], ["learn"]):
+        return Need(rest[0], parts[2])
+    if reads and (not rest or (len(rest) == 1 and rest[0] in READABLE)):
+        return Need(None, parts[2])
+    return Need("admin", parts[2])
+
+
+class Guard:
+    """The door of a replica.
+
+    Parameters
+    ----------
+    any_host : bool
+        Answer to any name, as a service must that others reach.
+    """
+
+    def __init__(self, ring: KeyRing, any_host: bool) -> None:
+        self._ring = ring
+        self._any_host = any_host
+        self._hosts: set[bytes | None] = {None, b"localhost", b"127.0.0.1"}
+        self._told = -TELL_SECONDS
+        self._untold = 0
+
+    def admit(self, headers: Headers, needed: str, model: str, scope: MutableMapping[str, Any]) -> Grant | None:
+        """Let a hot request in: the grant of its key, None where none is asked for; also left in ``scope``.
+
+        Raises
+        ------
+        Unauthorized, Forbidden
+        """
+        if not self._ring.required:
+            if not self._any_host and headers.get(b"host") not in self._hosts:
+                self._check_host(headers.get(b"host"))
+            return None
+        try:
+            grant = self._ring.find(headers.get(b"authorization"))
+            grant.check(needed, model)
+        except (Unauthorized, Forbidden) as error:
+            self._tell(error, scope.get("client"))
+            raise
+        scope["grant"] = grant
+        return grant
+
+    def admit_to(self, headers: Headers, scope: MutableMapping[str, Any]) -> Grant | None:
+        """The same for any request, by its method and path."""
+        need = need_of(scope["method"], scope["path"])
+        if not self._ring.required:
+            if not self._any_host and headers.get(b"host") not in self._hosts:
+                self._check_host(headers.get(b"host"))
+            return None
+        if need is None:
+            return None
+        try:
+            grant = self._ring.find(headers.get(b"authorization"))
+            if not need.is_list:
+                grant.check(need.scope, need.model)
+        except (Unauthorized, Forbidden) as error:
+            self._tell(error, scope.get("client"))
+            raise
+        scope["grant"] = grant
+        return grant
+
+    def _check_host(self, host: bytes | None) -> None:
+        """Forbidden when the name that was asked for may be anybody's."""
+        name = (host or b"").decode("latin-1").lower()
+        name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+        if name != "localhost" and not name.endswith(".localhost"):
+            try:
+                ip_address(name)
+            except ValueError:
+                raise Forbidden(
+                    f"without any key this service answers to localhost and to addresses, not to {name[:100]!r}. "
+                    "Make a key (abound keys create), or say --insecure"
+                ) from None
+        if len(self._hosts) < HOSTS_KEPT:
+            self._hosts.add(host)
+
+    def _tell(self, error: Unauthorized | Forbidden, client: Any) -> None:
+        """A line for what is refused: one a second, with how many there were in between."""
+        now = time.monotonic()
+        if now - self._told < TELL_SECONDS:
+            self._untold += 1
+            return
+        log.warning("refused", reason=str(error), address=address_of(client), others=self._untold)
+        self._told, self._untold = now, 0
+
+
+def address_of(client: Any) -> str:
+    """Where a connection comes from, as ASGI tells it."""
+    return str(client[0]) if client else "unknown"
+
+
+def tell_of_request(scope: Mapping[str, Any], status: int, seconds: float) -> None:
+    """The log line of a request that was answered. Its query, its headers and its body are left out."""
+    grant: Grant | None = scope.get("grant")
+    log.info(
+        "request",
+        method=scope["method"],
+        path=scope["path"][:MOST_PATH],
+        status=status,
+        ms=round(seconds * 1000, 3),
+        key=None if grant is None else grant.id,
+        address=address_of(scope.get("client")),
+    )
+
+
+def actor_of(scope: Mapping[str, Any]) -> Actor:
+    """Who sent a request, for the audit log."""
+    grant: Grant | None = scope.get("grant")
+    forwarded = dict(scope["headers"]).get(b"x-forwarded-for")
+    return Actor(
+        None if grant is None else grant.id,
+        address_of(scope.get("client")),
+        scope.get("request_id"),
+        None if forwarded is None else forwarded[:MOST_FORWARDED].decode("latin-1"),
+    )
