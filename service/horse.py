@@ -51,6 +51,7 @@ from core.errors import (
     StoreUnavailable,
     UnknownModel,
 )
+from service import pins
 from service.artifacts import Artifacts
 from service.catalog import Living, read_catalog
 from service.ending import end
@@ -73,7 +74,7 @@ ABANDONED = 7
 
 WATCH_SECONDS = 1
 KILL_SPARE_SECONDS = 3.0
-RENEW_SECONDS = 5.0
+RENEW_SECONDS = pins.PIN_SECONDS / 10
 
 _holder = ""
 

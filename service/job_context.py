@@ -15,11 +15,13 @@ Three promises that a method keeps, so that a job leaves nothing behind, however
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from core.errors import ArtifactsUnavailable, Cancelled
+from core.errors import ArtifactsUnavailable, Cancelled, StoreUnavailable
 from core.types import Offset
+from service import pins
 from service.catalog import Living
 from service.jobs import Job, Jobs
 from service.settings import Settings
@@ -56,7 +58,7 @@ class JobContext:
         self._jobs = jobs
         self._told = (job.stage, job.progress)
         self._stop = threading.Event()
-        self.pinned: Offset | None = None
+        self._pin: pins.Pin | None = None
 
     @property
     def artifacts(self) -> Artifacts:
@@ -115,16 +117,21 @@ class JobContext:
             await self._jobs.let_go(self.job.id, *prefixes)
 
     async def pin(self, offset: Offset) -> None:
-        """Hold back trimming and retention of what comes after ``offset`` while the job runs."""
-        self.pinned = offset
+        """Keep what comes after ``offset`` in history while the job runs; the pin before is let go of."""
+        self._pin = pins.Pin(self.living.keys, f"job-{self.job.id}", offset)
         await self.renew_pin()
 
     async def renew_pin(self) -> None:
         """Say again what is pinned; nothing when nothing is."""
+        if self._pin is not None:
+            await pins.renew(self.store, self._pin)
 
     async def unpin(self) -> None:
-        """Let trimming and retention go on."""
-        self.pinned = None
+        """Let go of what is pinned. With the store away the pin ends by itself."""
+        made, self._pin = self._pin, None
+        if made is not None:
+            with contextlib.suppress(StoreUnavailable):
+                await pins.remove(self.store, made)
 
 
 async def clean(jobs: Jobs, job: Job, artifacts: Artifacts | None) -> None:
