@@ -138,6 +138,8 @@ async def act(store: Store, actor: Actor, action: str, **details: Any) -> AsyncI
 
 async def acts(store: Store, limit: int = 100, before: str | None = None) -> list[Act]:
     """The newest acts, newest first; ``before``: only those older than this id. StoreUnavailable."""
+    if before is not None and not before.strip("0-"):
+        return []  # nothing is older than the first id, and the store calls it no id to end before
     with reaching():
         entries = await store.client.xrevrange(AUDIT_KEY, f"({before}" if before else "+", "-", count=limit)
     return [_act(entry_id.decode(), fields) for entry_id, fields in entries]

@@ -27,6 +27,7 @@ from service.rates import RateParams, Rates
 from service.remembered import RememberParams
 from service.replica import Replica, ReplicaParams
 from service.routes import health, models, snapshots
+from service.routes import keys as key_routes
 from service.routes.classify import Classify
 from service.routes.learn import Learn
 from service.security import Guard, tell_of_request
@@ -121,7 +122,7 @@ class Application(FastAPI):
         for name, route in self._hot.items():
             for path in (name, f"/models/{{model}}{name}"):
                 self.router.routes.append(Route(path, route, methods=["POST"], include_in_schema=False))
-        for router in (models.router, snapshots.router, health.router):
+        for router in (models.router, snapshots.router, key_routes.router, health.router):
             self.include_router(router)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

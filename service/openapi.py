@@ -23,6 +23,7 @@ from service.schemas import (
     LearnBatchAnswer,
     LearnRequest,
 )
+from service.security import need_of
 
 REF = "#/components/schemas/{name}"
 JSON = "application/json"
@@ -44,6 +45,8 @@ WHEN = {
     504: "Learned or not: unknown. The same Idempotency-Key may be sent again.",
     507: "The model has all the memory that it may have.",
 }
+
+KEYS = "Asked for as soon as there is a key (`abound keys create`). `admin` includes the other scopes."
 
 REQUEST_ID = {
     "name": "X-Request-Id",
@@ -118,7 +121,21 @@ def document(app: FastAPI) -> dict[str, Any]:
     for path in ("/learn", "/models/{model}/learn"):
         whole["paths"][path] = {"post": _learn(path)}
     whole["paths"] = dict(sorted(whole["paths"].items()))
+    _tell_of_keys(whole)
     return whole
+
+
+def _tell_of_keys(whole: dict[str, Any]) -> None:
+    """Say of each operation which scope it asks for, and that it asks for none while there is no key."""
+    whole["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": KEYS}}
+    for path, item in whole["paths"].items():
+        for method, operation in item.items():
+            need = need_of(method.upper(), path)
+            if need is None:
+                continue
+            operation["security"] = [{}, {"key": [] if need.scope is None else [need.scope]}]
+            for status, response in problems(401, 403).items():
+                operation["responses"].setdefault(str(status), response)
 
 
 def _classify(path: str) -> dict[str, Any]:
@@ -132,7 +149,7 @@ def _classify(path: str) -> dict[str, Any]:
         "requestBody": _body("ClassifyRequest", CLASSIFY_EXAMPLES),
         "responses": _responses(
             {"200": ("Labels, best first.", ["ClassifyAnswer", "ClassifyBatchAnswer"])},
-            (400, 404, 413, 415, 422, 500, 503),
+            (400, 404, 413, 415, 422, 429, 500, 503),
         ),
     }
 
@@ -151,7 +168,7 @@ def _learn(path: str) -> dict[str, Any]:
                 "200": ("Durable and applied.", ["LearnAnswer", "LearnBatchAnswer"]),
                 "202": ("Durable, not applied yet.", ["LearnAnswer", "LearnBatchAnswer"]),
             },
-            (400, 404, 409, 413, 415, 422, 500, 503, 504),
+            (400, 404, 409, 413, 415, 422, 429, 500, 503, 504, 507),
         ),
     }
 
