@@ -10,6 +10,7 @@ from fastapi import Depends, Path, Request
 
 from core.errors import InvalidInstance, NotReady, UnknownModel
 from service.audit import Actor
+from service.desk import Desk
 from service.exchange import JSON, Held, media_of, read_body
 from service.intake import Changing
 from service.keyring import Grant, KeyRing
@@ -31,6 +32,7 @@ class Parts(NamedTuple):
     held: Held
     changing: Changing
     ring: KeyRing
+    desk: Desk
 
     def observe(self) -> None:
         """Bring the measures up to date."""

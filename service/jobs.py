@@ -432,7 +432,7 @@ class Jobs:
         """The store's clock, in seconds since 1970."""
         with reaching():
             seconds, microseconds = await self.store.client.time()
-        return float(seconds) + microseconds / 1e6
+        return int(seconds) + int(microseconds) / 1e6
 
     async def show_worker(self, name: str, host: str, kinds: list[str]) -> None:
         """A worker says that it is there."""

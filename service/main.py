@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import perf_counter
@@ -11,11 +12,12 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
-from core.errors import Forbidden, Unauthorized
+from core.errors import Forbidden, StoreUnavailable, Unauthorized
 from core.limits import Limits
 from service import errors
 from service.artifacts import Artifacts
 from service.dependencies import Parts
+from service.desk import Desk
 from service.ending import end
 from service.exchange import Disconnected, Held, Message, Receive, Scope, Send, request_id_of
 from service.hot import DEFAULT_MODEL, HotRoute, Work
@@ -26,7 +28,7 @@ from service.openapi import document
 from service.rates import RateParams, Rates
 from service.remembered import RememberParams
 from service.replica import Replica, ReplicaParams
-from service.routes import health, models, snapshots
+from service.routes import health, jobs, models, snapshots
 from service.routes import keys as key_routes
 from service.routes.classify import Classify
 from service.routes.learn import Learn
@@ -42,6 +44,7 @@ event and answers in microseconds. Errors are problem documents (RFC 9457).
 """
 
 FLUSH_SECONDS = 1.0
+JOBS_SECONDS = 5.0
 
 Report = Callable[[str, float], None]
 
@@ -82,16 +85,19 @@ class Application(FastAPI):
         ring = KeyRing(store, locked=is_exposed and not settings.insecure)
         guard = Guard(ring, any_host=is_exposed or settings.insecure)
         rates = Rates(store, settings.group(RateParams))
+        desk = Desk(settings)
 
         @asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             await replica.start(report)
             await ring.start(store.params.start_seconds)
             tasks = [asyncio.create_task(_flush_for_ever(self.state.parts)), asyncio.create_task(ring.keep())]
+            tasks.append(asyncio.create_task(_watch_jobs(self.state.parts)))
             try:
                 yield
             finally:
                 await end(*tasks)
+                await desk.close()
                 await replica.stop()
 
         super().__init__(
@@ -104,7 +110,7 @@ class Application(FastAPI):
             redirect_slashes=False,
             lifespan=lifespan,
         )
-        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring)
+        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, desk)
         self.state.draining = False
         errors.install(self)
         self.add_exception_handler(Disconnected, _answer_nobody)
@@ -122,7 +128,7 @@ class Application(FastAPI):
         for name, route in self._hot.items():
             for path in (name, f"/models/{{model}}{name}"):
                 self.router.routes.append(Route(path, route, methods=["POST"], include_in_schema=False))
-        for router in (models.router, snapshots.router, key_routes.router, health.router):
+        for router in (models.router, snapshots.router, jobs.router, key_routes.router, health.router):
             self.include_router(router)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -206,6 +212,14 @@ async def _flush_for_ever(parts: Parts) -> None:
     while True:
         await asyncio.sleep(FLUSH_SECONDS)
         parts.observe()
+
+
+async def _watch_jobs(parts: Parts) -> None:
+    """Keep the measures of jobs up to date, for ever."""
+    while True:
+        with contextlib.suppress(StoreUnavailable):
+            parts.telemetry.set_jobs(await parts.desk.figures())
+        await asyncio.sleep(JOBS_SECONDS)
 
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:

@@ -12,6 +12,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from service.desk import JobRequest
 from service.errors import INTERNAL, KINDS, PROBLEM_JSON, Problem
 from service.schemas import (
     MODEL_NAME,
@@ -113,7 +114,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         tags=app.openapi_tags,
     )
     shapes = (ClassifyRequest, ClassifyAnswer, ClassifyBatchAnswer, LearnRequest, LearnAnswer, LearnBatchAnswer)
-    _, schemas = msgspec.json.schema_components((*shapes, Problem), ref_template=REF)
+    _, schemas = msgspec.json.schema_components((*shapes, JobRequest, Problem), ref_template=REF)
     _tidy(schemas)
     whole.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
     for path in ("/classify", "/models/{model}/classify"):

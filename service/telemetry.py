@@ -13,7 +13,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 from prometheus_client import (
@@ -30,6 +30,9 @@ from prometheus_client import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from service.desk import Figures
 
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -127,9 +130,19 @@ class Telemetry:
             registry=registry,
         )
         self._models: set[str] = set()
+        self._jobs = self._of_jobs("abound_jobs", "Jobs by state.", ("state",))
+        self._jobs_ended = self._of_jobs("abound_jobs_ended", "Jobs that ended, ever.", ("method", "state"))
+        self._jobs_seconds = self._of_jobs(
+            "abound_jobs_ended_seconds", "Seconds that they ran, in all.", ("method", "state")
+        )
+        self._jobs_workers = self._of_jobs("abound_jobs_workers", "Workers that are there, by kind of job.", ("kind",))
 
     def _gauge(self, name: str, documentation: str, mode: GaugeMode) -> Gauge:
         return Gauge(name, documentation, ("model",), multiprocess_mode=mode, registry=self._registry)
+
+    def _of_jobs(self, name: str, documentation: str, labels: tuple[str, ...]) -> Gauge:
+        # Every process sees the same in the store; the newest is the best.
+        return Gauge(name, documentation, labels, multiprocess_mode="livemostrecent", registry=self._registry)
 
     def meter(self, route: str) -> Meter:
         """The meter of a route; the same one for the same route."""
@@ -167,6 +180,16 @@ class Telemetry:
                 if not self._several:  # what lies in files cannot be taken out of them
                     gauge.remove(model)
         self._models = set(figures)
+
+    def set_jobs(self, figures: Figures) -> None:
+        """Jobs, as the store has them."""
+        for state, n in figures.counts.items():
+            self._jobs.labels(state).set(n)
+        for total in figures.totals:
+            self._jobs_ended.labels(total.method, total.state).set(total.n)
+            self._jobs_seconds.labels(total.method, total.state).set(total.seconds)
+        for kind, workers in figures.workers.items():
+            self._jobs_workers.labels(kind).set(len(workers))
 
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format; over all processes where there are several."""

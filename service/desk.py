@@ -1,0 +1,146 @@
+"""The desk of jobs: what the door of a replica does with them.
+
+Everything that can be wrong with a job is found here: its method, its parameters, its model, the memory that it
+would need. What is taken is kept first, then put into the queue; should the replica die in between, the keeper of a
+worker puts it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from core.errors import AboundError, InvalidInstance, StoreUnavailable
+from service.jobs import Job, JobParams, Jobs, Total, Workplace, new_id
+from service.methods import METHODS, Sizes, check_memory
+from service.model_replica import ModelReplica
+from service.room import free_memory
+from service.settings import Settings
+from service.store import Store, StoreParams
+
+HISTORY = "history"
+MAX_REASON = 1000
+
+
+class JobRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A job that is asked for."""
+
+    method: Annotated[str, Meta(max_length=64, description="One of those that `/methods` lists.", examples=["refit"])]
+    model: Annotated[str, Meta(max_length=64, description="What it works on.")] = "default"
+    params: Annotated[dict[str, Any], Meta(description="As the method's JSON Schema says.")] = {}
+    data: Annotated[str, Meta(max_length=64, description="`history`, or the name of a data set.")] = HISTORY
+    activate: Annotated[Literal["never", "if_better"], Meta(description="Whether its version is to serve.")] = "never"
+
+
+class Figures(NamedTuple):
+    """What there is to say of jobs: how many by state, how those ended that did, and who does them."""
+
+    counts: dict[str, int]
+    totals: list[Total]
+    workers: dict[str, list[Workplace]]
+
+
+class Desk:
+    """Takes jobs for the models of a replica."""
+
+    def __init__(self, settings: Settings) -> None:
+        params = settings.group(StoreParams)
+        self._url = settings.jobs_store_url()
+        self._seconds = params.reply_seconds
+        self._store = Store(self._url, params)
+        self.jobs = Jobs(self._store, settings.group(JobParams))
+        self._has_artifacts = settings.artifacts_place() is not None
+
+    async def submit(self, request: JobRequest, model: ModelReplica, actor: str | None) -> Job:
+        """Take a job.
+
+        Raises
+        ------
+        InvalidInstance, NeedsMemory
+            It can never be done so.
+        Overloaded, StoreUnavailable
+        """
+        method = METHODS.get(request.method)
+        if method is None:
+            known = ", ".join(sorted(METHODS)) or "none"
+            raise InvalidInstance(f"method: there is no {request.method[:64]!r}; there are: {known}", "method")
+        params = method.check(request.params)
+        if request.data != HISTORY and not method.data:
+            raise InvalidInstance(f"data: {request.method} reads history only", "data")
+        if request.data != HISTORY:
+            raise InvalidInstance(f"data: there is no data set {request.data!r}", "data")
+        await self._check_room(request.method, params, model)
+        plain = method.plain(params)
+        reason = plain.get("reason")
+        job = await self.jobs.submit(
+            Job(
+                id=new_id(),
+                state="queued",
+                model=model.name,
+                incarnation=model.incarnation,
+                method=request.method,
+                kind=method.kind,
+                params=plain,
+                data=request.data,
+                activate=request.activate,
+                reason=reason if isinstance(reason, str) else None,
+                actor=actor,
+            )
+        )
+        with contextlib.suppress(StoreUnavailable):  # it is kept; a keeper puts it into the queue
+            await asyncio.to_thread(self._enqueue, job)
+        return job
+
+    async def figures(self) -> Figures:
+        """Counts, for whoever watches; StoreUnavailable."""
+        workers = {kind: await self.jobs.workers(kind) for kind in sorted({m.kind for m in METHODS.values()})}
+        return Figures(await self.jobs.counts(), await self.jobs.totals(), workers)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._store.close()
+
+    async def _check_room(self, name: str, params: Any, model: ModelReplica) -> None:
+        """NeedsMemory when no worker could do it. Without any worker this machine stands for the one to come."""
+        method = METHODS[name]
+        if method.needs is None:
+            return
+        sizes = model.live.sizes()
+        counted = Sizes(
+            model.live.n_learned,
+            sizes["features"],
+            sizes["classes"],
+            sizes["connections"],
+            sum(sizes["memory"].values()),
+        )
+        places = [place for place in await self.jobs.workers(method.kind) if place.memory is not None]
+        largest = max(places, key=lambda place: place.memory or 0, default=None)
+        here = self.jobs.params.memory_bytes or free_memory()
+        if largest is not None and largest.memory is not None:
+            check_memory(name, method, params, counted, largest.memory, f"the worker on {largest.host}")
+        elif here is not None:
+            check_memory(name, method, params, counted, here, "this machine, in the place of a worker,")
+
+    def _enqueue(self, job: Job) -> None:
+        from service.queue import connect, enqueue
+
+        client = connect(self._url, self._seconds)
+        try:
+            enqueue(client, job.kind, job.id)
+        finally:
+            client.close()
+
+
+def read_request(given: dict[str, Any]) -> JobRequest:
+    """A request from its JSON object; InvalidInstance names the field that is wrong."""
+    from service.errors import unreadable
+
+    try:
+        return msgspec.convert(given, JobRequest)
+    except msgspec.ValidationError as error:
+        wrong: AboundError = unreadable(error)
+        raise wrong from None

@@ -1,0 +1,121 @@
+"""A worker, and the processes that do its jobs, with methods that only tests need. Nothing of the kernels is loaded.
+
+    python -m tests.service.job_program               the worker
+    python -m tests.service.job_program --kind K ...  what it starts to do jobs of kind K
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+
+from core.errors import Conflict
+from core.types import START
+from service import horse
+from service.job_context import JobContext
+from service.methods import METHODS, JobMethod, Outcome, Progress, Sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """So many steps of so many seconds, each of which writes an artifact."""
+
+    steps: int = 3
+    seconds: float = 0.01
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ValueError("steps must be at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How to end."""
+
+    how: str = "error"
+    needs: int = 0
+
+
+async def steps(context: JobContext, params: Steps, progress: Progress) -> Outcome:
+    """Write an artifact a step, and commit them all."""
+    prefix = f"tests/{context.own}"
+    await context.will_write(prefix)
+    await context.pin(START)
+    await context.range(None, START)
+    for i in range(params.steps):
+        progress(f"step {i + 1}", i / params.steps)
+        await context.artifacts.put(f"{prefix}/part-{i}", b"x" * 1000)
+        await asyncio.sleep(params.seconds)
+    await context.commit(prefix)
+    return {"version": prefix.rpartition("/")[2], "metrics": {"steps": params.steps}, "written": params.steps}
+
+
+async def crunch(context: JobContext, params: Steps, progress: Progress) -> Outcome:
+    """Compute in a thread that says how far it is, and leave what is written to be deleted."""
+    await context.will_write(f"tests/{context.own}")
+
+    def compute() -> None:
+        for i in range(params.steps):
+            progress(f"step {i + 1}", i / params.steps)
+            time.sleep(params.seconds)
+
+    await context.artifacts.put(f"tests/{context.own}/scratch", b"x")
+    await asyncio.to_thread(compute)
+    return {}
+
+
+async def ending(context: JobContext, params: Ending, progress: Progress) -> Outcome:
+    """End in some way that is not good."""
+    await context.will_write(f"tests/{context.own}")
+    await context.artifacts.put(f"tests/{context.own}/part", b"x")
+    if params.how == "error":
+        raise Conflict("it cannot be done")
+    if params.how == "bug":
+        raise TypeError("nobody meant this")
+    if params.how == "deaf":  # neither says a word nor listens
+        time.sleep(60)
+    if params.how == "committed":
+        await context.commit(f"tests/{context.own}")
+        progress("committed", 0.9)
+        await asyncio.sleep(60)
+    if params.how == "memory":
+        raise MemoryError
+    if params.how == "death" or (params.how == "death once" and context.job.attempt == 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"attempt": context.job.attempt}
+
+
+def needs(sizes: Sizes, params: Ending) -> dict[str, int]:
+    return {"what it asks for": params.needs, "features": 8 * sizes.features}
+
+
+TEST_METHODS = {
+    "steps": JobMethod(Steps, steps),
+    "crunch": JobMethod(Steps, crunch, kind="fit"),
+    "ending": JobMethod(Ending, ending, needs),
+}
+
+
+def main() -> int:
+    METHODS.update(TEST_METHODS)
+    if "--kind" in sys.argv:
+        horse.warm = lambda reporter: None  # type: ignore[assignment]
+        return horse.main()
+    from service.report import Reporter
+    from service.settings import Settings
+    from service.telemetry import configure_logging
+    from service.worker import work
+
+    settings = Settings.load()
+    configure_logging(settings.log_level, settings.log_format)
+    asyncio.run(work(settings, Reporter(None), "tests.service.job_program"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
