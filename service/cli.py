@@ -7,7 +7,7 @@ import sys
 import typer
 
 from core.errors import AboundError
-from service.commands import demo, evaluating, models, serving, streaming, verifying
+from service.commands import demo, evaluating, keys, mending, models, serving, streaming, verifying
 from service.kernel_cache import place
 
 app = typer.Typer(
@@ -28,6 +28,9 @@ app.command("demo")(demo.demo)
 app.add_typer(models.models, name="models")
 app.add_typer(models.snapshots, name="snapshots")
 app.command("verify")(verifying.verify)
+app.command("mend")(mending.mend)
+app.add_typer(keys.keys, name="keys")
+app.command("audit")(keys.audit)
 app.command("config")(serving.config)
 app.command("worker")(serving.worker)
 

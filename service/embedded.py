@@ -82,6 +82,14 @@ class EmbeddedStore:
     def _record(self) -> Path:
         return self.data_dir / "store.json"
 
+    def has_files(self) -> bool:
+        """Whether a store has been here."""
+        return any((self.data_dir / name).exists() for name in ("appendonlydir", "appendonly.aof"))
+
+    def is_run_by_other(self) -> bool:
+        """Whether another process has it and runs its server."""
+        return self._lock is None and self._socket.exists()
+
     def start(self, progress: Callable[[float], None] | None = None) -> str:
         """Start the server and wait until it has loaded its data.
 

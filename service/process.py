@@ -22,12 +22,13 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from core.errors import CannotStart
+from core.errors import CannotStart, StoreUnavailable
+from service import keys
 from service.connection import LOOK_SECONDS, Connection
 from service.kernel_cache import place
 from service.listening import BACKLOG
 from service.report import REFUSED, Report, Reporter
-from service.settings import MIB, Settings, unknown_variables
+from service.settings import MIB, Settings, is_loopback, unknown_variables
 from service.store import Store, StoreParams
 from service.telemetry import configure_logging
 
@@ -114,10 +115,19 @@ async def serve(settings: Settings, listening: socket.socket, reporter: Reporter
 
 
 async def check_store(settings: Settings) -> None:
-    """Refuse a store that is not to be trusted before anything that takes long; CannotStart says what mends it."""
+    """Refuse a store that is not to be trusted before anything that takes long; CannotStart says what mends it.
+
+    And refuse to be reached by others while it has no key.
+    """
     store = Store(settings.store_url(), settings.group(StoreParams))
     try:
         await store.check()
+        if not is_loopback(settings.host):
+            try:
+                kept = await keys.read(store)
+            except StoreUnavailable as error:
+                raise CannotStart(f"the keys cannot be read: {error}") from error
+            settings.check_exposure(has_keys=bool(kept.keys or kept.damaged))
     finally:
         await store.close()
 

@@ -35,6 +35,7 @@ READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY")
 """Variables of ours that the service does not read: where the tests' data sets are, the client's URL and key."""
 
 GROUPS = {
+    "history": "service.history.HistoryParams",
     "jobs": "service.jobs.JobParams",
     "limits": "core.limits.Limits",
     "log": "service.log.LogParams",
@@ -215,13 +216,13 @@ class Settings(BaseSettings):
                 described.append(Described(f"{group}_{part}", shown, origin, meanings.get(part, kind.__name__)))
         return described
 
-    def check_exposure(self) -> None:
+    def check_exposure(self, has_keys: bool = False) -> None:
         """CannotStart when the service would listen beyond this machine without a key and was not told to."""
-        if not self.insecure and not is_loopback(self.host):
+        if not (has_keys or self.insecure or is_loopback(self.host)):
             raise CannotStart(
                 f"listening on {self.host} would let everybody who reaches this machine read and teach the models, "
-                "since there is no key. Listen on 127.0.0.1, or say --insecure (ABOUND_INSECURE=true) if something "
-                "in front of the service asks for keys"
+                "since there is no key. Make one (abound keys create --scope admin), listen on 127.0.0.1, or say "
+                "--insecure (ABOUND_INSECURE=true) if something in front of the service asks for keys"
             )
 
 

@@ -66,7 +66,8 @@ def serve(settings: Settings) -> int:
         teller.say(sentence, level="warning")
     try:
         place()
-        settings.check_exposure()
+        may_have_keys = settings.redis_url is not None or EmbeddedStore(settings.data_dir).has_files()
+        settings.check_exposure(may_have_keys)  # a replica looks whether it has
         with contextlib.closing(listen(settings.host, settings.port)) as listening:
             asyncio.run(Supervisor(settings, listening, teller).run())
     except CannotStart as error:

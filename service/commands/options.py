@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,28 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 Url = Annotated[str, typer.Option("--url", envvar="ABOUND_URL", help="Where the service answers.", show_default=True)]
-Key = Annotated[str | None, typer.Option("--key", envvar="ABOUND_KEY", help="Sent as bearer token.")]
+
+
+def _key_or_file(key: str | None) -> str | None:
+    """The key, else what the file holds that ABOUND_KEY_FILE names."""
+    path = os.environ.get("ABOUND_KEY_FILE")
+    if key or not path:
+        return key
+    try:
+        return Path(path).read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read {path}: {error}", param_hint="ABOUND_KEY_FILE") from error
+
+
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        envvar="ABOUND_KEY",
+        callback=_key_or_file,
+        help="Sent as bearer token. Others on this machine can see it here; ABOUND_KEY and ABOUND_KEY_FILE hide it.",
+    ),
+]
 Model = Annotated[str, typer.Option("--model", "-m", help="Name of the model.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Assignments = Annotated[
