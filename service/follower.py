@@ -288,7 +288,8 @@ class Follower:
         try:
             self.catalog.apply(element)
         except (Damaged, UnknownApplyVersion) as error:
-            self.trouble = f"entry {element[0].decode()} of the catalog cannot be applied: {error}"
+            mending = f". {stream.MENDING}" if isinstance(error, Damaged) else ""
+            self.trouble = f"entry {element[0].decode()} of the catalog cannot be applied: {error}{mending}"
             log.error("the catalog has stopped", reason=self.trouble)
             return False
         return True

@@ -24,6 +24,9 @@ from core.types import START, Offset
 from service.link import Link, Reply, packed
 from service.store import Store, reaching
 
+MENDING = "`abound mend` says what can be done about it and what that costs; start the service again after it"
+"""What to do about an entry that cannot be read (``mending.py``)."""
+
 Fields = list[bytes]
 Element = tuple[bytes, Fields]
 """A stream element: its id and the flat list of its field names and values."""

@@ -26,7 +26,7 @@ from core.types import START, Offset
 from service.appender import Appender
 from service.catalog import ModelKeys
 from service.events import Adopt, Configure, Entry, Event, Learn, checksum_of, decode_entry
-from service.log import Element, size_of
+from service.log import MENDING, Element, size_of
 
 if TYPE_CHECKING:
     from service.shadow import Shadow
@@ -242,7 +242,8 @@ class ModelReplica:
                 )
         except (Damaged, UnknownApplyVersion) as error:
             self.ready = False
-            self.trouble = f"entry {entry_id.decode()} of the log of {self.name} cannot be applied: {error}"
+            mending = f". {MENDING}" if isinstance(error, Damaged) else ""
+            self.trouble = f"entry {entry_id.decode()} of the log of {self.name} cannot be applied: {error}{mending}"
             raise type(error)(self.trouble) from error
         if self._awaited:
             self._wake()

@@ -1,0 +1,99 @@
+"""``abound mend``: say what keeps a model from being loaded, and mend it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from core.errors import ArtifactsUnavailable, CannotStart
+from service.commands.options import AsJson, print_json
+
+if TYPE_CHECKING:
+    from service.mending import Finding
+    from service.settings import Settings
+
+
+def mend(
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where the service has its store.  [default: ./data]")
+    ] = None,
+    redis_url: Annotated[
+        str | None, typer.Option("--redis-url", help="The Valkey or Redis of the service, if it has its own.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what in the store keeps a model from being loaded, and what mending it costs; with `--yes`, mend it.
+
+    For a service that does not start, or has stopped following a model, because of what its store holds. Make a copy of
+    the store first. It works on the store itself: the one in `--data-dir`, which is started for it, or the one at
+    `--redis-url`. Exit code 0 when nothing is wrong (any more), else 1.
+    """
+    from service.settings import Settings
+
+    settings = Settings.load(data_dir=data_dir, redis_url=redis_url)
+    with _store_of(settings) as url:
+        findings, mended = asyncio.run(_mend(settings, url, yes))
+    if as_json:
+        print_json({"findings": [finding._asdict() for finding in findings], "mended": mended})
+    else:
+        for finding in findings:
+            where = f"the model {finding.model}" if finding.model else "the catalog"
+            typer.echo(f"{where}{f', entry {finding.entry}' if finding.entry else ''}: {finding.reason}")
+            typer.echo(f"  {'mended' if mended else 'mending'}: {finding.mending}")
+        if not findings:
+            typer.echo("nothing is wrong")
+        elif not mended:
+            typer.echo("Make a copy of the store, and then: abound mend --yes")
+    if findings and not mended:
+        raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _store_of(settings: Settings) -> Iterator[str]:
+    """The URL of the store; the embedded one is started for as long as it takes, unless a service has it."""
+    from service.embedded import EmbeddedStore
+
+    if settings.redis_url is not None:
+        yield settings.store_url()
+        return
+    store = EmbeddedStore(settings.data_dir)
+    try:
+        store.lock()
+    except CannotStart:
+        yield store.url
+        return
+    with store as url:
+        yield url
+
+
+async def _mend(settings: Settings, url: str, yes: bool) -> tuple[list[Finding], bool]:
+    from service.artifacts import Artifacts
+    from service.mending import examine, mend
+    from service.store import Store, StoreParams
+
+    store = Store(url, settings.group(StoreParams))
+    place = settings.artifacts_place()
+    artifacts = Artifacts(place) if place is not None else None
+    try:
+        if artifacts is not None:
+            with contextlib.suppress(ArtifactsUnavailable):  # what needs them says so
+                await artifacts.join(store)
+        findings = first = await examine(store, artifacts)
+        if not yes:
+            return findings, False
+        while findings:
+            for finding in findings:
+                await mend(store, finding)
+            before, findings = findings, await examine(store, artifacts)
+            first = [*first, *(finding for finding in findings if finding not in first)]
+            if findings == before:
+                return first, False
+        return first, True
+    finally:
+        await store.close()

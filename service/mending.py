@@ -1,0 +1,213 @@
+"""Mending: what keeps a model from being loaded, and what can be done about it while no service runs.
+
+    unreadable   an entry of a log, or of the catalog, is not what was written
+    baseless     the log has lost its beginning, and no snapshot and no history stands in for it
+    newer        a newer release wrote it: nothing is to be mended, that release is to be run
+
+An unreadable entry of a log becomes a mark at the same place: what it said is lost, nothing else is, and no offset
+moves. One of the catalog becomes the creation that it must have been when the store has keys of that model, else a
+deletion of nothing. A baseless model is built from what its log still has.
+
+A stream cannot be changed in place. It is copied, id by id, beside itself, and the copy is put into its place in one
+moment, unless something was appended meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import redis.exceptions
+
+from core.config import ModelConfig
+from core.errors import ArtifactsUnavailable, Conflict, Damaged, InvalidInstance, UnknownApplyVersion
+from core.types import START, Offset
+from service import log as stream
+from service import manifest as manifests
+from service.artifacts import Artifacts
+from service.catalog import CATALOG_KEY, Catalog, Living, ModelKeys
+from service.events import (
+    APPLY_VERSION,
+    CatalogEntry,
+    Created,
+    Deleted,
+    Entry,
+    Mark,
+    decode_entry,
+    encode,
+)
+from service.log import Element
+from service.model_replica import ModelReplica
+from service.snapshots import restore_newest
+from service.store import Store, reaching
+
+READ_ENTRIES = 256
+NOTHING = Deleted("", "0-0")
+
+
+class Finding(NamedTuple):
+    """Something that is wrong.
+
+    Attributes
+    ----------
+    kind : ``unreadable`` | ``baseless`` | ``newer``
+    model : str
+        Empty for the catalog.
+    entry : str
+        Where in the log; empty where it is the whole.
+    reason, mending : str
+        What is wrong, and what mending it would do.
+    """
+
+    kind: Literal["unreadable", "baseless", "newer"]
+    model: str
+    entry: str
+    reason: str
+    mending: str
+
+
+async def examine(store: Store, artifacts: Artifacts | None) -> list[Finding]:
+    """Everything that keeps a model from being loaded. Reads the whole of all logs. StoreUnavailable."""
+    catalog, findings = await _catalog(store)
+    for living in catalog:
+        found = await _unreadable(store, living)
+        findings += found or await _baseless(store, artifacts, living)
+    return findings
+
+
+async def mend(store: Store, finding: Finding) -> None:
+    """Do what a finding says.
+
+    Raises
+    ------
+    Conflict
+        Only another release can do that, or the stream was changed meanwhile.
+    StoreUnavailable
+    """
+    if finding.kind == "newer":
+        raise Conflict(finding.mending)
+    if not finding.model:
+        await _rewrite(store, CATALOG_KEY, {finding.entry: await _catalog_entry(store, finding.entry)})
+        return
+    catalog, _ = await _catalog(store)
+    living = catalog.get(finding.model)
+    if living is None:
+        raise Conflict(f"the model {finding.model} is not there any more")
+    if finding.kind == "unreadable":
+        blank = encode(Entry(APPLY_VERSION, b"mending", 0, Mark(f"mended {finding.entry}")))
+        await _rewrite(store, living.keys.log, {finding.entry: blank})
+        return
+    await _rewrite(store, living.keys.log, {})
+    with reaching():
+        gone = (stream.trimmed_key(living.keys.log), living.keys.of("history"), living.keys.of("snapshots"))
+        await store.client.delete(*gone)
+
+
+async def _catalog(store: Store) -> tuple[Catalog, list[Finding]]:
+    """The models that there are, with what cannot be read passed over, and what that is."""
+    catalog = Catalog()
+    findings = []
+    with reaching():
+        elements = await store.client.xrange(CATALOG_KEY)
+    for entry_id, fields in elements:
+        element = (entry_id, [part for field in fields.items() for part in field])
+        try:
+            catalog.apply(element)
+        except Damaged as error:
+            _, event = await _creation(store, entry_id.decode())
+            made = f"the model {event.name} is created there again" if isinstance(event, Created) else "it says nothing"
+            findings.append(Finding("unreadable", "", entry_id.decode(), str(error), f"{made} from then on"))
+            if isinstance(event, Created):
+                payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
+                catalog.apply((entry_id, [b"e", payload, b"c", checksum]))
+        except UnknownApplyVersion as error:
+            findings.append(Finding("newer", "", entry_id.decode(), str(error), "run the release that wrote it"))
+    return catalog, findings
+
+
+async def _creation(store: Store, entry: str) -> tuple[ModelKeys | None, Created | Deleted]:
+    """What an entry of the catalog must have said: the creation of the model whose keys have its id, else nothing."""
+    with reaching():
+        async for key in store.client.scan_iter(match=f"abound:{{*:{entry}}}:*", count=1000):
+            name = key.decode().removeprefix("abound:{").partition(f":{entry}}}:")[0]
+            keys = ModelKeys(name, entry)
+            config = ModelConfig()
+            for manifest in await manifests.manifests(store, keys):
+                try:
+                    config = ModelConfig.from_dict(dict(manifest.state["config"]))
+                    break
+                except (InvalidInstance, KeyError, TypeError, ValueError):
+                    continue
+            return keys, Created(name, config.to_dict())
+    return None, NOTHING
+
+
+async def _catalog_entry(store: Store, entry: str) -> tuple[bytes, bytes]:
+    _, event = await _creation(store, entry)
+    return encode(CatalogEntry(APPLY_VERSION, event))
+
+
+async def _unreadable(store: Store, living: Living) -> list[Finding]:
+    """Entries of a model's log that cannot be applied."""
+    findings = []
+    name, after = living.keys.name, START
+    while True:
+        with reaching():
+            first = "-" if after == START else f"({after.entry}"
+            elements = await store.client.xrange(living.keys.log, first, "+", READ_ENTRIES)
+        for entry_id, fields in elements:
+            entry = entry_id.decode()
+            try:
+                decode_entry([part for field in fields.items() for part in field])
+            except Damaged as error:
+                cost = "the events in it are given up; everything else stays, and all offsets"
+                findings.append(Finding("unreadable", name, entry, str(error), cost))
+            except UnknownApplyVersion as error:
+                findings.append(Finding("newer", name, entry, str(error), "run the release that wrote it"))
+        if not elements:
+            return findings
+        after = Offset.of_entry(elements[-1][0])
+
+
+async def _baseless(store: Store, artifacts: Artifacts | None, living: Living) -> list[Finding]:
+    model = ModelReplica(living.keys, living.config)
+    try:
+        await restore_newest(store, model, artifacts=artifacts)
+    except (Damaged, ArtifactsUnavailable) as error:
+        n_entries = (await stream.tail(store, living.keys.log)).n_entries
+        cost = f"it is learned anew from the {n_entries} entries that its log still has; the rest is given up"
+        return [Finding("baseless", living.keys.name, "", str(error), cost)]
+    return []
+
+
+async def _rewrite(store: Store, key: bytes, replaced: dict[str, tuple[bytes, bytes]]) -> None:
+    """Put a copy of a stream into its place, with some entries replaced. Conflict when it was changed meanwhile."""
+    beside = key + b":mended"
+    after = START
+    with reaching():
+        await store.client.delete(beside)
+        while True:
+            first = "-" if after == START else f"({after.entry}"
+            elements: list[Element] = await store.client.xrange(key, first, "+", READ_ENTRIES)
+            if not elements:
+                break
+            async with store.client.pipeline(transaction=False) as pipe:
+                for entry_id, fields in elements:
+                    payload, checksum = replaced.get(entry_id.decode(), (None, None))
+                    pipe.xadd(beside, fields if payload is None else {"e": payload, "c": checksum}, id=entry_id)
+                await pipe.execute()
+            after = Offset.of_entry(elements[-1][0])
+        if after == START:
+            await store.client.delete(key)
+            return
+        async with store.client.pipeline(transaction=True) as pipe:
+            try:
+                await pipe.watch(key)
+                if not await pipe.xrevrange(key, "+", f"({after.entry}", 1):
+                    pipe.multi()
+                    pipe.rename(beside, key)
+                    await pipe.execute()
+                    return
+            except redis.exceptions.WatchError:
+                pass
+        await store.client.delete(beside)
+    raise Conflict("something was appended meanwhile; stop the service and mend again")

@@ -1,0 +1,179 @@
+"""`abound mend`: what it finds is what a start refuses, what it does lets the service start, and costs what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import zlib
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from core.config import ModelConfig
+from core.errors import CannotStart, Conflict
+from core.types import Offset
+from service.catalog import CATALOG_KEY, read_catalog
+from service.cli import app
+from service.events import APPLY_VERSION, Entry, Mark, encode
+from service.mending import examine, mend
+from service.replica import Replica
+from service.store import Store
+from tests.service.conftest import QUICK, StartReplica
+from tests.service.test_replica import digests, teach, until
+from tests.service.valkey import Server
+
+UNREADABLE = {"e": b"\x94nonsense", "c": b"%08x" % zlib.crc32(b"\x94nonsense")}
+
+
+def command_in(reason: str) -> list[str]:
+    """The words of the command that a message names."""
+    found = re.search(r"`abound ([a-z -]+)`", reason)
+    assert found, reason
+    return found[1].split()
+
+
+def run(server: Server, *words: str) -> tuple[int, str]:
+    """Type a command; its exit code and what it says."""
+    done = CliRunner().invoke(app, [*words, "--redis-url", server.url])
+    return done.exit_code, done.output
+
+
+async def broken_log(server: Server, start_replica: StartReplica) -> tuple[Replica, Offset]:
+    """A replica that has met an entry that it cannot read; the last offset before it."""
+    replica = await start_replica(server)
+    before = await teach(replica)
+    log = replica.model("default").keys.log
+    await replica.store.client.xadd(log, UNREADABLE)
+    later = await replica.store.client.xadd(log, good_entry())
+    await until(lambda: not replica.status().ready)
+    assert later
+    return replica, before
+
+
+def good_entry() -> dict[str, bytes]:
+    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, Mark("later")))
+    return {"e": payload, "c": checksum}
+
+
+async def test_nothing_is_wrong_with_a_good_store(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    await replica.create("news", ModelConfig(d_max=7))
+    await teach(replica)
+    assert await examine(replica.store, None) == []
+    assert await asyncio.to_thread(run, server, "mend") == (0, "nothing is wrong\n")
+
+
+async def test_an_unreadable_entry_is_mended_by_the_command_that_the_refusal_names(
+    server: Server, start_replica: StartReplica
+) -> None:
+    replica, before = await broken_log(server, start_replica)
+    words = command_in(replica.status().reason or "")
+    code, said = await asyncio.to_thread(run, server, *words)
+    assert code == 1
+    assert "entry" in said
+    assert "the events in it are given up" in said
+    assert "abound mend --yes" in said
+    code, said = await asyncio.to_thread(run, server, *words, "--yes", "--json")
+    assert code == 0
+    assert json.loads(said)["mended"] is True
+    one, other = await start_replica(server), await start_replica(server)
+    assert one.status().ready
+    assert one.model("default").live.n_learned == 50
+    assert one.model("default").offset > before
+    await one.wait_for("default", before, 1)
+    await teach(other, 5, 3)
+    assert len(await digests(other, one)) == 1
+    assert await asyncio.to_thread(run, server, "mend") == (0, "nothing is wrong\n")
+
+
+async def test_what_was_appended_meanwhile_is_never_lost(server: Server, start_replica: StartReplica) -> None:
+    replica, _ = await broken_log(server, start_replica)
+    [finding] = await examine(replica.store, None)
+    client, log = replica.store.client, replica.model("default").keys.log
+    length, ends = await client.xlen(log), set()
+    for _ in range(5):
+        mending = asyncio.create_task(mend(replica.store, finding))
+        while not mending.done():
+            await client.xadd(log, good_entry())
+            length += 1
+        try:
+            await mending
+            ends.add("mended")
+        except Conflict as error:
+            ends.add(str(error))
+        assert await client.xlen(log) == length
+    assert ends <= {"mended", "something was appended meanwhile; stop the service and mend again"}
+    await mend(replica.store, finding)
+    assert await examine(replica.store, None) == []
+
+
+async def test_a_model_without_a_base_goes_on_from_what_is_left(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    for seed in range(5):
+        offset = await teach(replica, 10, seed)
+    log = replica.model("default").keys.log
+    await replica.store.client.xtrim(log, minid=offset.entry, approximate=False)
+    again = Replica(Store(server.url, QUICK))
+    with pytest.raises(CannotStart, match="lost its beginning") as caught:
+        await again.start()
+    await again.stop()
+    code, said = await asyncio.to_thread(run, server, *command_in(str(caught.value)), "--yes")
+    assert (code, "1 entries that its log still has" in said) == (0, True)
+    late = await start_replica(server)
+    assert late.model("default").live.n_learned == 10
+    assert late.model("default").offset == offset
+
+
+async def test_a_catalog_entry_that_made_a_model_is_made_again(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    await teach(replica)
+    await replica.create("news", ModelConfig(d_max=7))
+    await teach(replica, name="news")
+    keys = replica.model("news").keys
+    digest = await replica.model("default").take_digest()
+    await replica.stop()
+    store = Store(server.url, QUICK)
+    elements = await store.client.xrange(CATALOG_KEY)
+    await store.client.delete(CATALOG_KEY)
+    for entry_id, fields in elements:
+        damaged = UNREADABLE if entry_id.decode() == keys.incarnation else fields
+        await store.client.xadd(CATALOG_KEY, damaged, id=entry_id)
+    refused = Replica(Store(server.url, QUICK))
+    with pytest.raises(CannotStart, match=r"of the catalog cannot be applied") as caught:
+        await refused.start()
+    await refused.stop()
+    code, said = await asyncio.to_thread(run, server, *command_in(str(caught.value)), "--yes")
+    assert (code, "the model news is created there again" in said) == (0, True)
+    late = await start_replica(server)
+    assert late.names() == ["default", "news"]
+    assert late.model("news").live.n_learned == 50
+    assert await late.model("default").take_digest() == digest
+    await store.close()
+
+
+async def test_a_catalog_entry_of_nothing_comes_to_say_nothing(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    await teach(replica)
+    await replica.store.client.xadd(CATALOG_KEY, UNREADABLE)
+    code, said = await asyncio.to_thread(run, server, "mend", "--yes")
+    assert (code, "it says nothing" in said) == (0, True)
+    late = await start_replica(server)
+    assert late.names() == ["default"]
+    assert late.model("default").live.n_learned == 50
+
+
+async def test_what_a_newer_release_wrote_is_not_touched(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    await teach(replica)
+    newer = msgspec.msgpack.encode((APPLY_VERSION + 1, b"o", 1, ["unheard of", 1]))
+    await replica.store.client.xadd(replica.model("default").keys.log, {"e": newer, "c": b"%08x" % zlib.crc32(newer)})
+    await until(lambda: not replica.status().ready)
+    assert "run the release that wrote it" in (replica.status().reason or "")
+    before = await replica.store.client.xrange(replica.model("default").keys.log)
+    code, said = await asyncio.to_thread(run, server, "mend")
+    assert (code, "run the release that wrote it" in said) == (1, True)
+    assert (await asyncio.to_thread(run, server, "mend", "--yes"))[0] == 1
+    assert await replica.store.client.xrange(replica.model("default").keys.log) == before
+    assert (await read_catalog(replica.store)).get("default") is not None
