@@ -128,6 +128,13 @@ class Artifacts:
         except UnknownArtifact:
             return
 
+    async def clear(self, prefix: str) -> None:
+        """Take away everything in the folder ``prefix``, also what was begun and not finished; nobody writes there."""
+        try:
+            await self._in_thread(self._clear, self._path(prefix), name=prefix)
+        except UnknownArtifact:
+            return
+
     async def names(self, prefix: str = "") -> list[str]:
         """The names of all artifacts in the folder ``prefix``, at any depth, in order."""
         return sorted(await self.sizes(prefix))
@@ -195,6 +202,10 @@ class Artifacts:
         # The names must be on disk too, those of new folders as well.
         for folder in {target.parent, *(folder.parent for folder in new)}:
             _sync_folder(folder)
+
+    def _clear(self, folder: str) -> None:
+        if self._filesystem.exists(folder):
+            self._filesystem.rm(folder, recursive=True)
 
     def _find(self, folder: str) -> dict[str, int]:
         found = self._filesystem.find(folder, detail=True)

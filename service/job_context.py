@@ -139,5 +139,4 @@ async def clean(jobs: Jobs, job: Job, artifacts: Artifacts | None) -> None:
     for prefix in await jobs.wrote(job.id):
         if artifacts is None:
             raise ArtifactsUnavailable("what the job wrote cannot be deleted: there is no artifact store here")
-        for name in await artifacts.names(prefix):
-            await artifacts.delete(name)
+        await artifacts.clear(prefix)

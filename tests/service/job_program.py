@@ -1,7 +1,7 @@
 """A worker, and the processes that do its jobs, with methods that only tests need. Nothing of the kernels is loaded.
 
-    python -m tests.service.job_program               the worker
-    python -m tests.service.job_program --kind K ...  what it starts to do jobs of kind K
+python -m tests.service.job_program               the worker
+python -m tests.service.job_program --kind K ...  what it starts to do jobs of kind K
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
     if params.how == "bug":
         raise TypeError("nobody meant this")
     if params.how == "deaf":  # neither says a word nor listens
-        time.sleep(60)
+        time.sleep(60)  # noqa: ASYNC251
     if params.how == "committed":
         await context.commit(f"tests/{context.own}")
         progress("committed", 0.9)

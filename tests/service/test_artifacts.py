@@ -158,3 +158,15 @@ def test_the_place_follows_the_store(tmp_path: Path) -> None:
     given = Settings.load(redis_url="redis://h", artifacts_url="sftp://user:secret@host/x")
     assert given.artifacts_place() == "sftp://user:secret@host/x"
     assert "secret" not in str(given.describe())
+
+
+async def test_a_folder_is_cleared_whole_and_no_other(artifacts: Artifacts) -> None:
+    for name in ("m/jobs/1/a", "m/jobs/1/deep/b", "m/jobs/12/c"):
+        await artifacts.put(name, b"x")
+    beside = artifacts.path("m/jobs/1/a")
+    if beside is not None:
+        beside.with_name(".0123.part").write_bytes(b"half")
+    await artifacts.clear("m/jobs/1")
+    assert await artifacts.names("m") == ["m/jobs/12/c"]
+    assert beside is None or not beside.parent.exists()
+    await artifacts.clear("m/jobs/1")

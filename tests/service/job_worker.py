@@ -1,0 +1,160 @@
+"""A worker in a process of its own, and the service that it works for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from service.jobs import JOBS, WORKERS_KEY
+from service.methods import METHODS
+from service.parentage import dies_with_parent
+from tests.service.job_program import TEST_METHODS
+from tests.service.served import Served
+from tests.service.valkey import Server
+
+QUICK = {
+    "ABOUND_JOBS_BEAT_SECONDS": "0.2",
+    "ABOUND_JOBS_LOST_SECONDS": "2",
+    "ABOUND_JOBS_CANCEL_SECONDS": "1",
+    "ABOUND_LOG_LEVEL": "warning",
+}
+
+
+class WorkerProcess:
+    """``tests.service.job_program`` for one store."""
+
+    def __init__(self, server: Server, artifacts: Path, **variables: str) -> None:
+        self.server = server
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("ABOUND_")},
+            **QUICK,
+            "ABOUND_REDIS_URL": server.url,
+            "ABOUND_ARTIFACTS_URL": str(artifacts),
+            **variables,
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, kinds: int = 2) -> None:
+        """Start it and wait until its processes listen to their queues."""
+        assert self.process is None or self.process.poll() is not None
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.service.job_program"],
+            env=self.environment,
+            start_new_session=True,
+            preexec_fn=dies_with_parent(),
+        )
+        with self.server.client() as client:
+            until(lambda: client.hlen(WORKERS_KEY) and len(listening(client)) >= kinds, 60)
+
+    def kill(self) -> None:
+        """SIGKILL, as a lack of memory or a power cut would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        with self.server.client() as client:
+            until(lambda: not listening(client), 10)
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def listening(client: Any) -> list[Any]:
+    """The connections of processes that wait for jobs or have one."""
+    return [one for one in client.client_list() if one["cmd"] == "blmove"]
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """What the condition gives once that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come to it in time"
+        time.sleep(0.02)
+    return found
+
+
+class Office:
+    """A service, and a worker that can be started, for methods that only tests have."""
+
+    def __init__(self, service: Served, artifacts: Path, worker: WorkerProcess) -> None:
+        self.service, self.artifacts, self.worker = service, artifacts, worker
+        self.http = service.http
+
+    def submit(self, method: str, model: str = "default", **params: Any) -> str:
+        answer = self.http.post("/jobs", json={"method": method, "model": model, "params": params})
+        assert answer.status_code == 202, answer.text
+        assert answer.headers["location"] == f"/jobs/{answer.json()['id']}"
+        return str(answer.json()["id"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        answer = self.http.get(f"/jobs/{job_id}")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def ended(self, job_id: str, seconds: float = 20.0) -> dict[str, Any]:
+        """The job once it has ended."""
+        return dict(until(lambda: (job := self.job(job_id))["ended"] is not None and job, seconds))
+
+    def at_work(self, job_id: str, stage: str = "step") -> dict[str, Any]:
+        """The job once it says so."""
+        return dict(until(lambda: (job := self.job(job_id))["stage"] and stage in job["stage"] and job))
+
+    def files(self) -> list[str]:
+        """What is in the artifact store besides its marker."""
+        return sorted(
+            str(path.relative_to(self.artifacts)).partition("/")[2]
+            for path in self.artifacts.rglob("*")
+            if path.is_file() and path.name != "abound.json"
+        )
+
+    def clear(self) -> None:
+        """Take away what jobs wrote and committed."""
+        for path in self.artifacts.rglob("part-*"):
+            path.unlink()
+
+
+@contextmanager
+def office(**variables: str) -> Iterator[Office]:
+    """A service with a store and an artifact store of its own; its worker is not started."""
+    before = dict(METHODS)
+    METHODS.update(TEST_METHODS)
+    server = Server()
+    try:
+        with tempfile.TemporaryDirectory(prefix="abound-") as directory:
+            artifacts = Path(directory, "artifacts")
+            service = Served(server, artifacts_url=str(artifacts))
+            worker = WorkerProcess(server, artifacts, **variables)
+            service.start()
+            try:
+                yield Office(service, artifacts, worker)
+            finally:
+                worker.close()
+                service.stop()
+    finally:
+        server.close()
+        METHODS.clear()
+        METHODS.update(before)
+
+
+def forget_jobs(server: Server) -> None:
+    """Take all records and queues of jobs out of a store."""
+    with server.client() as client:
+        for pattern in (f"{JOBS}:*", "rq:*"):
+            for key in client.scan_iter(match=pattern):
+                client.delete(key)

@@ -1,0 +1,218 @@
+"""Jobs, done by the processes of a real worker: how they end, and that they leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from service.jobs import job_key
+from service.queue import connect, enqueue, queue_of
+from tests.service.job_worker import Office, office, until
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Office]:
+    with office() as place:
+        place.worker.start()
+        yield place
+
+
+@pytest.fixture(autouse=True)
+def _clean(place: Office) -> Iterator[None]:
+    yield
+    place.clear()
+
+
+def horse_of(place: Office, job_id: str) -> int:
+    """The process of a job that runs."""
+    with place.service.server.client() as client:
+        return int(str(client.hget(job_key(job_id), "holder")).rstrip("\"'").rpartition(":")[2])
+
+
+def test_a_job_is_done_and_what_it_committed_stays(place: Office) -> None:
+    job = place.ended(place.submit("steps", steps=3, reason="to see"))
+    assert (job["state"], job["progress"], job["stage"], job["attempt"]) == ("succeeded", 1.0, "done", 1)
+    assert (job["metrics"], job["outcome"], job["error"]) == ({"steps": 3}, {"written": 3}, None)
+    assert job["version"] == f"{job['id']}-1"
+    assert job["data_range"] == {"after": None, "until": "0-0.0"}
+    assert job["params"] == {"steps": 3, "seconds": 0.01, "reason": "to see"}
+    assert job["reason"] == "to see"
+    assert place.files() == [f"tests/{job['id']}-1/part-{i}" for i in range(3)]
+    with place.service.server.client() as client:
+        assert client.keys("*:pins") == []
+
+
+def test_what_is_not_committed_is_deleted_although_the_job_succeeds(place: Office) -> None:
+    job = place.ended(place.submit("crunch", steps=2))
+    assert (job["state"], job["kind"]) == ("succeeded", "fit")
+    assert place.files() == []
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("error", "it cannot be done"),
+        ("bug", "an error of the service: TypeError: nobody meant this"),
+        ("memory", "there was not enough memory"),
+    ],
+)
+def test_a_job_that_fails_says_why_and_is_not_begun_again(place: Office, how: str, error: str) -> None:
+    job = place.ended(place.submit("ending", how=how))
+    assert (job["state"], job["error"], job["attempt"]) == ("failed", error, 1)
+    assert place.files() == []
+
+
+def test_a_job_whose_process_dies_is_begun_again(place: Office) -> None:
+    job = place.ended(place.submit("ending", how="death once"))
+    assert (job["state"], job["attempt"], job["outcome"]) == ("succeeded", 2, {"attempt": 2})
+    assert place.files() == []
+
+
+def test_a_job_that_kills_its_process_each_time_fails(place: Office) -> None:
+    job = place.ended(place.submit("ending", how="death"))
+    assert (job["state"], job["attempt"]) == ("failed", 3)
+    assert "SIGKILL" in job["error"]
+    assert "begun 3 times" in job["error"]
+    assert place.files() == []
+
+
+@pytest.mark.parametrize("method", ["steps", "crunch"])
+def test_a_cancelled_job_stops_and_leaves_nothing(place: Office, method: str) -> None:
+    job_id = place.submit(method, steps=10_000, seconds=0.02)
+    place.at_work(job_id, "step 3")
+    answer = place.http.delete(f"/jobs/{job_id}")
+    assert answer.status_code == 202
+    assert answer.json()["cancelling"]
+    job = place.ended(job_id, 5)
+    assert (job["state"], job["cancelling"]) == ("cancelled", False)
+    assert "cancelled from" in job["error"]
+    assert place.files() == []
+    assert place.http.delete(f"/jobs/{job_id}").status_code == 200
+
+
+def test_a_job_that_does_not_listen_is_killed_when_it_is_cancelled(place: Office) -> None:
+    job_id = place.submit("ending", how="deaf")
+    until(place.files)
+    place.http.delete(f"/jobs/{job_id}").raise_for_status()
+    assert place.ended(job_id, 8)["state"] == "cancelled"
+    assert place.files() == []
+
+
+def test_a_job_that_has_committed_is_not_cancelled(place: Office) -> None:
+    job_id = place.submit("ending", how="committed")
+    place.at_work(job_id, "committed")
+    answer = place.http.delete(f"/jobs/{job_id}")
+    assert (answer.status_code, answer.json()["type"]) == (409, "/problems/conflict")
+    os.kill(horse_of(place, job_id), signal.SIGKILL)
+    until(lambda: place.job(job_id)["attempt"] == 2 and place.job(job_id)["stage"] == "committed")
+    assert place.files() == [f"tests/{job_id}-{attempt}/part" for attempt in (1, 2)]
+    with place.service.server.client() as client:
+        client.hset(job_key(job_id), "committed", "false")
+    place.http.delete(f"/jobs/{job_id}").raise_for_status()
+    place.ended(job_id)
+    place.clear()
+    for path in place.artifacts.rglob("part"):
+        path.unlink()
+
+
+def test_a_job_that_stands_still_is_taken_over_and_cannot_change_anything_any_more(place: Office) -> None:
+    job_id = place.submit("steps", steps=30, seconds=0.05)
+    place.at_work(job_id)
+    horse = horse_of(place, job_id)
+    os.kill(horse, signal.SIGSTOP)
+    until(lambda: place.job(job_id)["state"] == "queued" or place.job(job_id)["attempt"] == 2)
+    os.kill(horse, signal.SIGCONT)
+    job = place.ended(job_id)
+    assert (job["state"], job["attempt"]) == ("succeeded", 2)
+    assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(30))
+
+
+def test_a_job_of_a_deleted_model_fails(place: Office) -> None:
+    place.http.put("/models/short").raise_for_status()
+    first = place.submit("steps", steps=100, seconds=0.02)
+    job_id = place.submit("steps", "short")
+    place.http.delete("/models/short").raise_for_status()
+    place.http.put("/models/short").raise_for_status()
+    place.http.delete(f"/jobs/{first}").raise_for_status()
+    job = place.ended(job_id)
+    assert (job["state"], job["error"]) == ("failed", "the model short was deleted")
+
+
+def test_an_id_that_comes_twice_does_no_harm(place: Office) -> None:
+    first = place.submit("steps", steps=20, seconds=0.01)
+    second = place.submit("steps", steps=1)
+    client = connect(place.service.server.url, 5.0)
+    for _ in range(3):
+        enqueue(client, "rebuild", second)
+    assert place.ended(first)["attempt"] == place.ended(second)["attempt"] == 1
+    until(lambda: not queue_of("rebuild", client).get_job_ids())
+    assert place.ended(place.submit("steps"))["state"] == "succeeded"
+    assert place.job(second)["attempt"] == 1
+    client.close()
+
+
+def test_a_queue_that_is_lost_is_filled_again(place: Office) -> None:
+    first = place.submit("steps", steps=50, seconds=0.02)
+    place.at_work(first)
+    second = place.submit("steps", steps=1)
+    with place.service.server.client() as client:
+        assert client.delete("rq:queue:abound-rebuild") == 1
+        client.delete(f"rq:job:{second}")
+    assert place.ended(second)["state"] == "succeeded"
+
+
+def test_a_payload_names_nothing_that_is_run(place: Office, tmp_path) -> None:
+    """Whoever can write to the store can ask for jobs, and for nothing else."""
+    marks = [tmp_path / name for name in ("function", "callback", "failure", "pickled")]
+    pickled = b"cposix\nsystem\n(S'touch %s'\ntR." % str(marks[3]).encode()
+    first = place.submit("steps", steps=60, seconds=0.02)
+    place.at_work(first)
+    second = place.submit("steps", steps=1)
+    with place.service.server.client() as client:
+        client.hset(
+            f"rq:job:{second}",
+            mapping={
+                "data": f'["os.mkdir", null, ["{marks[0]}"], {{}}]',
+                "success_callback_name": "os.mkdir",
+                "failure_callback_name": "os.mkdir",
+                "stopped_callback_name": "os.mkdir",
+                "meta": pickled,
+                "result": pickled,
+                "webhooks": '[{"url": "http://127.0.0.1:9/", "job_status": "finished"}]',
+                "dependency_ids": '["x"]',
+                "repeats_left": "3",
+            },
+        )
+    assert place.ended(second)["state"] == "succeeded"
+    assert place.ended(place.submit("ending", how="error"))["state"] == "failed"
+    assert not any(mark.exists() for mark in marks)
+
+
+def test_a_worker_that_stops_gives_its_job_back(place: Office) -> None:
+    job_id = place.submit("steps", steps=200, seconds=0.02)
+    place.at_work(job_id, "step 4")
+    assert place.worker.stop() == 0
+    job = place.job(job_id)
+    assert (job["state"], job["attempt"]) == ("queued", 0)
+    assert place.files() == []
+    assert place.http.delete(f"/jobs/{job_id}").json()["state"] == "cancelled"  # nobody is needed for that
+    waiting = place.submit("steps", steps=1)
+    place.worker.start()
+    assert place.ended(waiting)["attempt"] == 1
+
+
+def test_a_killed_worker_s_job_is_found_and_begun_again(place: Office) -> None:
+    job_id = place.submit("steps", steps=30, seconds=0.05)
+    place.at_work(job_id, "step 4")
+    horse = horse_of(place, job_id)
+    place.worker.kill()
+    until(lambda: not os.path.exists(f"/proc/{horse}"))
+    assert place.job(job_id)["state"] == "running"
+    assert place.files()
+    place.worker.start()
+    job = place.ended(job_id)
+    assert (job["state"], job["attempt"]) == ("succeeded", 2)
+    assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(30))

@@ -1,0 +1,170 @@
+"""The record of jobs: every change happens in the state, and for the holder, that it is meant for, else not at all."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from core.errors import Conflict, Overloaded, UnknownJob
+from service.jobs import Job, JobParams, Jobs, new_id
+from service.store import Store
+
+
+def asked(**fields: object) -> Job:
+    given = {"model": "default", "incarnation": "1-0", "method": "steps", "kind": "rebuild", "params": {"n": 1}}
+    return Job(id=new_id(), state="queued", **(given | fields))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def jobs(store: Store) -> Jobs:
+    return Jobs(store, JobParams(queued=3, attempts=2))
+
+
+async def claimed(jobs: Jobs, holder: str = "a:1", **fields: object) -> Job:
+    job = await jobs.submit(asked(**fields))
+    held = await jobs.claim(job.id, holder)
+    assert held is not None
+    return held
+
+
+async def test_a_job_goes_from_queued_to_its_end(jobs: Jobs) -> None:
+    given = asked(params={"names": ["ä", 'b"'], "n": None}, reason="why not")
+    job = await jobs.submit(given)
+    assert (job.state, job.params, job.reason, job.attempt) == ("queued", given.params, "why not", 0)
+    assert job.created is not None
+    assert (job.started, job.ended, job.heartbeat) == (None, None, None)
+    running = await jobs.claim(job.id, "a:1")
+    assert running is not None
+    assert (running.state, running.attempt, running.holder) == ("running", 1, "a:1")
+    assert await jobs.claim(job.id, "b:1") is None
+    assert await jobs.counts() == {"queued": 0, "running": 1, "succeeded": 0, "failed": 0, "cancelled": 0}
+    assert await jobs.end(running, "succeeded", progress=1.0, metrics={"P@1": 0.5}, version="v1")
+    done = await jobs.get(job.id)
+    assert (done.state, done.metrics, done.version, done.has_ended) == ("succeeded", {"P@1": 0.5}, "v1", True)
+    assert done.created <= done.started <= done.ended  # type: ignore[operator]
+    (total,) = await jobs.totals()
+    assert (total.method, total.state, total.n) == ("steps", "succeeded", 1)
+    assert total.seconds == pytest.approx(done.ended - done.started, abs=1e-5)  # type: ignore[operator]
+    assert not await jobs.end(running, "failed")  # it has ended
+
+
+async def test_only_the_holder_changes_a_job_that_runs(jobs: Jobs) -> None:
+    job = await claimed(jobs, "a:1")
+    assert await jobs.beat(job)
+    taken = await jobs.take_over(job, "keeper")
+    assert taken is not None
+    assert not await jobs.beat(job)
+    assert not await jobs.end(job, "succeeded")
+    assert not await jobs.note(job, stage="late")
+    assert not await jobs.commit(job)
+    assert await jobs.take_over(job, "another") is None
+    assert await jobs.requeue(taken)
+    assert not await jobs.requeue(taken)
+    again = await jobs.claim(job.id, "b:1")
+    assert again is not None
+    assert (again.attempt, again.stage) == (2, None)
+
+
+async def test_an_attempt_that_is_given_back_does_not_count(jobs: Jobs) -> None:
+    job = await claimed(jobs)
+    await jobs.requeue(job, counts=False)
+    again = await jobs.claim(job.id, "a:2")
+    assert again is not None
+    assert again.attempt == 1
+
+
+async def test_of_two_that_race_one_wins(jobs: Jobs) -> None:
+    job = await jobs.submit(asked())
+    held = await asyncio.gather(*(jobs.claim(job.id, f"a:{i}") for i in range(10)))
+    assert len([one for one in held if one is not None]) == 1
+    record = await jobs.get(job.id)
+    ended = await asyncio.gather(*(jobs.end(record, "failed", error=str(i)) for i in range(10)))
+    assert sum(ended) == 1
+
+
+async def test_so_many_wait_and_no_more(jobs: Jobs) -> None:
+    waiting = [await jobs.submit(asked()) for _ in range(3)]
+    with pytest.raises(Overloaded, match="3 jobs are waiting"):
+        await jobs.submit(asked())
+    assert len(await jobs.all()) == 3
+    await jobs.claim(waiting[0].id, "a:1")
+    await jobs.submit(asked())
+
+
+async def test_what_waits_is_cancelled_and_what_runs_is_told(jobs: Jobs) -> None:
+    waiting = await jobs.submit(asked())
+    cancelled = await jobs.cancel(waiting.id, "nobody wants it")
+    assert (cancelled.state, cancelled.error) == ("cancelled", "nobody wants it")
+    assert await jobs.claim(waiting.id, "a:1") is None
+    job = await claimed(jobs)
+    told = await jobs.cancel(job.id, "too slow")
+    assert (told.state, told.cancelling, told.error) == ("running", True, "too slow")
+    assert not await jobs.commit(job)
+    await jobs.end(job, "cancelled")
+    assert (await jobs.get(job.id)).error == "too slow"
+    again = await jobs.cancel(job.id, "once more")
+    assert (again.state, again.error) == ("cancelled", "too slow")
+
+
+async def test_past_the_point_of_no_return_nothing_is_cancelled(jobs: Jobs) -> None:
+    job = await claimed(jobs)
+    assert await jobs.commit(job)
+    with pytest.raises(Conflict, match="can no longer be cancelled"):
+        await jobs.cancel(job.id, "late")
+    assert not (await jobs.get(job.id)).cancelling
+
+
+async def test_a_commit_and_a_cancel_never_both_happen(jobs: Jobs) -> None:
+    for _ in range(20):
+        job = await claimed(jobs)
+        committed, cancelled = await asyncio.gather(
+            jobs.commit(job), jobs.cancel(job.id, "now"), return_exceptions=True
+        )
+        assert (committed is True) == isinstance(cancelled, Conflict)
+        await jobs.end(job, "cancelled")
+
+
+async def test_jobs_are_listed_newest_first(jobs: Jobs) -> None:
+    ids = [(await claimed(jobs, model=f"m{i % 2}")).id for i in range(5)]
+    assert [job.id for job in await jobs.all()] == ids[::-1]
+    assert [job.id for job in await jobs.all(limit=2)] == ids[:2:-1]
+    assert [job.id for job in await jobs.all("running", "m1")] == [ids[3], ids[1]]
+    assert await jobs.all("failed") == []
+
+
+async def test_what_a_job_wrote_is_noted_until_it_lets_go(jobs: Jobs) -> None:
+    job = await claimed(jobs)
+    await jobs.will_write(job, "m/1")
+    await jobs.will_write(job, "m/2")
+    await jobs.let_go(job.id, "m/1")
+    assert await jobs.wrote(job.id) == ["m/2"]
+
+
+async def test_an_ended_job_is_forgotten_whole(jobs: Jobs) -> None:
+    job = await claimed(jobs)
+    await jobs.will_write(job, "m/1")
+    await jobs.end(job, "failed", error="no")
+    await jobs.forget(await jobs.get(job.id))
+    with pytest.raises(UnknownJob):
+        await jobs.get(job.id)
+    assert await jobs.all() == []
+    assert [key for key in await jobs.store.client.keys("*") if key != b"abound:jobs:totals"] == []
+
+
+async def test_no_other_key_is_ever_read_as_a_job(jobs: Jobs) -> None:
+    for name in ("", "x", "all", "../all", "0" * 21, "G" * 20):
+        with pytest.raises(UnknownJob):
+            await jobs.get(name)
+
+
+async def test_workers_that_fell_silent_are_not_there(jobs: Jobs) -> None:
+    await jobs.show_worker("w1", "host", ["rebuild", "fit"])
+    await jobs.store.client.hset(
+        "abound:jobs:workers", "w2", b'{"name":"w2","host":"h","kinds":["fit"],"memory":1,"at":1.0}'
+    )
+    assert [one.name for one in await jobs.workers("fit")] == ["w1"]
+    assert await jobs.workers("other") == []
+    assert await jobs.store.client.hlen("abound:jobs:workers") == 1  # silent for long: taken out
+    await jobs.hide_worker("w1")
+    assert await jobs.workers("fit") == []
