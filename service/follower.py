@@ -148,15 +148,20 @@ class Follower:
     # load
 
     async def _read_catalog(self, link: Link) -> None:
-        """Take the whole catalog anew; models that it does not have any more go."""
-        self.catalog = Catalog()
+        """Take the whole catalog anew; models that it does not have any more go.
+
+        It counts only once it is read to its end: half of one would hold at the next return, and nobody would miss
+        the rest, nor let go of the models that are no more.
+        """
+        catalog = Catalog()
         seconds = self._store.params.reply_seconds
         async for elements in stream.read(
-            link, CATALOG_KEY, self.catalog.offset, read_bytes=self._params.read_bytes, seconds=seconds
+            link, CATALOG_KEY, catalog.offset, read_bytes=self._params.read_bytes, seconds=seconds
         ):
             for element in elements:
-                if not self._apply_catalog(element):
+                if not self._apply_catalog(element, catalog):
                     return
+        self.catalog = catalog
         self._sync()
 
     async def _load_model(self, link: Link, model: ModelReplica, progress: Progress) -> None:
@@ -251,7 +256,7 @@ class Follower:
         for key, elements in reply:
             for entry_id, fields in elements:
                 if key == CATALOG_KEY:
-                    self._apply_catalog((entry_id, fields))
+                    self._apply_catalog((entry_id, fields), self.catalog)
                     for created in self._sync():
                         created.ready = True  # its log began just now
                     continue
@@ -283,10 +288,10 @@ class Follower:
             self._since_pause = 0
             await asyncio.sleep(0)
 
-    def _apply_catalog(self, element: Element) -> bool:
-        """Take the next entry of the catalog; False when it cannot be taken, and ``trouble`` says why."""
+    def _apply_catalog(self, element: Element, catalog: Catalog) -> bool:
+        """Take the next entry of a catalog; False when it cannot be taken, and ``trouble`` says why."""
         try:
-            self.catalog.apply(element)
+            catalog.apply(element)
         except (Damaged, UnknownApplyVersion) as error:
             mending = f". {stream.MENDING}" if isinstance(error, Damaged) else ""
             self.trouble = f"entry {element[0].decode()} of the catalog cannot be applied: {error}{mending}"
