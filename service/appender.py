@@ -115,7 +115,8 @@ class Appender:
         if self._log_bytes() + n_bytes > self.params.max_log_bytes:
             raise Overloaded(
                 f"the log of this model holds its limit of {self.params.max_log_bytes} bytes; "
-                "raise ABOUND_LOG_MAX_LOG_BYTES if the store has the memory",
+                "a worker with an artifact store trims it (see /readyz), "
+                "or raise ABOUND_LOG_MAX_LOG_BYTES if the store has the memory",
                 retry_after=60.0,
             )
         loop = self._loop

@@ -6,15 +6,18 @@ It works in the process that calls it, so that no replica pauses to save.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 
-from core.errors import Damaged
+from core.errors import UnknownOffset
 from core.limits import Limits
-from core.types import START, Offset
-from service import log as stream
+from core.types import Offset
+from service import past
 from service.artifacts import Artifacts
+from service.beginning import restore_beginning
 from service.catalog import Living
 from service.follower import REPLAY_SLICE
+from service.lease import Lease, LeaseLost, take
 from service.log import LogParams
 from service.manifest import Manifest
 from service.model_replica import ModelReplica
@@ -43,16 +46,18 @@ async def rebuild(
     Parameters
     ----------
     from_start : bool
-        From the beginning of the log, without a snapshot.
+        From the beginning of history and log, without a snapshot.
     between : async callable
         Awaited now and then; what it raises ends the work.
     artifacts : Artifacts or None
-        Where an index that is adopted on the way comes from.
+        Where history is, and an index that is adopted on the way.
 
     Raises
     ------
     Damaged, UnknownApplyVersion
-        An entry cannot be applied, or the beginning is lost.
+        An entry cannot be applied, or the beginning is lost, or a part of history.
+    UnknownOffset
+        History begins past ``until``.
     ArtifactsUnavailable, UnknownArtifact
         An index that is adopted on the way cannot be had.
     StoreUnavailable
@@ -61,25 +66,17 @@ async def rebuild(
     source = Source(store, artifacts, params)
     model = ModelReplica(living.keys, living.config, REPLAY_SLICE, Limits())
     if from_start:
-        if not await stream.holds(store, living.keys.log, START, b""):
-            raise Damaged(f"the log of {living.keys.name} has lost its beginning")
+        await restore_beginning(store, artifacts, model)
+        if until is not None and model.offset > until:
+            raise UnknownOffset(f"the history of {model.name} begins at {model.offset}, past {until}", model.offset)
     else:
-        await restore_newest(store, model, until=until)
-    link = await store.open_link("rebuild")
-    try:
-        async for elements in stream.read(
-            link,
-            living.keys.log,
-            model.offset,
-            until,
-            read_bytes=params.read_bytes,
-            seconds=store.params.reply_seconds,
-        ):
+        await restore_newest(store, model, until=until, artifacts=artifacts)
+    reading = past.entries(store, artifacts, living.keys, model.offset, until, params=params)
+    async with contextlib.aclosing(reading):
+        async for elements in reading:
             for element in elements:
                 await apply(model, element, source)
             await between()
-    finally:
-        link.close()
     return model
 
 
@@ -90,7 +87,32 @@ async def compact(
     log_params: LogParams | None = None,
     between: Callable[[], Awaitable[None]] = _nothing,
     artifacts: Artifacts | None = None,
+    *,
+    lease: Lease | None = None,
 ) -> Manifest:
-    """Make a snapshot of a model at the end of its log; what ``rebuild`` raises. Costs the model's memory once."""
-    model = await rebuild(store, living, params=log_params, between=between, artifacts=artifacts)
-    return await write(store, model, params, between)
+    """Make a snapshot of a model at the end of its log. Costs the model's memory once.
+
+    Parameters
+    ----------
+    lease : Lease or None
+        Of the model; without one it is taken for this.
+
+    Raises
+    ------
+    Conflict
+        Another process has the model.
+    LeaseLost
+        Another process has taken the model over meanwhile.
+    What ``rebuild`` raises.
+    """
+    if lease is None:
+        async with take(store, living.keys) as taken:
+            return await compact(store, living, params, log_params, between, artifacts, lease=taken)
+
+    async def step() -> None:
+        if lease.lost:
+            raise LeaseLost
+        await between()
+
+    model = await rebuild(store, living, params=log_params, between=step, artifacts=artifacts)
+    return await write(store, model, params, lease, step)

@@ -6,26 +6,38 @@
                  the store has lost a tail or is another store: the state is dropped and loaded anew
 
 A replica that has gone on from a tail which the store lost would differ from all others for ever; that is why step
-*return* comes before anything new is applied.
+*return* comes before anything new is applied. So would one that was stopped for so long that entries which it has not
+read were trimmed: the store does not tell a reader. That is why every reading is followed, on the same connection, by
+the question how far each log is trimmed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
 import hiredis
 import structlog
 
-from core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion
+from core.errors import (
+    ArtifactsUnavailable,
+    CannotStart,
+    Damaged,
+    StoreUnavailable,
+    UnknownApplyVersion,
+    UnknownOffset,
+)
 from core.limits import Limits
 from service import log as stream
+from service import past
+from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, Catalog, Living
 from service.events import Mark, Prepare
 from service.line import FIRST_PAUSE, LONGEST_PAUSE
 from service.link import Link, LinkLost
-from service.log import MOST_ENTRIES, Element, LogParams, Pace, size_of
+from service.log import MOST_ENTRIES, Element, LogParams, Pace, Trim, size_of
 from service.model_replica import Applied, ModelReplica, NotPrepared
 from service.snapshots import restore_newest
 from service.store import Store
@@ -35,6 +47,7 @@ log = structlog.get_logger(__name__)
 BLOCK_SECONDS = 1.0
 REPLAY_SLICE = 1024
 HALTED_PAUSE_SECONDS = 0.1
+AGAIN_SECONDS = 10.0
 
 Progress = Callable[[str, float], None]
 
@@ -74,7 +87,9 @@ class Follower:
         Why the store cannot be read at the moment.
     """
 
-    def __init__(self, store: Store, params: LogParams, limits: Limits, watcher: Watcher) -> None:
+    def __init__(
+        self, store: Store, params: LogParams, limits: Limits, watcher: Watcher, artifacts: Artifacts | None = None
+    ) -> None:
         self.catalog = Catalog()
         self.models: dict[str, ModelReplica] = {}
         self.trouble: str | None = None
@@ -83,6 +98,7 @@ class Follower:
         self._params = params
         self._limits = limits
         self._watcher = watcher
+        self._artifacts = artifacts
         self._by_key: dict[bytes, ModelReplica] = {}
         self._link: Link | None = None
         self._since_pause = 0
@@ -110,6 +126,8 @@ class Follower:
                     await asyncio.sleep(HALTED_PAUSE_SECONDS)
                     if model.resumes:
                         await self._replay(link, model, progress)
+        except ArtifactsUnavailable as error:
+            raise CannotStart(str(error)) from error
         finally:
             link.close()
         if self.trouble is not None:
@@ -170,9 +188,12 @@ class Follower:
         try:
             progress(f"loading snapshot of {name}", 0.0)
             manifest = await restore_newest(
-                self._store, model, lambda done: progress(f"loading snapshot of {name}", done)
+                self._store,
+                model,
+                lambda done: progress(f"loading snapshot of {name}", done),
+                artifacts=self._artifacts,
             )
-        except Damaged as error:
+        except (Damaged, UnknownApplyVersion) as error:
             raise CannotStart(str(error)) from error
         model.halted, model.resumes = None, False
         log.info("loaded a snapshot", model=name, snapshot=manifest.id if manifest else None, offset=str(model.offset))
@@ -182,31 +203,39 @@ class Follower:
         """Go on from where the model is to the log's end; then it is ready, unless it has stopped or halted."""
         name = model.name
         model.resumes = False
-        n_entries = (await stream.tail(self._store, model.keys.log)).n_entries
+        tail = await stream.tail(self._store, model.keys.log)
+        n_entries = tail.n_removed + tail.n_entries
         begin = model.position.n_entries
         model.slice_events = REPLAY_SLICE
         try:
             progress(f"replaying {name}", 0.0)
-            async for elements in stream.read(
-                link,
-                model.keys.log,
-                model.offset,
-                read_bytes=self._params.read_bytes,
-                seconds=self._store.params.reply_seconds,
-                most=self._most,
-            ):
-                for element in elements:
-                    await self._apply(model, element)
-                    if model.trouble is not None or model.halted is not None:
-                        return
-                done = (model.position.n_entries - begin) / max(1, n_entries - begin)
-                progress(f"replaying {name}", min(1.0, done))
+            async with contextlib.aclosing(
+                past.entries(
+                    self._store,
+                    self._artifacts,
+                    model.keys,
+                    model.offset,
+                    params=self._params,
+                    link=link,
+                    most=self._most,
+                )
+            ) as reading:
+                async for elements in reading:
+                    for element in elements:
+                        await self._apply(model, element)
+                        if model.trouble is not None or model.halted is not None:
+                            return
+                    done = (model.position.n_entries - begin) / max(1, n_entries - begin)
+                    progress(f"replaying {name}", min(1.0, done))
         except StoreUnavailable:
             self._most = max(1, self._most // 4)  # a reply may have been too much for the way here
             raise
+        except (Damaged, UnknownOffset) as error:
+            raise CannotStart(str(error)) from error
         finally:
             model.slice_events = self._params.slice_events
         self._most = MOST_ENTRIES
+        model.trim = await stream.trim_of(self._store, model.keys.log)
         model.ready = True
         log.info("replayed a model", model=name, offset=str(model.offset), entries=model.position.n_entries - begin)
 
@@ -230,19 +259,35 @@ class Follower:
                     model=model.name,
                     offset=str(model.offset),
                 )
-                model.ready = False
-            try:
-                await self._load_model(link, model, _no_progress)
-            except CannotStart as error:
-                model.trouble = str(error)
-                log.error("a model cannot be loaded", model=model.name, reason=model.trouble)
+            await self._load_anew(link, model)
+
+    async def _load_anew(self, link: Link, model: ModelReplica) -> None:
+        """Drop a model's state and load it again; when that cannot be done, ``trouble`` says why."""
+        model.ready = False
+        try:
+            await self._load_model(link, model, _no_progress)
+        except CannotStart as error:
+            model.trouble = str(error)
+            log.error("a model cannot be loaded", model=model.name, reason=model.trouble)
+        except ArtifactsUnavailable as error:
+            model.trouble = str(error)
+            log.error("a model cannot be loaded yet", model=model.name, reason=model.trouble)
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._try_again, model, model.trouble)
+
+    def _try_again(self, model: ModelReplica, trouble: str) -> None:
+        if model.trouble == trouble and self.models.get(model.name) is model:
+            model.trouble = None
+            self.doubt()
 
     # follow
 
     async def _read_once(self, link: Link) -> None:
         """Wait for entries of any stream, at most BLOCK_SECONDS, and apply them."""
         for halted in [model for model in self.models.values() if model.resumes and model.trouble is None]:
-            await self._replay(link, halted, _no_progress)
+            try:
+                await self._replay(link, halted, _no_progress)
+            except (CannotStart, ArtifactsUnavailable):
+                await self._load_anew(link, halted)
         followed = [model for model in self.models.values() if model.trouble is None and model.halted is None]
         seconds = BLOCK_SECONDS + self._store.params.reply_seconds
         words: list[str | bytes | int] = ["XREAD", "COUNT", self._pace.count, "BLOCK", int(BLOCK_SECONDS * 1000)]
@@ -250,7 +295,16 @@ class Follower:
         words += [model.keys.log for model in followed]
         words.append(self.catalog.offset.entry)
         words += [model.offset.entry for model in followed]
-        reply = await link.call(*words, seconds=seconds) or ()
+        keys = [stream.trimmed_key(model.keys.log) for model in followed] or [stream.trimmed_key(CATALOG_KEY)]
+        reply, trims = await asyncio.gather(
+            link.call(*words, seconds=seconds), link.call("MGET", *keys, seconds=seconds)
+        )
+        reply = reply or ()
+        left = []
+        for one, text in zip(followed, trims, strict=False):
+            if self._is_left(one, text):
+                left.append(one)
+                await self._load_anew(link, one)
         size = sum(size_of(fields) for _, elements in reply for _, fields in elements)
         self._pace.came(max((len(elements) for _, elements in reply), default=0), size)
         for key, elements in reply:
@@ -261,9 +315,28 @@ class Follower:
                         created.ready = True  # its log began just now
                     continue
                 model = self._by_key.get(key)
-                if model is None or model.trouble is not None or model.halted is not None:
+                if model is None or model.trouble is not None or model.halted is not None or model in left:
                     break
                 await self._apply(model, (entry_id, fields))
+
+    def _is_left(self, model: ModelReplica, text: bytes | None) -> bool:
+        """Note how far a log is trimmed; whether entries that the model has not read may be gone."""
+        try:
+            model.trim = Trim.parse(text)
+        except Damaged as error:
+            model.ready = False
+            model.trouble = str(error)
+            log.error("a model has stopped", model=model.name, reason=model.trouble)
+            return False
+        if not model.trim.is_past(model.offset):
+            return False
+        log.error(
+            "the log is trimmed past the entry applied last; dropping the state and loading anew",
+            model=model.name,
+            offset=str(model.offset),
+            trimmed=model.trim.last.entry,
+        )
+        return True
 
     async def _apply(self, model: ModelReplica, element: Element) -> None:
         """Apply one entry; every so many events, let other work of the process have its turn."""

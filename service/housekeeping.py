@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from typing import Any
 
 import structlog
 
-from core.errors import StoreUnavailable
+from core.errors import Damaged, StoreUnavailable
 from core.types import Offset
 from service import log as stream
 from service import presence
 from service.catalog import CATALOG_KEY
 from service.follower import Follower
 from service.line import Line
+from service.log import Trim
 from service.store import Store, reaching
 
 log = structlog.get_logger(__name__)
@@ -62,6 +64,8 @@ class Housekeeping:
 
     async def keep_presence(self) -> None:
         """Measure the lag and say how the models do, every second, for ever; a store that is away is left alone."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._publish()  # an adoption waits for all who have said that they are there
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._tick += 1
@@ -96,7 +100,11 @@ class Housekeeping:
             async with self._store.client.pipeline(transaction=False) as pipe:
                 for model in models:
                     pipe.xlen(model.keys.log)
-                lengths = await pipe.execute()
+                for model in models:
+                    pipe.get(stream.trimmed_key(model.keys.log))
+                answers = await pipe.execute()
+        held, trims = answers[: len(models)], answers[len(models) :]
+        lengths = [length + _n_trimmed(text) for length, text in zip(held, trims, strict=True)]
         for model, length in zip(models, lengths, strict=True):
             model.lag = max(0, length - model.position.n_entries)
         # A connection does not break when the store is emptied under it (FLUSHALL, DEL); the follower would wait on.
@@ -141,3 +149,11 @@ class Housekeeping:
             said.append((model.keys, described))
         if said:
             await presence.publish(self._store, said)
+
+
+def _n_trimmed(text: bytes | None) -> int:
+    """Entries that were trimmed off a log; the follower says when that cannot be read."""
+    try:
+        return Trim.parse(text).n_entries
+    except Damaged:
+        return 0

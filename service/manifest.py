@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -100,7 +101,12 @@ async def ids(store: Store, keys: ModelKeys) -> list[str]:
     """The ids of a model's snapshots, newest first."""
     with reaching():
         found = await store.client.lrange(keys.of("snapshots"), 0, -1)
-    return sorted((name.decode() for name in found), key=_place, reverse=True)
+    return in_order(name.decode() for name in found)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Ids of snapshots, newest first."""
+    return sorted(names, key=_place, reverse=True)
 
 
 async def manifests(store: Store, keys: ModelKeys) -> list[Manifest]:

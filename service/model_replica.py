@@ -26,7 +26,7 @@ from core.types import START, Offset
 from service.appender import Appender
 from service.catalog import ModelKeys
 from service.events import Adopt, Configure, Entry, Event, Learn, checksum_of, decode_entry
-from service.log import MENDING, Element, size_of
+from service.log import MENDING, UNTRIMMED, Element, size_of
 
 if TYPE_CHECKING:
     from service.shadow import Shadow
@@ -135,6 +135,8 @@ class ModelReplica:
         It has caught up with the log once and its state is trusted.
     lag : int or None
         Entries behind, as measured last.
+    trim : Trim
+        What was trimmed off the log, as far as is known here.
     digest, digest_offset : the newest digest that was taken, and where
     appender : Appender or None
         None where nothing is appended, as in a rebuild.
@@ -154,6 +156,7 @@ class ModelReplica:
         self.resumes = False
         self.ready = False
         self.lag: int | None = None
+        self.trim = UNTRIMMED
         self.digest: str | None = None
         self.digest_offset: Offset | None = None
         self.slice_events = slice_events
@@ -181,8 +184,13 @@ class ModelReplica:
 
     @property
     def log_bytes(self) -> int:
-        """Size of the log as far as it has been applied."""
+        """Size of the log, since its beginning, as far as it has been applied."""
         return self.position.log_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Size of what the log holds now, without what was trimmed off it."""
+        return max(0, self.position.log_bytes - self.trim.log_bytes)
 
     @property
     def prepared(self) -> str | None:

@@ -106,7 +106,7 @@ class Replica:
         self._origin = secrets.token_bytes(8)
         self._sequences = itertools.count(1)
         self._line = Line(store, "append")
-        self._follower = Follower(store, self.params.log, self.params.limits, self)
+        self._follower = Follower(store, self.params.log, self.params.limits, self, artifacts)
         source = Source(store, artifacts, self.params.log)
         self._shadows = Shadows(store, source, self._follower.models)
         self._stage = ("connecting", 0.0)
@@ -381,7 +381,7 @@ class Replica:
             Line(self.store, f"careful-{model.name}"),
             self.params.log,
             self.store.params.reply_seconds,
-            lambda: model.position.log_bytes,
+            lambda: model.held_bytes,
         )
 
     def gone(self, model: ModelReplica) -> None:
@@ -457,7 +457,7 @@ class Replica:
     def _changeable(self, name: str) -> ModelReplica:
         model = self.model(name)
         if not model.ready:
-            raise NotReady(model.trouble or f"the model {name} is being loaded", lag=model.lag)
+            raise NotReady(model.trouble or model.halted or f"the model {name} is being loaded", lag=model.lag)
         if self._stage[0] != "ready":
             self._check_taking()
         return model

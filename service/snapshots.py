@@ -4,9 +4,9 @@
     ...:snapshot:<id>:manifest          JSON: what it is, where in the log, the checksum of each part and its own
     ...:snapshot:<id>:<i>               part i of the state's arrays, which are laid end to end
 
-Writing:  1. the parts   2. the manifest   3. the id, into the list   4. snapshots beyond the newest ``keep`` lose
-their id, then their manifest, then their parts. Whoever dies on the way leaves bytes that nothing points to, never
-a pointer to half a snapshot.
+Writing:  1. the parts   2. the manifest   3. in one moment and under the lease of the model: the list gets the id, and
+loses those beyond the newest ``keep``   4. these lose their manifest, then their parts. Whoever dies on the way leaves
+bytes that nothing points to, never a pointer to half a snapshot.
 
 Loading:  the newest one that is whole: format, model, every checksum, the manifest's own too, its place in the log,
 and at the end the digest of the state that came out. One that is not is passed over for the one before it, with a
@@ -22,15 +22,18 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from core.errors import Damaged, UnknownApplyVersion, UnknownSnapshot
+from core.errors import ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownOffset, UnknownSnapshot
 from core.limits import Limits
 from core.live import LiveModel
 from core.types import Offset
 from service.array_parts import Part, check_part, checksum_of, live_of, parts_of, shapes_of
+from service.artifacts import Artifacts
+from service.beginning import restore_beginning
 from service.catalog import ModelKeys
 from service.events import APPLY_VERSION
-from service.log import holds
-from service.manifest import FORMAT, Manifest, ids, manifest_key, manifest_of, part_key
+from service.lease import Lease
+from service.log import MENDING, holds
+from service.manifest import FORMAT, Manifest, ids, in_order, manifest_key, manifest_of, part_key
 from service.model_replica import ModelReplica
 from service.store import Store, reaching
 
@@ -73,11 +76,21 @@ class SnapshotParams:
 
 
 async def write(
-    store: Store, model: ModelReplica, params: SnapshotParams, between: Callable[[], Awaitable[None]] | None = None
+    store: Store,
+    model: ModelReplica,
+    params: SnapshotParams,
+    lease: Lease,
+    between: Callable[[], Awaitable[None]] | None = None,
 ) -> Manifest:
     """Keep the state of a model that nothing is being applied to.
 
-    ``between`` is awaited before each step; what it raises ends the writing. StoreUnavailable when the store goes away.
+    ``between`` is awaited before each step; what it raises ends the writing.
+
+    Raises
+    ------
+    LeaseLost
+        Another process has the model; nothing points to what was written.
+    StoreUnavailable
     """
     digest = await model.take_digest()
     arrays = model.live.to_arrays()
@@ -112,8 +125,11 @@ async def write(
         if between is not None:
             await between()
         await client.set(manifest_key(keys, snapshot), msgspec.json.encode(manifest))
-        await client.rpush(keys.of("snapshots"), snapshot)
-        await _drop_old(store, keys, params.keep)
+    old = in_order([snapshot, *await ids(store, keys)])[params.keep :]
+    pointer = keys.of("snapshots")
+    await lease.swap([("RPUSH", pointer, snapshot), *(("LREM", pointer, 0, name) for name in old)])
+    for name in old:
+        await _drop(store, keys, name)
     return manifest
 
 
@@ -147,17 +163,22 @@ async def restore_newest(
     model: ModelReplica,
     progress: Callable[[float], None] = lambda done: None,
     until: Offset | None = None,
+    artifacts: Artifacts | None = None,
 ) -> Manifest | None:
     """Put a model into the state of its newest snapshot that is whole and has its place in the log.
 
     One that is past ``until`` does not count.
 
-    None, and the state of the first moment, when there is no such snapshot.
+    None, and the state at its beginning (``beginning.py``), when there is no such snapshot. What comes after is
+    replayed with ``past.entries``.
 
     Raises
     ------
-    Damaged
-        No snapshot can be used and the log has lost its beginning.
+    Damaged, UnknownApplyVersion
+        No snapshot can be used, and log and history do not have its beginning. Says what is wrong with each.
+    UnknownOffset
+        History begins past ``until``.
+    ArtifactsUnavailable, StoreUnavailable
     """
     bad: list[str] = []
     found = await _newest_whole(store, model, lambda offset: until is None or offset <= until, bad, progress)
@@ -165,13 +186,16 @@ async def restore_newest(
         manifest, live = found
         model.restore(live, manifest.position)
         return manifest
-    model.start_anew()
-    if not await holds(store, model.keys.log, model.offset, b""):
+    try:
+        await restore_beginning(store, artifacts, model, progress)
+    except (Damaged, ArtifactsUnavailable) as error:
         reasons = f" ({'; '.join(bad)})" if bad else ""
-        raise Damaged(
-            f"the log of {model.name} has lost its beginning and none of its snapshots can be used{reasons}. "
-            "Restore the store from a backup"
-        )
+        mending = f". Bring the store back from a copy, or: {MENDING}" if isinstance(error, Damaged) else ""
+        raise type(error)(
+            f"none of the snapshots of {model.name} can be used{reasons}, and {error}{mending}"
+        ) from error
+    if until is not None and model.offset > until:
+        raise UnknownOffset(f"the history of {model.name} begins at {model.offset}, past {until}", model.offset)
     return None
 
 
@@ -214,17 +238,14 @@ async def erase(store: Store, keys: ModelKeys) -> None:
             await store.client.unlink(key)
 
 
-async def _drop_old(store: Store, keys: ModelKeys, keep: int) -> None:
-    """Take the snapshots beyond the newest ``keep`` out of the list, and only then out of the store."""
-    for name in (await ids(store, keys))[keep:]:
-        await store.client.lrem(keys.of("snapshots"), 0, name)
-        try:
-            n_parts = len((await manifest_of(store, keys, name)).parts)
-        except (Damaged, UnknownApplyVersion, UnknownSnapshot):
-            n_parts = 0
-        await store.client.unlink(manifest_key(keys, name))
-        if n_parts:
-            await store.client.unlink(*(part_key(keys, name, i) for i in range(n_parts)))
+async def _drop(store: Store, keys: ModelKeys, name: str) -> None:
+    """Take a snapshot that the list has no more out of the store."""
+    try:
+        n_parts = len((await manifest_of(store, keys, name)).parts)
+    except (Damaged, UnknownApplyVersion, UnknownSnapshot):
+        n_parts = 0  # what there is of them is swept
+    with reaching():
+        await store.client.unlink(manifest_key(keys, name), *(part_key(keys, name, i) for i in range(n_parts)))
 
 
 async def _read_parts(store: Store, keys: ModelKeys, manifest: Manifest) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""Where a shadow comes from: the index out of the artifact store, and the entries behind it."""
+"""Where a shadow comes from: the index out of the artifact store, and the entries behind it, out of history and log."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from core.limits import Limits
 from core.live import LiveModel
 from core.types import Offset
-from service import indexes
-from service import log as stream
+from service import indexes, past
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
 from service.log import Element, LogParams
@@ -16,7 +15,7 @@ from service.store import Store
 
 
 class Source:
-    """The artifact store, if there is one, and the log.
+    """The artifact store, if there is one, history and log.
 
     Attributes
     ----------
@@ -41,14 +40,6 @@ class Source:
             await self.artifacts.join(self._store)
         return await indexes.load(self.artifacts, keys, index, digest, limits, progress)
 
-    async def entries(self, keys: ModelKeys, after: Offset, until: Offset | None) -> AsyncIterator[list[Element]]:
-        """The entries past ``after``, up to and with ``until``, a few at a time, without a gap. StoreUnavailable."""
-        link = await self._store.open_link("past")
-        try:
-            seconds = self._store.params.reply_seconds
-            async for elements in stream.read(
-                link, keys.log, after, until, read_bytes=self._params.read_bytes, seconds=seconds
-            ):
-                yield elements
-        finally:
-            link.close()
+    def entries(self, keys: ModelKeys, after: Offset, until: Offset | None) -> AsyncIterator[list[Element]]:
+        """The entries past ``after``, up to and with ``until``; see ``past.entries``."""
+        return past.entries(self._store, self.artifacts, keys, after, until, params=self._params)

@@ -8,9 +8,12 @@ As to snapshots: every second it looks at each model. A snapshot is due when
 * the log has grown by ``every_bytes`` since the newest one, or
 * the newest one is ``every_seconds`` old and something came since (without one, the model's creation counts).
 
-A **lease** in the store sees to it that two workers do not make the same snapshot; the one that loses it stops. Now
-and then the worker also takes out of the store what nothing points to: models that are deleted, parts of snapshots
-that were never finished. SIGTERM ends it between two steps; whatever it was making is made again by the next one.
+With each snapshot, what no snapshot needs any more moves from the log to history (``archive.py``), which is kept
+within its bounds (``retention.py``). Without an artifact store there is no history and the log is not trimmed.
+
+The **lease** of a model (``lease.py``) sees to it that one worker at a time does this, and that one which was stopped
+and comes back too late changes nothing. Now and then the worker also takes out of both stores what nothing points to
+(``sweeping.py``). SIGTERM ends it between two steps; whatever it was making is made again by the next one.
 """
 
 from __future__ import annotations
@@ -19,65 +22,81 @@ import argparse
 import asyncio
 import contextlib
 import os
-import re
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import structlog
 import uvloop
-from redis.asyncio.lock import Lock
-from redis.exceptions import LockError
 
-from core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownSnapshot
-from core.types import Offset
+from core.errors import (
+    ArtifactsUnavailable,
+    CannotStart,
+    Conflict,
+    Damaged,
+    NotReady,
+    StoreUnavailable,
+    UnknownApplyVersion,
+    UnknownArtifact,
+    UnknownOffset,
+    UnknownSnapshot,
+)
 from service import manifest as manifests
 from service import presence, wanted
+from service.archive import Archiving, archive
+from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, Catalog, Living, read_catalog
 from service.compaction import compact
 from service.ending import end
+from service.history import HistoryParams
 from service.job_keeper import HORSE, JobKeeper
 from service.jobs import JobParams, Jobs
-from service.log import LogParams
+from service.lease import LEASE_SECONDS, Lease, LeaseLost, take
+from service.log import LogParams, Trim, trimmed_key
 from service.manifest import Manifest
 from service.process import end_with_parent, warm
 from service.report import REFUSED, Report, Reporter
+from service.retention import retain
 from service.settings import Settings
 from service.snapshots import SnapshotParams
 from service.store import Store, StoreParams, reaching
+from service.sweeping import sweep_artifacts, sweep_store
 from service.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.5
-LEASE_SECONDS = 15.0
 SWEEP_SECONDS = 300.0
 DAMAGED_PAUSE_SECONDS = 60.0
-
-_TAG = re.compile(rb"abound:\{(?P<name>[^{}]+):(?P<incarnation>\d+-\d+)\}:(?P<part>.+)", re.DOTALL)
-_SNAPSHOT = re.compile(rb"snapshot:(?P<id>.+):(?:manifest|\d+)")
 
 
 class Stopped(Exception):
     """The worker was told to stop."""
 
 
-class LeaseLost(Exception):
-    """Another worker has taken the work over."""
-
-
 class Worker:
-    """Makes the snapshots of all models of a store until ``stop`` is called."""
+    """Makes the snapshots and the history of all models of a store until ``stop`` is called."""
 
-    def __init__(self, store: Store, params: SnapshotParams | None = None, log_params: LogParams | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        params: SnapshotParams | None = None,
+        log_params: LogParams | None = None,
+        artifacts: Artifacts | None = None,
+        history_params: HistoryParams | None = None,
+    ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}"
         self._store = store
         self._params = params or SnapshotParams()
         self._log_params = log_params or LogParams()
+        self._artifacts = artifacts
+        self._history_params = history_params or HistoryParams()
+        self._invisible: str | None = None
         self._stopping = asyncio.Event()
         self._resting: dict[str, float] = {}
+        self._without_history: dict[str, float] = {}
         self._newest: dict[str, Manifest] = {}
 
     def stop(self) -> None:
@@ -102,7 +121,7 @@ class Worker:
                 except StoreUnavailable as error:
                     log.warning("the store is away", reason=str(error))
                 except (Damaged, UnknownApplyVersion) as error:
-                    log.error("the catalog cannot be read", reason=str(error))
+                    log.error("the store holds what cannot be read", reason=str(error))
                 except Stopped:
                     break
                 with contextlib.suppress(TimeoutError):
@@ -114,35 +133,22 @@ class Worker:
                 await wanted.hide_worker(self._store, self.id)
 
     async def sweep(self, catalog: Catalog) -> int:
-        """Take out of the store what nothing points to; the number of keys.
+        """Take out of both stores what nothing points to, and see to histories that nothing is added to.
 
-        The catalog is read before the keys, so a model that comes meanwhile is newer than its end and stays. Parts
-        of snapshots are swept only under the model's lease, since nobody is writing one then.
+        Returns the number of keys and files that went.
         """
-        swept = 0
-        living = {(one.keys.name.encode(), one.keys.incarnation.encode()): one for one in catalog}
-        unfinished: dict[bytes, list[tuple[bytes, str]]] = {}
-        with reaching():
-            async for key in self._store.client.scan_iter(match="abound:{*", count=1000):
-                match = _TAG.fullmatch(key)
-                if match is None:
-                    continue
-                one = living.get((match["name"], match["incarnation"]))
-                if one is None:
-                    if Offset.of_entry(match["incarnation"]) <= catalog.offset:
-                        swept += await self._store.client.unlink(key)
-                elif part := _SNAPSHOT.fullmatch(match["part"]):
-                    unfinished.setdefault(one.keys.log, []).append((key, part["id"].decode()))
-        for one in catalog:
-            if one.keys.log in unfinished:
-                with self._nobody_else():
-                    async with self._lease(one):
-                        good = set(await manifests.ids(self._store, one.keys))
-                        for key, name in unfinished[one.keys.log]:
-                            if name not in good:
-                                swept += await self._store.client.unlink(key)
-        if swept:
-            log.info("took out of the store what nothing points to", keys=swept)
+        swept = await sweep_store(self._store, catalog)
+        artifacts = await self._visible()
+        if artifacts is None:
+            return swept
+        for living in catalog:
+            with self._nobody_else():
+                async with take(self._store, living.keys, LEASE_SECONDS) as lease:
+                    await self._archive(living, lease)
+        try:
+            swept += await sweep_artifacts(self._store, artifacts, catalog)
+        except (ArtifactsUnavailable, Damaged) as error:
+            log.warning("the artifact store is not swept", reason=str(error))
         return swept
 
     async def _show(self) -> None:
@@ -169,30 +175,30 @@ class Worker:
         if why is None:
             return
         with self._nobody_else():
-            async with self._lease(living) as lease:
+            async with take(self._store, living.keys, LEASE_SECONDS) as lease:
                 if await self._due(living) is None:  # another worker was faster
                     return
+                await self._archive(living, lease)  # what another one left undone; it may make room for what comes
                 try:
                     await self._compact(living, lease, why)
-                except (Damaged, UnknownApplyVersion) as error:
+                except (ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownArtifact) as error:
                     log.error("no snapshot can be made", model=living.keys.name, reason=str(error))
                     self._resting[living.keys.incarnation] = now + DAMAGED_PAUSE_SECONDS
+                    return
+                await self._archive(living, lease)
 
-    async def _compact(self, living: Living, lease: Lock, why: str) -> None:
+    async def _compact(self, living: Living, lease: Lease, why: str) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        keeping = asyncio.create_task(_keep(lease))
-
-        async def between() -> None:
-            if self._stopping.is_set():
-                raise Stopped
-            if keeping.done():
-                raise LeaseLost
-
-        try:
-            manifest = await compact(self._store, living, self._params, self._log_params, between)
-        finally:
-            await end(keeping)
+        manifest = await compact(
+            self._store,
+            living,
+            self._params,
+            self._log_params,
+            self._going_on(lease),
+            self._artifacts,
+            lease=lease,
+        )
         log.info(
             "made a snapshot",
             model=living.keys.name,
@@ -202,6 +208,55 @@ class Worker:
             seconds=round(loop.time() - began, 3),
         )
 
+    async def _archive(self, living: Living, lease: Lease) -> None:
+        """Move to history what can be, and keep that within its bounds; say why when it cannot be done."""
+        now = asyncio.get_running_loop().time()
+        if self._without_history.get(living.keys.incarnation, 0.0) > now:
+            return
+        artifacts = await self._visible()
+        if artifacts is None:
+            return
+        to = Archiving(
+            self._store, artifacts, living, lease, self._history_params, self._log_params, self._going_on(lease)
+        )
+        try:
+            contents = await archive(to)
+            if contents is not None:
+                await retain(to, contents)
+        except (
+            ArtifactsUnavailable,
+            Damaged,
+            NotReady,
+            UnknownApplyVersion,
+            UnknownArtifact,
+            UnknownOffset,
+        ) as error:
+            log.error("history cannot be kept, so the log is not trimmed", model=living.keys.name, reason=str(error))
+            self._without_history[living.keys.incarnation] = now + DAMAGED_PAUSE_SECONDS
+
+    def _going_on(self, lease: Lease) -> Callable[[], Awaitable[None]]:
+        async def between() -> None:
+            if self._stopping.is_set():
+                raise Stopped
+            if lease.lost:
+                raise LeaseLost
+
+        return between
+
+    async def _visible(self) -> Artifacts | None:
+        """The artifact store while it can be used; tells once when it cannot."""
+        if self._artifacts is None:
+            return None
+        try:
+            await self._artifacts.join(self._store)
+        except ArtifactsUnavailable as error:
+            if self._invisible != str(error):
+                log.error("there is no history, and logs are not trimmed", reason=str(error))
+            self._invisible = str(error)
+            return None
+        self._invisible = None
+        return self._artifacts
+
     async def _due(self, living: Living) -> str | None:
         """Why a snapshot of a model is due, None when none is. One round trip while nothing is learned."""
         keys = living.keys
@@ -209,9 +264,11 @@ class Worker:
         async with self._store.client.pipeline(transaction=False) as pipe:
             pipe.get(keys.of("snapshot-wanted"))
             pipe.xlen(keys.log)
+            pipe.get(trimmed_key(keys.log))
             pipe.time()
             with reaching():
-                text, n_entries, (seconds, _) = await pipe.execute()
+                text, n_held, trimmed, (seconds, _) = await pipe.execute()
+        n_entries = n_held + Trim.parse(trimmed).n_entries
         asked = wanted.parse(text)
         if asked is not None and (newest is None or newest.position.offset < asked):
             return "asked for"
@@ -236,38 +293,29 @@ class Worker:
                 return manifest
         return None
 
-    def _lease(self, living: Living) -> Lock:
-        """The lease of a model; as a context it is held, or raises LockError at once when another worker has it."""
-        return Lock(
-            self._store.client, living.keys.of("lease").decode(), timeout=LEASE_SECONDS, blocking=False, sleep=0.05
-        )
-
     @contextlib.contextmanager
     def _nobody_else(self) -> Iterator[None]:
-        """Leave alone what another worker has, or has taken over."""
+        """Leave alone what another process has, or has taken over."""
         try:
-            with reaching():
-                yield
-        except LockError:
+            yield
+        except Conflict:
             return
         except LeaseLost:
-            log.warning("another worker has taken over")
-
-
-async def _keep(lease: Lock) -> None:
-    """Renew a lease for as long as it is ours."""
-    with contextlib.suppress(LockError):
-        while True:
-            await asyncio.sleep(LEASE_SECONDS / 4)
-            with contextlib.suppress(StoreUnavailable), reaching():
-                await lease.reacquire()
+            log.warning("another process has taken over")
 
 
 async def work(settings: Settings, reporter: Reporter, horse: str = HORSE) -> None:
     """Run a worker, snapshots and jobs, until SIGTERM or SIGINT. ``horse``: the module that does jobs."""
     params = settings.group(StoreParams)
     store, jobs_store = Store(settings.store_url(), params), Store(settings.jobs_store_url(), params)
-    worker = Worker(store, settings.group(SnapshotParams), settings.group(LogParams))
+    place = settings.artifacts_place()
+    worker = Worker(
+        store,
+        settings.group(SnapshotParams),
+        settings.group(LogParams),
+        Artifacts(place) if place is not None else None,
+        settings.group(HistoryParams),
+    )
     keeper = JobKeeper(settings, store, Jobs(jobs_store, settings.group(JobParams)), horse)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,0 +1,106 @@
+"""Sweeping: what nothing points to is taken out of the store and out of the artifact store.
+
+Such things are left by whoever died, or was too late, between writing and pointing, and by models that were deleted.
+
+1. the catalog is read before anything is listed: a model that comes meanwhile is newer than its end, and stays
+2. what there is, is listed
+3. the lease of the model is taken: whoever was writing what was listed has pointed to it, or never will
+4. the pointer is read; what was listed and is not pointed to goes
+"""
+
+from __future__ import annotations
+
+import re
+
+import structlog
+
+from core.errors import Conflict
+from core.types import Offset
+from service import manifest as manifests
+from service.artifacts import Artifacts
+from service.catalog import Catalog, ModelKeys
+from service.history import History, folder
+from service.lease import take
+from service.store import Store, reaching
+
+log = structlog.get_logger(__name__)
+
+_TAG = re.compile(rb"abound:\{(?P<name>[^{}]+):(?P<incarnation>\d+-\d+)\}:(?P<part>.+)", re.DOTALL)
+_SNAPSHOT = re.compile(rb"snapshot:(?P<id>.+):(?:manifest|\d+)")
+_ARTIFACT = re.compile(r"(?P<name>[^/]+)/(?P<incarnation>\d+-\d+)/.+")
+
+
+async def sweep_store(store: Store, catalog: Catalog) -> int:
+    """Take out of the store what nothing points to: models that are gone, snapshots that were never finished.
+
+    Returns the number of keys. StoreUnavailable.
+    """
+    swept = 0
+    living = {(one.keys.name.encode(), one.keys.incarnation.encode()): one.keys for one in catalog}
+    found: dict[ModelKeys, list[tuple[bytes, str]]] = {}
+    with reaching():
+        async for key in store.client.scan_iter(match="abound:{*", count=1000):
+            match = _TAG.fullmatch(key)
+            if match is None:
+                continue
+            one = living.get((match["name"], match["incarnation"]))
+            if one is None:
+                if Offset.of_entry(match["incarnation"]) <= catalog.offset:
+                    swept += await store.client.unlink(key)
+            elif part := _SNAPSHOT.fullmatch(match["part"]):
+                found.setdefault(one, []).append((key, part["id"].decode()))
+    for one, parts in found.items():
+        try:
+            async with take(store, one):
+                good = set(await manifests.ids(store, one))
+                with reaching():
+                    for key, name in parts:
+                        if name not in good:
+                            swept += await store.client.unlink(key)
+        except Conflict:
+            continue
+    if swept:
+        log.info("took out of the store what nothing points to", keys=swept)
+    return swept
+
+
+async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog) -> int:
+    """Take out of the artifact store what nothing points to: models that are gone, segments, files half written.
+
+    Indexes and versions of living models are left to those who know who points to them. Returns the number of files.
+    ArtifactsUnavailable, Damaged (the list of a history cannot be read; its files stay), StoreUnavailable.
+    """
+    swept = await artifacts.sweep_unfinished()
+    living = {(one.keys.name, one.keys.incarnation): one.keys for one in catalog}
+    found: dict[ModelKeys, list[str]] = {}
+    for name in await artifacts.names():
+        match = _ARTIFACT.fullmatch(name)
+        if match is None:
+            continue
+        one = living.get((match["name"], match["incarnation"]))
+        if one is None:
+            if Offset.of_entry(match["incarnation"]) <= catalog.offset:
+                await artifacts.delete(name)
+                swept += 1
+        elif name.startswith(folder(one, "history/")):
+            found.setdefault(one, []).append(name)
+    for one, names in found.items():
+        try:
+            async with take(store, one):
+                contents = await History(store, artifacts, one).contents()
+                good = {segment.name for segment in contents.segments} if contents is not None else set()
+                for name in names:
+                    if name not in good:
+                        await artifacts.delete(name)
+                        swept += 1
+        except Conflict:
+            continue
+    if swept:
+        log.info("took out of the artifact store what nothing points to", files=swept)
+    return swept
+
+
+async def erase_artifacts(artifacts: Artifacts, keys: ModelKeys) -> None:
+    """Take everything of a model that was deleted out of the artifact store; ArtifactsUnavailable."""
+    for name in await artifacts.names(folder(keys)):
+        await artifacts.delete(name)
