@@ -15,6 +15,7 @@ from service.exchange import JSON, Held, media_of, read_body
 from service.intake import Changing
 from service.keyring import Grant, KeyRing
 from service.model_replica import ModelReplica
+from service.rates import Rates
 from service.reading import decode
 from service.replica import Replica
 from service.schemas import MODEL_NAME
@@ -32,11 +33,13 @@ class Parts(NamedTuple):
     held: Held
     changing: Changing
     ring: KeyRing
+    rates: Rates
     desk: Desk
 
     def observe(self) -> None:
         """Bring the measures up to date."""
         self.telemetry.flush()
+        self.telemetry.count_unchecked(self.rates.let_through())
         self.telemetry.set_log(self.replica.status().log == "connected")
         figures = {}
         for name in self.replica.names():
@@ -100,7 +103,7 @@ def trusted_model(replica: Replica, name: str) -> ModelReplica:
         check_name(name)
         raise
     if not model.ready:
-        raise NotReady(model.trouble or f"the model {name} is being loaded", lag=model.lag)
+        raise NotReady(model.trouble or model.halted or f"the model {name} is being loaded", lag=model.lag)
     return model
 
 

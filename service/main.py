@@ -110,7 +110,7 @@ class Application(FastAPI):
             redirect_slashes=False,
             lifespan=lifespan,
         )
-        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, desk)
+        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, rates, desk)
         self.state.draining = False
         errors.install(self)
         self.add_exception_handler(Disconnected, _answer_nobody)

@@ -4,7 +4,7 @@ Counted in the store by the library ``limits``: a sliding window of two counters
 An instance of a batch and a line of NDJSON counts as one. The store is asked only where a rate is set.
 
 What happens while the store is away: learning is refused anyway, so nothing is lost there; classifying goes on from
-memory, uncounted by the store, and ``abound_rates_unchecked`` counts it. A store that does not answer is not asked
+memory, and ``abound_rates_unchecked_total`` says how much. A store that does not answer is not asked
 again for a second, so that it slows down one request at most.
 """
 
@@ -87,22 +87,21 @@ def rate_of(text: str) -> RateLimitItem:
 
 
 class Rates:
-    """Counts instances in the store.
-
-    Attributes
-    ----------
-    unchecked : int
-        Instances let through because the store could not count them.
-    """
+    """Counts instances in the store."""
 
     def __init__(self, store: Store, params: RateParams | None = None) -> None:
         given = params or RateParams()
         self.key = rate_of(given.key) if given.key else None
         self.source = rate_of(given.source) if given.source else None
-        self.unchecked = 0
+        self._unchecked = 0
         self._pool = store.client.connection_pool
         self._storage: RedisStorage | None = None
         self._resting_until = 0.0
+
+    def let_through(self) -> int:
+        """Instances that the store could not count, since this was last asked."""
+        n, self._unchecked = self._unchecked, 0
+        return n
 
     def watches(self, grant: Grant | None) -> bool:
         """Whether anything of this sender is to be counted."""
@@ -157,7 +156,7 @@ class Rates:
             raise TooLarge(f"{n} instances at once are over the rate of this {kind}, {rate.amount} {_per(rate)}")
         now = time.monotonic()
         if now < self._resting_until:
-            self.unchecked += n
+            self._unchecked += n
             return
         try:
             with reaching():
@@ -167,7 +166,7 @@ class Rates:
             if now >= self._resting_until:
                 log.warning("rates are not checked: the store is away", reason=str(error))
             self._resting_until = time.monotonic() + REST_SECONDS
-            self.unchecked += n
+            self._unchecked += n
             return
         if wait is not None:
             raise RateLimited(f"this {kind} may send {rate.amount} instances {_per(rate)}; try again later", wait)
@@ -176,7 +175,7 @@ class Rates:
         """Count; None, or the seconds after which another try makes sense."""
         if self._storage is None:
             self._storage = RedisStorage(
-                "redis://unused", implementation="redispy", key_prefix=PREFIX, connection_pool=self._pool
+                "redis://not-used:1", implementation="redispy", key_prefix=PREFIX, connection_pool=self._pool
             )
         if await SlidingWindowCounterRateLimiter(self._storage).hit(rate, *who, cost=n):
             return None

@@ -123,6 +123,9 @@ class Telemetry:
         self._connections = self._gauge("abound_model_connections", "Connections held.", "livemax")
         self._bytes = self._gauge("abound_model_memory_bytes", "Memory of the models, all processes.", "livesum")
         self._lag = self._gauge("abound_log_lag_entries", "Entries behind the log, the worst process.", "livemax")
+        self._unchecked = Counter(
+            "abound_rates_unchecked", "Instances let through while the store could not count them.", registry=registry
+        )
         self._connected = Gauge(
             "abound_log_connected",
             "1 while every process is connected to the log.",
@@ -157,6 +160,10 @@ class Telemetry:
             for status, count in statuses.items():
                 self._requests.labels(route, str(status)).inc(count)
             self._seconds.labels(route).add(counts, total)
+
+    def count_unchecked(self, n: int) -> None:
+        """``n`` more instances were let through without the store counting them."""
+        self._unchecked.inc(n)
 
     def set_log(self, connected: bool) -> None:
         """Whether this process is connected to the log."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import logging
 import re
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -202,10 +203,8 @@ def _with_store(
     from service.reached import reached
     from service.settings import Settings
     from service.store import Store, StoreParams
-    from service.telemetry import configure_logging
 
     settings = Settings.load(data_dir=data_dir, redis_url=redis_url)
-    configure_logging("error", "text")  # the store's acts are what is shown
 
     async def run(url: str) -> T:
         store = Store(url, settings.group(StoreParams))
@@ -214,8 +213,21 @@ def _with_store(
         finally:
             await store.close()
 
-    with reached(settings, make) as url:
+    with reached(settings, make) as url, _quiet():
         return asyncio.run(run(url))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the log lines of a service: what comes of a command is its output."""
+    import structlog
+
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 def _operator() -> Actor:
