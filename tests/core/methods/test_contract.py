@@ -36,7 +36,7 @@ def accuracy(rankings: Rankings, labels: list[str], known: list[str]) -> float:
     """R@1 on the queries of seed 1."""
     truth = made(60, seed=1)
     columns = np.array([known.index(label) for label in truth.labels])
-    sets = LabelSets(np.append(truth.Y.indptr, truth.Y.nnz).astype(np.int64), columns[truth.Y.indices].astype(np.int64))
+    sets = LabelSets(truth.Y.indptr.astype(np.int64), columns[truth.Y.indices].astype(np.int64))
     return float(evaluate(rankings, sets, Propensity().weights(np.ones(len(known)), 200))["R@1"] or 0.0)
 
 
@@ -146,7 +146,9 @@ def test_it_can_be_cancelled(method: str) -> None:
         raise Cancelled("not wanted")
 
     with pytest.raises(Cancelled):
-        fitted.fit(method, made(50, 0), registry.params_of(method, {}), np.random.default_rng(0), stop)
+        fitted.fit(
+            method, made(200, 0), registry.params_of(method, SMALL.get(method, {})), np.random.default_rng(0), stop
+        )
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,0 +1,233 @@
+"""The search of ``core.kernels.inverted`` without going through the longest lists: the same neighbours, bit for bit.
+
+1. The lists of the query's features are put in order, shortest first.
+2. ``rest[1, m]`` bounds the similarity of an instance that is in none of the first m lists: its dot product is at most
+   that of the features left (their values times the greatest in their lists, or by Cauchy and Schwarz), its overlap at
+   most their number, its union with the query at least the query's size.
+3. Lists are added in this order. Whenever the postings have doubled, the S best of the instances touched so far are
+   looked at: with what the lists left add to them, looked up in their own rows, the least of them is a bound that the
+   S-th neighbour reaches.
+4. Once ``rest[1, m]`` is below that bound, the lists from m on are left out. When too many postings have come before
+   that, all lists are added and the neighbours are taken as ``scan`` takes them.
+5. An instance whose sum and the most that the lists left can add are below the bound is dropped. What the others have
+   of the lists left is looked up in their own rows.
+
+Sums are whole numbers, so the order in which they are added does not matter; bounds are rounded up by ``SLACK``.
+"""
+
+import numpy as np
+
+from core.kernels.inverted import (
+    BLOCK,
+    DOT,
+    HALF,
+    LOW,
+    OVERLAP,
+    SCALE,
+    UNIT,
+    add_list,
+    keep_block,
+    offer,
+    product,
+    scan,
+    similarity,
+    take_nearest,
+)
+from core.kernels.machine import U0, U1, address_of, inlined, kernel, prefetch_word
+
+SLACK = 1.0 + 1e-6
+FIRST = 1024
+"""Postings after which the bound is taken for the first time."""
+
+FEW = 0.12
+"""Of all instances at most so many postings are added and noted one by one."""
+
+SMALL = 100_000
+"""Postings and half the instances together: with fewer, going through all is faster."""
+
+AHEAD = 12
+"""Instances whose rows are fetched ahead."""
+
+
+@kernel
+def order_lists(lists, features, order):
+    """Put the places of a query's features in order of their lists, shortest first."""
+    for i in range(len(features)):
+        length = lists.starts[features[i] + 1] - lists.starts[features[i]]
+        at = i
+        while at > 0:
+            before = features[order[at - 1]]
+            if lists.starts[before + 1] - lists.starts[before] <= length:
+                break
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = i
+
+
+@kernel
+def bound_rest(lists, features, factors, order, beta, rest):
+    """Bound what the lists from each place on can give.
+
+    Parameters
+    ----------
+    rest : float64, shape (2, l + 1)
+        Written: ``rest[0, m]`` the dot product with the lists from m on, ``rest[1, m]`` the similarity of an instance
+        that is in no list before m.
+    """
+    n, dot, squares = len(features), 0.0, 0.0
+    rest[0, n] = rest[1, n] = 0.0
+    for m in range(n - 1, -1, -1):
+        value = np.float64(factors[order[m]]) / SCALE
+        dot += value * np.float64(lists.greatest[features[order[m]]]) / SCALE
+        squares += value * value
+        rest[0, m] = min(dot, np.sqrt(squares)) * SLACK
+        rest[1, m] = (np.float64(n - m) / n) ** beta * rest[0, m]
+
+
+@kernel
+def add_noting(postings, start, end, factor, sums, touched, n_touched):
+    """Add a list to the sums and note the instances that it touches first; the new number of noted ones."""
+    n = np.uint64(n_touched)
+    for at in range(np.uint64(start), np.uint64(end)):
+        posting = postings[at]
+        instance = posting >> HALF
+        before = sums[instance]
+        touched[n] = np.uint32(instance)
+        n += np.uint64(before == U0)
+        sums[instance] = before + product(posting & LOW, factor)
+    return np.int64(n)
+
+
+@inlined
+def completed(lists, instance, sums, left):
+    """The whole sum of an instance: with what the lists left out add to it, from its own row."""
+    total = sums[instance]
+    for at in range(np.uint64(lists.row_starts[instance]), np.uint64(lists.row_starts[instance + U1])):
+        entry = lists.rows[at]
+        factor = left[entry >> HALF]
+        if factor != U0:
+            total += product(entry & LOW, factor)
+    return total
+
+
+@kernel
+def least_bound(lists, search, n_touched, query_size, beta):
+    """The similarity that the S-th neighbour has at least, 0 where fewer instances than S were touched."""
+    n_kept, block, ids, kept, sums = 0, search.block, search.ids, search.sims, search.sums
+    for first in range(0, n_touched, BLOCK):
+        part = search.touched[first : min(first + BLOCK, n_touched)]
+        for i in range(len(part)):
+            instance = np.uint64(part[i])
+            block[i] = similarity(sums[instance], lists.sizes[instance], query_size, beta)
+        n_kept = keep_block(block[: len(part)], first, ids, kept, n_kept)
+    if n_kept < len(ids):
+        return 0.0
+    bound = np.inf
+    for i in range(n_kept):
+        instance = np.uint64(search.touched[ids[i]])
+        total = completed(lists, instance, sums, search.left)
+        bound = min(bound, similarity(total, lists.sizes[instance], query_size, beta))
+    return bound
+
+
+@kernel
+def narrow(touched, sums, sizes, query_size, most_dot, most_lists, bound):
+    """Keep the touched instances that may still reach the bound, first in ``touched``; their number.
+
+    The sums of the others are zero afterwards. ``most_lists`` is taken as beta = 1 wants it; less than 0: beta = 0.
+    """
+    n = U0
+    for i in range(len(touched)):
+        instance = np.uint64(touched[i])
+        total = sums[instance]
+        dot = np.float64(np.int64(total & DOT)) * UNIT + most_dot
+        if most_lists >= 0.0:
+            overlap = np.float64(np.int64(total >> OVERLAP)) + most_lists
+            may = dot * overlap >= bound * (query_size + np.float64(sizes[instance]) - overlap)
+        else:
+            may = dot >= bound
+        touched[n] = np.uint32(instance)
+        n += np.uint64(may)
+        sums[instance] = total if may else U0
+    return np.int64(n)
+
+
+@kernel
+def add_few(lists, search, features, factors, beta):
+    """Steps 3 and 4.
+
+    Returns
+    -------
+    m : int
+        The first list that is left out, -1 where none can be: then the sums are whole.
+    n_touched : int
+    bound : float
+        Of the similarity of the S-th neighbour.
+    """
+    n, rest, order = len(features), search.rest, search.order
+    most, next_bound, postings, m, n_touched, bound = FEW * len(search.sums), FIRST, 0, 0, 0, 0.0
+    while m < n and rest[1, m] >= bound:
+        feature, factor = features[order[m]], factors[order[m]]
+        start, end = lists.starts[feature], lists.starts[feature + 1]
+        postings += end - start
+        if postings > most:
+            break
+        n_touched = add_noting(lists.postings, start, end, factor, search.sums, search.touched, n_touched)
+        search.left[feature] = U0
+        m += 1
+        if postings >= next_bound:
+            bound = least_bound(lists, search, n_touched, np.float64(n), beta)
+            next_bound = 2 * postings
+    if rest[1, m] < bound:
+        return m, n_touched, bound
+    for i in range(m, n):
+        feature = features[order[i]]
+        add_list(lists.postings, lists.starts[feature], lists.starts[feature + 1], factors[order[i]], search.sums)
+    return -1, 0, 0.0
+
+
+@kernel
+def verify(lists, search, candidates, query_size, beta):
+    """Complete the sums of the candidates and keep the nearest; their sums are zero afterwards."""
+    n_kept, n = 0, len(candidates)
+    starts, rows = address_of(lists.row_starts), address_of(lists.rows)
+    for i in range(n + 2 * AHEAD):
+        if i < n:
+            prefetch_word(starts, np.uint64(candidates[i]))
+        if AHEAD <= i < n + AHEAD:
+            row = np.uint64(lists.row_starts[np.uint64(candidates[i - AHEAD])])
+            prefetch_word(rows, row)
+            prefetch_word(rows, row + np.uint64(8))
+        if i >= 2 * AHEAD:
+            instance = np.uint64(candidates[i - 2 * AHEAD])
+            total = completed(lists, instance, search.sums, search.left)
+            search.sums[instance] = U0
+            sim = similarity(total, lists.sizes[instance], query_size, beta)
+            if sim > 0.0:
+                n_kept = offer(np.int32(instance), sim, search.ids, search.sims, n_kept)
+    return n_kept
+
+
+@kernel
+def search_pruned(lists, search, features, factors, beta):
+    """As ``inverted.scan``, whose arguments it has; ``beta`` must be 0 or 1."""
+    work = len(search.sums) // 2
+    for i in range(len(features)):
+        work += lists.starts[features[i] + 1] - lists.starts[features[i]]
+    if work < SMALL:
+        return scan(lists, search, features, factors, beta)
+    query_size = np.float64(len(features))
+    order_lists(lists, features, search.order)
+    bound_rest(lists, features, factors, search.order, beta, search.rest)
+    for i in range(len(features)):
+        search.left[features[i]] = factors[i]
+    m, n_touched, bound = add_few(lists, search, features, factors, beta)
+    if m < 0:
+        n_kept = take_nearest(lists.sizes, search, query_size, beta)
+    else:
+        touched, lists_left = search.touched[:n_touched], np.float64(len(features) - m) if beta == 1.0 else -1.0
+        n = narrow(touched, search.sums, lists.sizes, query_size, search.rest[0, m], lists_left, bound / SLACK)
+        n_kept = verify(lists, search, touched[:n], query_size, beta)
+    for i in range(len(features)):
+        search.left[features[i]] = U0
+    return n_kept
