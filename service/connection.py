@@ -1,4 +1,4 @@
-"""A client's connection to a replica: uvicorn's, with bounds that it leaves open and errors in the form of all errors.
+"""A client's connection to a replica, with bounds that uvicorn leaves open and errors in the form of all errors.
 
 Bounded are the bytes of a request's head, the bytes of a whole request, the time until a head is whole, the time in
 which nothing of a body comes, and the connections of a process.
@@ -7,14 +7,15 @@ which nothing of a body comes, and the connections of a process.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from http import HTTPStatus
 from typing import ClassVar
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.joined import JoinedWrites
+from service.shortcut import Shortcut, Shortcuts, no_shortcut
 
 LOOK_SECONDS = 5.0
 """How often each connection is looked at for having come to a stop."""
@@ -24,7 +25,7 @@ LOOKS_AT_BODY = 12
 """So many looks at an unfinished head, or at a body of which nothing comes, and the connection is closed."""
 
 
-class Connection(HttpToolsProtocol):
+class Connection(Shortcut):
     """One connection; ``with_bounds`` makes the class to use."""
 
     most_head_bytes: ClassVar[int]
@@ -34,13 +35,15 @@ class Connection(HttpToolsProtocol):
     _counted: object = None  # the scope of the request that the bytes belong to
     _bytes = 0  # of that request, from its second piece on: a first piece is bounded by what is read at once
     _looks = 0
-    _looked_at: tuple[object, int] | None = None
+    _looked_at: tuple[object, int] = (object(), 0)
 
     @classmethod
-    def with_bounds(cls, head_bytes: int, request_bytes: int, connections: int) -> type[Connection]:
+    def with_bounds(
+        cls, head_bytes: int, request_bytes: int, connections: int, shortcuts: Shortcuts = no_shortcut
+    ) -> type[Connection]:
         """The class for the connections of a process."""
         bounds = {"most_head_bytes": head_bytes, "most_request_bytes": request_bytes, "most_connections": connections}
-        return type("BoundedConnection", (cls,), bounds)
+        return type("BoundedConnection", (cls,), {**bounds, "shortcuts": staticmethod(shortcuts)})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; refuse one connection too many."""
@@ -72,14 +75,18 @@ class Connection(HttpToolsProtocol):
 
     def look(self) -> None:
         """Close the connection if its request has not come on for too long. To be called every ``LOOK_SECONDS``."""
-        if self._in_head():
+        if self.answered_at_once:
+            # The usual way sets a timer for this; here it would cost more than the answer's head.
+            seen, limit = (self.scope, 0), math.ceil(self.timeout_keep_alive / LOOK_SECONDS)
+        elif self._in_head():
             seen, limit = (self.scope, 0), LOOKS_AT_HEAD
         elif self.cycle.more_body and not self.cycle.response_complete and not self.flow.read_paused:
             seen, limit = (self.scope, self._bytes), LOOKS_AT_BODY
         else:
             self._looks = 0
             return
-        self._looks = self._looks + 1 if seen == self._looked_at else 0
+        same = seen[0] is self._looked_at[0] and seen[1] == self._looked_at[1]
+        self._looks = self._looks + 1 if same else 0
         self._looked_at = seen
         if self._looks >= limit:
             self.transport.close()
@@ -90,7 +97,7 @@ class Connection(HttpToolsProtocol):
 
     def _in_head(self) -> bool:
         """Whether a request's head is awaited: of the first request, or begun and not whole."""
-        return self.cycle is None or self.cycle.scope is not self.scope
+        return not self.answered_at_once and (self.cycle is None or self.cycle.scope is not self.scope)
 
     def _refuse(self, status: HTTPStatus, slug: str, title: str, detail: str) -> None:
         """Answer with a problem document, where nothing is being answered, and close."""

@@ -42,6 +42,9 @@ BOTH_MEDIA = (JSON, NDJSON)
 class Work(Protocol):
     """What a hot route does, below HTTP."""
 
+    def at_once(self, model: str, body: bytes, grant: Grant | None) -> bytes | None:
+        """The JSON for a JSON body where it needs no waiting, else None; raises what ``answer`` raises."""
+
     async def answer(self, model: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
         """Status and JSON for a JSON body: one instance or a batch."""
 
@@ -74,6 +77,24 @@ class HotRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer what came through the router."""
         await self.handle(scope["path_params"].get("model", DEFAULT_MODEL), scope, receive, send)
+
+    def at_once(self, model: str, headers: Headers, body: bytes) -> tuple[bytes, str] | None:
+        """The answer to a whole request for ``model`` and the request's id.
+
+        None when ``handle`` has to answer it: it has to wait for something, is to be logged, or is refused.
+        """
+        started = perf_counter()
+        try:
+            if self._tells or len(body) > self._max_body or media_of(headers, BOTH_MEDIA) == NDJSON:
+                return None
+            grant = self._guard.grant_of(headers, self._scope, model)
+            answer = self._work.at_once(model, body, grant)
+        except AboundError:
+            return None
+        if answer is None:
+            return None
+        self._meter.note(200, perf_counter() - started)
+        return answer, request_id_of(headers)
 
     async def handle(self, model: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for ``model``."""

@@ -39,6 +39,11 @@ class JoinedWrites(asyncio.Transport):
             return
         self._transport.write(data)
 
+    def send(self, answer: bytes) -> None:
+        """Send a whole answer."""
+        self.flush()
+        self._transport.write(answer)
+
     def flush(self) -> None:
         """Send a head that is held."""
         if self._head:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -34,6 +35,7 @@ from service.routes.classify import Classify
 from service.routes.learn import Learn
 from service.security import Guard, tell_of_request
 from service.settings import Settings, is_loopback
+from service.shortcut import AtOnce
 from service.snapshots import SnapshotParams
 from service.store import Store, StoreParams
 from service.telemetry import REQUEST_ID, Telemetry
@@ -125,6 +127,7 @@ class Application(FastAPI):
             f"/{name}": HotRoute(work, name, telemetry.meter(f"/{name}"), settings, held, guard)
             for name, work in works.items()
         }
+        self._classify_default = partial(self._hot["/classify"].at_once, DEFAULT_MODEL)
         for name, route in self._hot.items():
             for path in (name, f"/models/{{model}}{name}"):
                 self.router.routes.append(Route(path, route, methods=["POST"], include_in_schema=False))
@@ -153,6 +156,16 @@ class Application(FastAPI):
         if self.openapi_schema is None:
             self.openapi_schema = document(self)
         return self.openapi_schema
+
+    def shortcut(self, url: bytes) -> AtOnce | None:
+        """What may answer a POST to a path at once."""
+        if url == b"/classify":
+            return self._classify_default
+        if url.startswith(b"/models/") and url.endswith(b"/classify") and url.isascii():
+            target = self._target(url.decode("ascii"))
+            if target is not None:
+                return partial(target[0].at_once, target[1])
+        return None
 
     def _target(self, path: str) -> tuple[HotRoute, str] | None:
         """The hot route and the model that a path under ``/models`` names."""

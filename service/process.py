@@ -17,10 +17,10 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
-from fastapi import FastAPI
 
 from core.errors import CannotStart, StoreUnavailable
 from service import keys
@@ -32,6 +32,9 @@ from service.settings import MIB, Settings, is_loopback, unknown_variables
 from service.store import Store, StoreParams
 from service.telemetry import configure_logging
 
+if TYPE_CHECKING:
+    from service.main import Application
+
 QUICK_SECONDS = 3.0
 """Loading compiled kernels takes less than this; what takes longer is compiling."""
 
@@ -41,9 +44,9 @@ PARENT_SECONDS = 1.0
 class ReplicaServer(uvicorn.Server):
     """uvicorn's server for one application that is up already; signals are not its business."""
 
-    def __init__(self, app: FastAPI, settings: Settings, reporter: Reporter) -> None:
+    def __init__(self, app: Application, settings: Settings, reporter: Reporter) -> None:
         largest = 2 * max(settings.max_body_bytes, settings.max_ndjson_bytes) + MIB
-        connection = Connection.with_bounds(settings.max_header_bytes, largest, settings.max_connections)
+        connection = Connection.with_bounds(settings.max_header_bytes, largest, settings.max_connections, app.shortcut)
         super().__init__(
             uvicorn.Config(
                 app,

@@ -110,17 +110,23 @@ class Guard:
         ------
         Unauthorized, Forbidden
         """
+        try:
+            grant = self.grant_of(headers, needed, model)
+        except (Unauthorized, Forbidden) as error:
+            if self._ring.required:
+                self._tell(error, scope.get("client"))
+            raise
+        scope["grant"] = grant
+        return grant
+
+    def grant_of(self, headers: Headers, needed: str, model: str) -> Grant | None:
+        """What ``admit`` returns and raises; nothing is told to anybody."""
         if not self._ring.required:
             if not self._any_host and headers.get(b"host") not in self._hosts:
                 self._check_host(headers.get(b"host"))
             return None
-        try:
-            grant = self._ring.find(headers.get(b"authorization"))
-            grant.check(needed, model)
-        except (Unauthorized, Forbidden) as error:
-            self._tell(error, scope.get("client"))
-            raise
-        scope["grant"] = grant
+        grant = self._ring.find(headers.get(b"authorization"))
+        grant.check(needed, model)
         return grant
 
     def admit_to(self, headers: Headers, scope: MutableMapping[str, Any]) -> Grant | None:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import InvalidInstance
-from core.methods import frequency, swnn
+from core.methods import frequency
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.progress import Progress, part
 from core.methods.rankings import Rankings
@@ -76,7 +76,6 @@ def _take_all(data: Matrices, params: Any) -> None:
 
 METHODS: dict[str, Method] = {
     "frequency": Method.of(frequency),
-    "swnn": Method.of(swnn),
 }
 
 

@@ -48,6 +48,16 @@ class Classify:
         self._min_offset_seconds = settings.min_offset_seconds
         self._answers = Answers()
 
+    def at_once(self, name: str, body: bytes, grant: Grant | None) -> bytes | None:
+        """The answer for one instance that nothing has to be asked of the store for; else None."""
+        model = trusted_model(self._replica, name)
+        request = decode(classify_decoder, body)
+        usual = request.version is None and request.min_offset is None and request.instances is None
+        if not usual or request.remember or self._rates.watches(grant):
+            return None
+        vector = vector_of(model.live, request.features, request.text)
+        return self._rank(model, vector, request, model.live.config)[0]
+
     async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
         """Status and answer for one instance or a batch."""
         model = trusted_model(self._replica, name)

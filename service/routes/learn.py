@@ -81,6 +81,9 @@ class Learn:
         self._wait_seconds = settings.wait_seconds
         self._under_way: set[asyncio.Task[list[Learned]]] = set()
 
+    def at_once(self, name: str, body: bytes, grant: Grant | None) -> None:
+        """Never: learning waits for the log."""
+
     async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
         """Status and answer for one instance or a batch."""
         model = trusted_model(self._replica, name)

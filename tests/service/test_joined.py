@@ -82,13 +82,15 @@ def test_a_client_that_asks_first_is_told_to_go_on() -> None:
     with served() as service, socket.create_connection(("127.0.0.1", service.port)) as connection:
         connection.settimeout(5)
         body = b'{"text": "a"}'
-        head = f"POST /classify HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"POST /classify HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
         connection.sendall(head.encode())
         assert connection.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(body)
         assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
         started = time.monotonic()
-        connection.sendall(b"HEAD /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.sendall(b"HEAD /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = connection.recv(4096)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
         assert answer.endswith(b"\r\n\r\n")
