@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 import msgspec
@@ -165,6 +165,63 @@ class Client:
         """Ask for a snapshot."""
         return self._once("POST", f"{_model(name)}/snapshots")
 
+    def methods(self) -> Answer:
+        """What jobs can do, with the JSON Schema of their parameters."""
+        return self._repeatable("GET", "/methods")
+
+    def submit(self, request: Answer) -> Answer:
+        """Ask for a job."""
+        return self._once("POST", "/jobs", request)
+
+    def jobs(self, **query: str | int | None) -> Answer:
+        """Jobs, newest first: of a ``state``, of a ``model``, at most ``limit``."""
+        given = urlencode({name: value for name, value in query.items() if value is not None})
+        return self._repeatable("GET", f"/jobs?{given}" if given else "/jobs")
+
+    def job(self, job_id: str) -> Answer:
+        """One job."""
+        return self._repeatable("GET", _job(job_id))
+
+    def cancel(self, job_id: str) -> Answer:
+        """Cancel a job; it may take seconds until it has stopped."""
+        return self._repeatable("DELETE", _job(job_id))
+
+    def follow(self, job_id: str) -> Iterator[Answer]:
+        """A job each time that something about it has changed, the last time when it has ended.
+
+        A connection that breaks off is made again; Refused, Unreachable or Interrupted when that fails several times
+        in a row.
+        """
+        failures = 0
+        while True:
+            try:
+                for job in self._events(f"{_job(job_id)}/events"):
+                    failures = 0
+                    yield job
+                    if job["ended"] is not None:
+                        return
+                raise Interrupted(f"{self.url}: the events broke off", [], 1)
+            except (Unreachable, Interrupted, Refused) as error:
+                failures += 1
+                if failures == ATTEMPTS or (isinstance(error, Refused) and error.status not in _AGAIN):
+                    raise
+                self._pause(_backoff(failures))
+
+    def _events(self, path: str) -> Iterator[Answer]:
+        """The data of server-sent events."""
+        try:
+            with self._http.stream("GET", path) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise _refused(response)
+                for line in response.iter_lines():
+                    if line.startswith("data: "):
+                        yield _decode(line.removeprefix("data: "))
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise self._unreachable(error) from error
+        except (httpx.TransportError, msgspec.DecodeError) as error:
+            raise Interrupted(f"{self.url}: the events broke off: {_said(error)}", [], 1) from error
+
     def classify(self, name: str, request: Answer) -> Answer:
         """Rank one instance, or a batch."""
         return self._repeatable("POST", f"{_model(name)}/classify", request)
@@ -290,6 +347,10 @@ def bounded(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 def _model(name: str) -> str:
     return f"/models/{quote(name, safe='')}"
+
+
+def _job(job_id: str) -> str:
+    return f"/jobs/{quote(job_id, safe='')}"
 
 
 def _refused(response: httpx.Response) -> Refused:

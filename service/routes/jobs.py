@@ -40,7 +40,7 @@ JOB_BODY = {
     }
 }
 
-JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{20}$", description="Id of the job.")]
+JobId = Annotated[str, Path(alias="id", pattern=r"^[0-9a-f]{20}$", description="Id of the job.")]
 Accepted: dict[int | str, dict[str, Any]] = {
     202: {
         "model": JobAnswer,
@@ -112,14 +112,14 @@ async def list_jobs(
     return JobsAnswer(jobs=[shape(job) for job in await desk.jobs.all(state, model, limit)])
 
 
-@router.get("/jobs/{job}", summary="A job", responses=problems(404, 422, 503))
+@router.get("/jobs/{id}", summary="A job", responses=problems(404, 422, 503))
 async def get_job(job: KnownJob) -> JobAnswer:
     """Where it stands, and what came of it."""
     return shape(job)
 
 
 @router.delete(
-    "/jobs/{job}",
+    "/jobs/{id}",
     summary="Cancel a job",
     responses={**Accepted, **problems(404, 409, 422, 503)},
 )
@@ -152,7 +152,7 @@ class Followers:
 
 
 @router.get(
-    "/jobs/{job}/events",
+    "/jobs/{id}/events",
     summary="Follow a job",
     response_class=EventSourceResponse,
     responses=problems(404, 422, 503),
