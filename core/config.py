@@ -14,6 +14,7 @@ FIXED_ONCE_LEARNED = ("update", "boolean", "analyzer", "negative", "leak", "memo
 """Fields that cannot change on a model that has learned: its state would not mean the same any more."""
 
 MAX_COUNT = 2**31 - 1
+LEAST_MEMORY, MOST_MEMORY = 2**20, 2**50
 
 
 def _refuse(field: str, detail: str) -> None:
@@ -105,6 +106,8 @@ class ModelConfig:
         Features held at once; beyond it one is evicted for each new one.
     max_classes : int or None
         A new class beyond this is refused.
+    max_memory : int or None
+        Bytes of memory that the model may take in a replica, from 1 MiB; nothing is learned beyond it.
     analyzer : AnalyzerConfig
     negative : ``ignore`` | ``split``
         Negative numbers are ignored, as in the paper, or become the feature ``name=-`` with the absolute value.
@@ -120,6 +123,7 @@ class ModelConfig:
     memory: float | None = None
     max_features: int | None = None
     max_classes: int | None = None
+    max_memory: int | None = None
     analyzer: AnalyzerConfig = AnalyzerConfig()
     negative: Literal["ignore", "split"] = "ignore"
 
@@ -137,6 +141,8 @@ class ModelConfig:
             _whole("max_features", self.max_features, 1, MAX_COUNT)
         if self.max_classes is not None:
             _whole("max_classes", self.max_classes, 1, MAX_COUNT)
+        if self.max_memory is not None:
+            _whole("max_memory", self.max_memory, LEAST_MEMORY, MOST_MEMORY)
         if not isinstance(self.analyzer, AnalyzerConfig):
             _refuse("analyzer", "must be an object")
         if self.negative not in ("ignore", "split"):

@@ -130,6 +130,11 @@ class Index:
         return sum(array.nbytes for array in (*self.arrays, self._hashes))
 
     @property
+    def n_bytes_ahead(self) -> int:
+        """Bytes that growing may take soon: arrays grow by an eighth."""
+        return self.n_bytes // 8
+
+    @property
     def n_bytes_used(self) -> int:
         """Bytes of headers and of blocks up to the arena's front: free blocks count, room for growth does not."""
         return 16 * self.n_features + 8 * int(self._counters[postings.USED])

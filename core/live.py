@@ -317,8 +317,20 @@ class LiveModel:
                 "index": self.index.n_bytes,
                 "features": self.features.n_bytes,
                 "labels": self.labels.n_bytes + self._tallies.label_counts.nbytes,
+                "receipts": self.receipts.n_bytes,
             },
         }
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory, with what is reserved for growth."""
+        labels = self.labels.n_bytes + self._tallies.label_counts.nbytes
+        return self.index.n_bytes + self.features.n_bytes + labels + self.receipts.n_bytes
+
+    @property
+    def n_bytes_ahead(self) -> int:
+        """Bytes that growing may take soon: what ``max_memory`` must leave, so that it is never passed."""
+        return self.index.n_bytes_ahead + self.features.n_bytes_ahead + self.labels.n_bytes_ahead
 
     def digest_steps(self) -> Iterator[None]:
         """Do the work of ``digest`` in slices of a millisecond or so; the model must not learn in between."""

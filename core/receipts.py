@@ -64,10 +64,16 @@ class Receipts:
         self._capacity = capacity
         self._by_key: OrderedDict[str, Receipt] = OrderedDict()
         self._sum = 0
+        self._n_instances = 0
         self._weight_of_oldest = pow(_BASE, capacity, 2**64)
 
     def __len__(self) -> int:
         return len(self._by_key)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory, about: 500 a receipt with its key, and 16 an instance that it tells of."""
+        return 500 * len(self._by_key) + 16 * self._n_instances
 
     def get(self, key: str) -> Receipt | None:
         """The receipt of ``key``, or None when it never came or is forgotten."""
@@ -77,8 +83,11 @@ class Receipts:
         """Keep a receipt under a key that has none, and forget the oldest one beyond the capacity."""
         self._by_key[key] = receipt
         self._sum = self._sum * _BASE + _hash(key, receipt)
+        self._n_instances += len(receipt.ranks)
         if len(self._by_key) > self._capacity:
-            self._sum -= _hash(*self._by_key.popitem(last=False)) * self._weight_of_oldest
+            oldest = self._by_key.popitem(last=False)
+            self._sum -= _hash(*oldest) * self._weight_of_oldest
+            self._n_instances -= len(oldest[1].ranks)
         self._sum %= 2**64
 
     def digest_bytes(self) -> bytes:

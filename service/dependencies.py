@@ -10,6 +10,7 @@ from fastapi import Depends, Path, Request
 
 from core.errors import InvalidInstance, NotReady, UnknownModel
 from service.audit import Actor
+from service.budget import Budget
 from service.desk import Desk
 from service.exchange import JSON, Held, media_of, read_body
 from service.intake import Changing
@@ -34,6 +35,7 @@ class Parts(NamedTuple):
     changing: Changing
     ring: KeyRing
     rates: Rates
+    budget: Budget
     desk: Desk
 
     def observe(self) -> None:
@@ -54,6 +56,7 @@ class Parts(NamedTuple):
                 "lag": model.lag or 0,
             }
         self.telemetry.set_models(figures)
+        self.budget.observe({name: self.replica.model(name).live.n_bytes for name in figures})
 
 
 def parts(request: Request) -> Parts:

@@ -17,6 +17,7 @@ from core.errors import Forbidden, StoreUnavailable, Unauthorized
 from core.limits import Limits
 from service import errors
 from service.artifacts import Artifacts
+from service.budget import Budget
 from service.dependencies import Parts
 from service.desk import Desk
 from service.ending import end
@@ -76,6 +77,7 @@ class Application(FastAPI):
         store = Store(settings.store_url(), settings.group(StoreParams))
         bounds = ReplicaParams(
             durability=settings.durability,
+            max_models=settings.max_models,
             limits=settings.group(Limits),
             log=settings.group(LogParams),
             snapshots=settings.group(SnapshotParams),
@@ -87,6 +89,7 @@ class Application(FastAPI):
         ring = KeyRing(store, locked=is_exposed and not settings.insecure)
         guard = Guard(ring, any_host=is_exposed or settings.insecure)
         rates = Rates(store, settings.group(RateParams))
+        budget = Budget.of(settings.max_memory, settings.processes)
         desk = Desk(settings)
 
         @asynccontextmanager
@@ -112,7 +115,7 @@ class Application(FastAPI):
             redirect_slashes=False,
             lifespan=lifespan,
         )
-        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, rates, desk)
+        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, rates, budget, desk)
         self.state.draining = False
         errors.install(self)
         self.add_exception_handler(Disconnected, _answer_nobody)
@@ -121,7 +124,7 @@ class Application(FastAPI):
         self._tells = settings.access_log
         works: dict[str, Work] = {
             "classify": Classify(replica, settings, remember, rates),
-            "learn": Learn(replica, settings, remember, changing, rates),
+            "learn": Learn(replica, settings, remember, changing, rates, budget),
         }
         self._hot = {
             f"/{name}": HotRoute(work, name, telemetry.meter(f"/{name}"), settings, held, guard)

@@ -20,6 +20,25 @@ from core.errors import Conflict, UnknownPrediction
 from service.catalog import ModelKeys
 from service.store import Store, reaching
 
+_REMEMBER = """
+local total = redis.call('incrby', KEYS[2], #ARGV[2])
+local id = redis.call('xadd', KEYS[1], 'maxlen', '~', ARGV[4], '*',
+  't', ARGV[1], 'v', ARGV[2], 'r', ARGV[3], 'b', string.format('%.0f', total - #ARGV[2]))
+while true do
+  local oldest = redis.call('xrange', KEYS[1], '-', '+', 'count', 1)[1]
+  local before = 0
+  for i = 1, #oldest[2], 2 do
+    if oldest[2][i] == 'b' then before = tonumber(oldest[2][i + 1]) end
+  end
+  if oldest[1] == id or total - before <= tonumber(ARGV[5]) then break end
+  redis.call('xdel', KEYS[1], oldest[1])
+end
+redis.call('expire', KEYS[1], ARGV[6])
+redis.call('expire', KEYS[2], ARGV[6])
+return id
+"""
+"""Adds an entry, which tells how many bytes came before it, and takes out the oldest ones while they are too many."""
+
 _ID = re.compile(r"(\d{1,20}-\d{1,20})-([A-Za-z0-9_-]{22})", re.ASCII)
 
 
@@ -33,14 +52,17 @@ class RememberParams:
         How long an instance is.
     most : int
         Instances, a model.
+    most_bytes : int
+        Bytes of their vectors, a model.
     """
 
     seconds: int = 86_400
     most: int = 100_000
+    most_bytes: int = 256 * 2**20
 
     def __post_init__(self) -> None:
-        if self.seconds < 1 or self.most < 1:
-            raise ValueError("seconds and most must be at least 1")
+        if self.seconds < 1 or self.most < 1 or self.most_bytes < 1:
+            raise ValueError("seconds, most and most_bytes must be at least 1")
 
 
 @lru_cache(maxsize=256)
@@ -53,12 +75,10 @@ def reading_of(config: ModelConfig) -> bytes:
 async def remember(store: Store, keys: ModelKeys, vector: bytes, params: RememberParams, reading: bytes = b"") -> str:
     """Keep a vector with the fingerprint of how it was made; its id. StoreUnavailable when the store is away."""
     token = secrets.token_urlsafe(16)
-    key = keys.of("remembered")
+    names = [keys.of("remembered"), keys.of("remembered:bytes")]
     with reaching():
-        async with store.client.pipeline(transaction=False) as pipe:
-            pipe.xadd(key, {"t": token, "v": vector, "r": reading}, maxlen=params.most, approximate=True)
-            pipe.expire(key, params.seconds)
-            entry, _ = await pipe.execute()
+        script = store.client.register_script(_REMEMBER)
+        entry = await script(names, [token, vector, reading, params.most, params.most_bytes, params.seconds])
     return f"{entry.decode()}-{token}"
 
 

@@ -24,6 +24,7 @@ import structlog
 from core.config import ModelConfig
 from core.errors import (
     CannotStart,
+    Conflict,
     InvalidInstance,
     NotReady,
     OutcomeUnknown,
@@ -69,11 +70,14 @@ class ReplicaParams:
     ----------
     durability : ``log`` | ``fsync`` | ``replica``
         What requests ask for by default. A store that cannot reach it is refused at the start.
+    max_models : int
+        At which no more are created.
     limits, log, snapshots
         The bounds of what comes through the door, of the log and of the snapshots.
     """
 
     durability: str = "log"
+    max_models: int = 1000
     limits: Limits = field(default_factory=Limits)
     log: LogParams = field(default_factory=LogParams)
     snapshots: SnapshotParams = field(default_factory=SnapshotParams)
@@ -269,6 +273,8 @@ class Replica:
         ------
         InvalidInstance
             The name (field ``model``) is not one of letters, digits, ``.``, ``_`` and ``-``, 1 to 64 of them.
+        Conflict
+            There are as many models as there may be.
         StoreUnavailable, OutcomeUnknown, NotReady
             As for ``learn``.
         """
@@ -276,6 +282,8 @@ class Replica:
             raise InvalidInstance("a model's name has 1 to 64 letters, digits, dots, underscores and hyphens", "model")
         if name in self._follower.models:
             return False
+        if len(self._follower.models) >= self.params.max_models:
+            raise Conflict(f"there are {len(self._follower.models)} models, of at most {self.params.max_models}")
         self._check_taking()
         created = await self._change_catalog(Created(name, config.to_dict()))
         await self._until(lambda: self._follower.catalog.offset >= created, timeout)

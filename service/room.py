@@ -11,6 +11,16 @@ _GROUPS = (
 )
 
 
+def whole_memory() -> int | None:
+    """Bytes that the machine has, or its control group may take; None where the system does not tell."""
+    whole = []
+    if _MEMINFO.exists():
+        fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+        whole.append(int(fields["MemTotal"].split()[0]) * 1024)
+    whole += [int(text) for most, _ in _GROUPS if most.exists() and (text := most.read_text().strip()).isdigit()]
+    return min(whole) if whole else None
+
+
 def free_memory() -> int | None:
     """Bytes that can still be taken without swapping; None where the system does not tell."""
     left = []

@@ -196,6 +196,9 @@ class ConfigShape(Shape):
     memory: float | None = Field(ge=1e-6, le=1e12, description="Horizon of the adaptive update, in feature weight.")
     max_features: int | None = Field(ge=1, le=2**31 - 1, description="Beyond it a feature goes for each new one.")
     max_classes: int | None = Field(ge=1, le=2**31 - 1, description="A new class beyond this is refused.")
+    max_memory: int | None = Field(
+        ge=2**20, le=2**50, description="Bytes that it may take in a replica; nothing is learned beyond."
+    )
     analyzer: AnalyzerShape
     negative: Literal["ignore", "split"] = Field(description="What becomes of negative numbers.")
 

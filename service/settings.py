@@ -112,6 +112,10 @@ class Settings(BaseSettings):
     max_ndjson_lines: int = Field(100_000, ge=1, description="most lines in an NDJSON request")
     max_ndjson_bytes: int = Field(64 * MIB, ge=1024, description="largest NDJSON request")
     max_header_bytes: int = Field(65_536, ge=1024, description="largest head of a request")
+    max_models: int = Field(1000, ge=1, le=100_000, description="most models that can be created")
+    max_memory: int | None = Field(
+        None, ge=2**20, description="bytes of all models of a replica; without it 80 % of the machine's, shared by them"
+    )
     max_connections: int = Field(10_000, ge=1, description="most connections a replica holds at once")
 
     wait_seconds: float = Field(10.0, gt=0, le=600, description="longest wait for an event to be applied")

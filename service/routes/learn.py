@@ -15,6 +15,7 @@ from core.config import ModelConfig
 from core.errors import AboundError, InvalidInstance, OutcomeUnknown, UnknownPrediction
 from core.record import pack_labels
 from service.appender import Draft, Learned
+from service.budget import Budget
 from service.dependencies import trusted_model
 from service.errors import problem_of
 from service.exchange import Headers
@@ -69,10 +70,17 @@ class Learn:
     """The work of the route."""
 
     def __init__(
-        self, replica: Replica, settings: Settings, remember_params: RememberParams, changing: Changing, rates: Rates
+        self,
+        replica: Replica,
+        settings: Settings,
+        remember_params: RememberParams,
+        changing: Changing,
+        rates: Rates,
+        budget: Budget,
     ) -> None:
         self._replica = replica
         self._rates = rates
+        self._budget = budget
         self._changing = changing
         self._request_bytes = replica.params.log.request_bytes
         self._remember_params = remember_params
@@ -268,6 +276,9 @@ class Learn:
         self, model: ModelReplica, config: ModelConfig, drafts: list[Draft], terms: Terms
     ) -> list[Learned]:
         self._changing.check(model, config)
+        receipts = model.live.receipts
+        if any(draft.key is None or receipts.get(draft.key) is None for draft in drafts):
+            self._budget.check(model)  # not for what was learned before and only wants its answer again
         return await self._replica.learn(model.name, drafts, terms.wait, terms.durability, self._wait_seconds)
 
     async def _surely(self, learning: Coroutine[Any, Any, list[Learned]]) -> list[Learned]:

@@ -1,0 +1,76 @@
+"""Memory: how much the models of a replica may take, and the door that holds learning back before they take more.
+
+Each model has its ``max_memory``, if its configuration gives one, and all of them together have the process's. The
+door goes by the replica's own state, with what growing will take next added, so that a bound is not passed by more
+than what is on its way through the log. What is in the log is applied whatever it takes.
+
+A model does not shrink by waiting: the refusal is 507, which clients do not repeat by themselves, and mends itself
+when the bound is raised, another model is deleted, or ``max_features`` lets old features go.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from core.errors import NoRoom
+from service.model_replica import ModelReplica
+from service.room import whole_memory
+
+SHARE = 0.8
+"""Of the machine's memory that models may take where nothing else is said."""
+
+LOOK_SECONDS = 0.01
+"""How old a size may be that the door goes by."""
+
+
+class Budget:
+    """The memory of one process.
+
+    Parameters
+    ----------
+    most : int or None
+        Bytes of all models; None: no bound.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most
+        self._total = 0
+        self._sizes: dict[str, int] = {}
+        self._looked: dict[str, tuple[float, int]] = {}
+
+    @classmethod
+    def of(cls, most: int | None, processes: int) -> Budget:
+        """With ``most`` bytes; None: the usual share of the machine, for each of so many processes."""
+        whole = whole_memory()
+        if most is None and whole is not None:
+            most = int(SHARE * whole / processes)
+        return cls(most)
+
+    def observe(self, sizes: Mapping[str, int]) -> None:
+        """Take the sizes of all models, once in a while: they also grow by what others teach them."""
+        self._sizes = dict(sizes)
+        self._total = sum(sizes.values())
+
+    def check(self, model: ModelReplica) -> None:
+        """NoRoom when the model, or all models together, may not grow."""
+        bound = model.live.config.max_memory
+        if bound is None and self.most is None:
+            return
+        looked, size = self._looked.get(model.name, (0.0, 0))
+        now = time.monotonic()
+        if now - looked > LOOK_SECONDS:
+            size = model.live.n_bytes + model.live.n_bytes_ahead
+            self._looked[model.name] = (now, size)
+            self._total += size - self._sizes.get(model.name, 0)
+            self._sizes[model.name] = size
+        if bound is not None and size > bound:
+            raise NoRoom(
+                f"the model needs {size} bytes of memory to grow, of at most {bound} (its max_memory); nothing was "
+                "learned. Raise it, or set max_features"
+            )
+        if self.most is not None and self._total > self.most:
+            raise NoRoom(
+                f"the models of this replica need {self._total} bytes of memory to grow, of at most {self.most} "
+                "(ABOUND_MAX_MEMORY); nothing was learned"
+            )
