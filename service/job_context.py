@@ -10,7 +10,8 @@ Three promises that a method keeps, so that a job leaves nothing behind, however
 3. ``await context.commit(prefix, ...)`` right before the first event that makes the result visible is appended. It
    raises Cancelled if the job is to stop; from then on it can no longer be cancelled, and these prefixes are the
    event's, not the job's: they stay, however the job ends. A job that dies after that is begun again, with
-   ``context.job.committed`` true and the same ``context.job.id``: what it does must then come to the same end.
+   ``context.job.committed`` true, these prefixes in ``context.job.kept`` and the same ``context.job.id``: what it does
+   must then come to the same end.
 """
 
 from __future__ import annotations
@@ -110,11 +111,9 @@ class JobContext:
             The job is to stop, or somebody else has taken it over.
         """
         self.check()
-        if not await self._jobs.commit(self.job):
+        if not await self._jobs.commit(self.job, *prefixes):
             self.stop()
             raise Cancelled("the job was told to stop")
-        if prefixes:
-            await self._jobs.let_go(self.job.id, *prefixes)
 
     async def pin(self, offset: Offset) -> None:
         """Keep what comes after ``offset`` in history while the job runs; the pin before is let go of."""

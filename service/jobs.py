@@ -123,6 +123,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         It was told to stop and has not yet.
     committed : bool
         What it does can no longer be cancelled.
+    kept : list of str
+        Prefixes in the artifact store that are not the job's own any more: what was committed.
     holder : str or None
         Worker and process that are at it.
     data_range : dict or None
@@ -158,6 +160,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     attempt: int = 0
     cancelling: bool = False
     committed: bool = False
+    kept: list[str] = []
     holder: str | None = None
     data_range: dict[str, Any] | None = None
     metrics: dict[str, Any] = {}
@@ -238,6 +241,16 @@ local now = redis.call('TIME')
 redis.call('HSET', KEYS[1], 'heartbeat', now[1] .. '.' .. string.format('%06d', now[2]),
            'progress', ARGV[2], 'stage', ARGV[3])
 return redis.call('HGET', KEYS[1], 'cancelling') == 'true' and 1 or 0
+"""
+
+COMMIT = """
+-- KEYS: record, prefixes that are the job's own. ARGV: holder, prefixes as JSON, then each of them.
+if redis.call('HGET', KEYS[1], 'state') ~= '"running"' then return 0 end
+if redis.call('HGET', KEYS[1], 'holder') ~= ARGV[1] then return 0 end
+if redis.call('HGET', KEYS[1], 'cancelling') == 'true' then return 0 end
+redis.call('HSET', KEYS[1], 'committed', 'true', 'kept', ARGV[2])
+for i = 3, #ARGV do redis.call('SREM', KEYS[2], ARGV[i]) end
+return 1
 """
 
 
@@ -361,9 +374,15 @@ class Jobs:
         made, _ = await self._change(job.id, ("running",), holder=job.holder, unless=unless, fields=fields)
         return made
 
-    async def commit(self, job: Job) -> bool:
-        """From here a job can no longer be cancelled; False when it is to stop, or is no longer this holder's."""
-        return await self.note(job, unless="cancelling", committed=True)
+    async def commit(self, job: Job, *prefixes: str) -> bool:
+        """From here a job can no longer be cancelled, and these prefixes are not its own any more.
+
+        False, and nothing of it, when the job is to stop, or is no longer this holder's.
+        """
+        key = job_key(job.id)
+        given = [f'"{job.holder}"', msgspec.json.encode(prefixes), *prefixes]
+        with reaching():
+            return bool(await self.store.client.eval(COMMIT, 2, key, f"{key}:wrote", *given))
 
     async def take_over(self, job: Job, holder: str) -> Job | None:
         """Become the holder of a job whose holder is gone; None when it has another one by now, or has ended."""
@@ -400,11 +419,6 @@ class Jobs:
         """The prefixes that are still the job's own."""
         with reaching():
             return sorted(prefix.decode() for prefix in await self.store.client.smembers(f"{job_key(job_id)}:wrote"))
-
-    async def let_go(self, job_id: str, *prefixes: str) -> None:
-        """Prefixes that are the job's own no longer."""
-        with reaching():
-            await self.store.client.srem(f"{job_key(job_id)}:wrote", *prefixes)
 
     # figures
 

@@ -43,6 +43,9 @@ class Ending:
 
 async def steps(context: JobContext, params: Steps, progress: Progress) -> Outcome:
     """Write an artifact a step, and commit them all."""
+    if context.job.committed:
+        (prefix,) = context.job.kept
+        return {"version": prefix.rpartition("/")[2], "metrics": {"steps": params.steps}, "written": params.steps}
     prefix = f"tests/{context.own}"
     await context.will_write(prefix)
     await context.pin(START)

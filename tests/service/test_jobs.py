@@ -133,12 +133,19 @@ async def test_jobs_are_listed_newest_first(jobs: Jobs) -> None:
     assert await jobs.all("failed") == []
 
 
-async def test_what_a_job_wrote_is_noted_until_it_lets_go(jobs: Jobs) -> None:
+async def test_what_a_job_wrote_is_noted_until_it_is_committed(jobs: Jobs) -> None:
     job = await claimed(jobs)
     await jobs.will_write(job, "m/1")
     await jobs.will_write(job, "m/2")
-    await jobs.let_go(job.id, "m/1")
+    await jobs.commit(job, "m/1")
     assert await jobs.wrote(job.id) == ["m/2"]
+    assert (await jobs.get(job.id)).kept == ["m/1"]
+    late = await claimed(jobs)
+    await jobs.will_write(late, "m/3")
+    await jobs.cancel(late.id, "no")
+    assert not await jobs.commit(late, "m/3")
+    assert await jobs.wrote(late.id) == ["m/3"]
+    assert not (await jobs.get(late.id)).committed
 
 
 async def test_an_ended_job_is_forgotten_whole(jobs: Jobs) -> None:
