@@ -56,11 +56,11 @@ class Housekeeping:
         """
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            try:
-                self._line.facts = await self._store.facts()
-            except StoreUnavailable:
-                continue
-            self._tell_of_danger(self._line.facts.danger)
+            appenders = [model.appender for model in self._models.values() if model.appender is not None]
+            refreshing = [appender.refresh() for appender in appenders]
+            await asyncio.gather(self._line.refresh(self._store.params.reply_seconds), *refreshing)
+            if self._line.facts is not None:
+                self._tell_of_danger(self._line.facts.danger)
 
     async def keep_presence(self) -> None:
         """Measure the lag and say how the models do, every second, for ever; a store that is away is left alone."""

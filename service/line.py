@@ -1,19 +1,21 @@
 """A line: a link to the store that is opened again, for ever, whenever it is lost.
 
-Opening asks the store what it is (``Facts``) first, so that a promise of durability is never made on behalf of a
-server that was there before.
+What the store is (``Facts``) is asked over the link itself, when it is opened and now and then after that. So a promise
+of durability is never made on behalf of another server than the one that the link ends at; and a link that has died
+without a word is found out before somebody's events are the first to notice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import structlog
 
 from core.errors import StoreUnavailable
 from service.ending import end
 from service.link import Link
-from service.store import Facts, Store
+from service.store import Facts, Store, facts_over
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +50,16 @@ class Line:
         """Wait until there is a link."""
         await self._opened.wait()
 
+    async def refresh(self, seconds: float) -> None:
+        """Ask again what the store is. A link over which there is no answer in so many ``seconds`` is lost."""
+        link = self.link
+        if link is None:
+            return
+        with contextlib.suppress(StoreUnavailable):
+            facts = await facts_over(link, seconds)
+            if self.link is link:
+                self.facts = facts
+
     async def stop(self) -> None:
         """Close the link and open no other."""
         if self._task is not None:
@@ -61,16 +73,25 @@ class Line:
         while True:
             self._lost.clear()
             try:
-                facts = await self._store.facts()
-                link = await self._store.open_link(self._purpose, self._on_lost)
+                link, facts = await self._open()
             except StoreUnavailable:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            if self._lost.is_set():
                 continue
             pause = FIRST_PAUSE
             self.facts, self.link = facts, link
             self._opened.set()
             await self._lost.wait()
+
+    async def _open(self) -> tuple[Link, Facts]:
+        link = await self._store.open_link(self._purpose, self._on_lost)
+        try:
+            return link, await facts_over(link, self._store.params.reply_seconds)
+        except BaseException:
+            link.close()
+            raise
 
     def _on_lost(self) -> None:
         if self.link is not None:

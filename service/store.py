@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 OLDEST_VERSION = (6, 2)
 WAITAOF_VERSION = (7, 2)
 
+SECTIONS = ("server", "persistence", "memory", "replication")
+
 LEVELS = ("log", "fsync", "replica")
 """How durable an event can be asked to be, least first."""
 
@@ -178,7 +180,7 @@ class Store:
         """Ask the store what it is. StoreUnavailable when it is away."""
         with reaching():
             async with self.client.pipeline(transaction=False) as pipe:
-                for section in ("server", "persistence", "memory", "replication"):
+                for section in SECTIONS:
                     pipe.info(section)
                 pipe.config_get("appendfsync")
                 answers = await pipe.execute(raise_on_error=False)
@@ -219,6 +221,26 @@ class Store:
     async def close(self) -> None:
         """Close the connections of the client. Links belong to those who opened them."""
         await self.client.aclose()
+
+
+async def facts_over(link: Link, seconds: float) -> Facts:
+    """Ask the server at the other end of a link what it is; another connection may end at another server.
+
+    StoreUnavailable when the link is lost meanwhile or the server does not say.
+    """
+    asked = [link.call("INFO", section, seconds=seconds) for section in SECTIONS]
+    asked.append(link.call("CONFIG", "GET", "appendfsync", seconds=seconds))
+    *sections, config = await asyncio.gather(*asked, return_exceptions=True)
+    said: list[dict[str, str]] = []
+    with reaching():
+        for answer in sections:
+            if isinstance(answer, BaseException):
+                raise answer
+            lines = [line.partition(":") for line in answer.decode().splitlines()]
+            said.append({name: value for name, colon, value in lines if colon})
+    server, persistence, memory, replication = said
+    policy = {"appendfsync": config[1].decode()} if isinstance(config, list) and len(config) == 2 else None
+    return _facts(server, persistence, memory, replication, policy)
 
 
 @contextlib.contextmanager
