@@ -133,6 +133,24 @@ class Base(msgspec.Struct, frozen=True):
         return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes, adopted)
 
 
+class Extent(NamedTuple):
+    """From where to where history goes.
+
+    Attributes
+    ----------
+    first : Offset
+        Every entry after it can be had: START, or the base's offset.
+    last : Offset
+        The last entry in it.
+    n_bytes, n_segments : int
+    """
+
+    first: Offset
+    last: Offset
+    n_bytes: int
+    n_segments: int
+
+
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
     """The pointer: all that there is of a model's history.
 
@@ -186,23 +204,10 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of all files."""
         return sum(segment.size for segment in self.segments) + (self.base.size if self.base else 0)
 
-
-class Extent(NamedTuple):
-    """From where to where history goes.
-
-    Attributes
-    ----------
-    first : Offset
-        Every entry after it can be had: START, or the base's offset.
-    last : Offset
-        The last entry in it.
-    n_bytes, n_segments : int
-    """
-
-    first: Offset
-    last: Offset
-    n_bytes: int
-    n_segments: int
+    @property
+    def extent(self) -> Extent:
+        """From where to where it goes."""
+        return Extent(self.beginning, self.end, self.size, len(self.segments))
 
 
 _contents = msgspec.json.Decoder(Contents)
@@ -270,9 +275,7 @@ class History:
     async def extent(self) -> Extent | None:
         """From where to where it goes, None when there is no history. Damaged, StoreUnavailable."""
         contents = await self.contents()
-        if contents is None:
-            return None
-        return Extent(contents.beginning, contents.end, contents.size, len(contents.segments))
+        return None if contents is None else contents.extent
 
     async def read(self, after: Offset, until: Offset | None = None, most: int = 64) -> AsyncGenerator[list[Element]]:
         """The entries past ``after``, up to and with ``until`` (default: all there are), up to ``most`` at a time.

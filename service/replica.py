@@ -23,6 +23,7 @@ import structlog
 
 from core.config import ModelConfig
 from core.errors import (
+    ArtifactsUnavailable,
     CannotStart,
     Conflict,
     InvalidInstance,
@@ -43,6 +44,7 @@ from service.ending import end
 from service.events import Configure, Created, Deleted, Mark
 from service.follower import Follower
 from service.housekeeping import Housekeeping
+from service.keeping import Keeping
 from service.line import Line
 from service.log import LogParams
 from service.manifest import Manifest, manifests
@@ -52,6 +54,7 @@ from service.snapshots import SnapshotParams
 from service.source import Source
 from service.status import Durability, Status
 from service.store import Facts, Store
+from service.sweeping import erase_artifacts
 
 log = structlog.get_logger(__name__)
 
@@ -118,6 +121,7 @@ class Replica:
         self._tasks: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
         self._housekeeping = Housekeeping(store, self.id, self._line, self._follower)
+        self.keeping = Keeping(store, artifacts, self._follower.models)
 
     # life
 
@@ -149,6 +153,7 @@ class Replica:
         self._line.start()
         while True:
             try:
+                await self.keeping.join()
                 await self._follower.load(tell)
                 if DEFAULT_MODEL not in self._follower.models:
                     await self._change_catalog(Created(DEFAULT_MODEL, ModelConfig().to_dict()))
@@ -172,6 +177,7 @@ class Replica:
             asyncio.create_task(self._housekeeping.keep_facts(), name="facts"),
             asyncio.create_task(self._housekeeping.keep_presence(), name="presence"),
             asyncio.create_task(self._shadows.keep(), name="shadows"),
+            asyncio.create_task(self.keeping.keep(), name="keeping"),
         ]
         tell("ready", 1.0)
 
@@ -217,6 +223,7 @@ class Replica:
             since=away,
             lag=sum(lags) if lags else None,
             durability=Durability(facts.appendfsync, facts.levels, facts.warning) if facts is not None else None,
+            history=self.keeping.trouble,
         )
 
     def facts(self) -> Facts | None:
@@ -322,6 +329,9 @@ class Replica:
             last = await self._change_catalog(Created(name, ModelConfig().to_dict()))
         await self._until(lambda: self._follower.catalog.offset >= last, timeout)
         await snapshots.erase(self.store, model.keys)
+        if self.artifacts is not None and self.keeping.trouble is None:
+            with contextlib.suppress(ArtifactsUnavailable):  # the worker sweeps what is left
+                await erase_artifacts(self.artifacts, model.keys)
 
     async def mark(self, name: str, token: str, timeout: float = 10.0) -> Offset:  # noqa: ASYNC109
         """Append a mark, at which every replica publishes its digest under ``token``; its offset."""

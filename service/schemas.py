@@ -276,6 +276,38 @@ class ReplicaShape(Shape):
     lag: int | None = Field(description="Entries behind the log.")
 
 
+class LogShape(Shape):
+    """The log of a model in the store, and what was archived of it."""
+
+    entries: int
+    bytes: int = Field(description="As far as it has been applied here.")
+    trimmed: int = Field(description="Entries that were archived and trimmed off.")
+
+
+class HistoryShape(Shape):
+    """What the artifact store has of the log's past."""
+
+    beginning: str = Field(description="Every event after this offset can be had.")
+    end: str
+    segments: int
+    bytes: int
+
+
+class NewestShape(Shape):
+    """The newest snapshot."""
+
+    offset: str
+    age: float = Field(description="Seconds.")
+
+
+class KeptShape(Shape):
+    """What the stores keep of a model."""
+
+    log: LogShape
+    history: HistoryShape | None = Field(description="Null while there is none.")
+    snapshot: NewestShape | None = Field(description="Null while there is none.")
+
+
 class StatsAnswer(Shape):
     """How well a model does, and how large it is."""
 
@@ -291,6 +323,7 @@ class StatsAnswer(Shape):
     mean_out_degree: float
     memory: int
     memory_parts: dict[str, int]
+    kept: KeptShape | None = Field(description="As it was seen last; null until then.")
     replicas: list[ReplicaShape] = Field(description="Empty while the store is away.")
 
 
@@ -339,3 +372,4 @@ class ReadyAnswer(Shape):
     lag: int | None = Field(description="Entries behind the log, as far as is known.")
     since: float | None = Field(default=None, description="Seconds since the log was cut off.")
     durability: DurabilityAnswer | None = Field(default=None, description="As the store said last.")
+    history: str = Field(description="`kept`, or why there is none and the log is not trimmed.")

@@ -42,6 +42,8 @@ class Status(NamedTuple):
         Entries behind, over all models; None when not known.
     durability : Durability or None
         As the store said last; None before the first connection.
+    history : str or None
+        Why there is none, and what mends it; None while it is kept.
     """
 
     stage: str
@@ -52,3 +54,4 @@ class Status(NamedTuple):
     since: float | None
     lag: int | None
     durability: Durability | None
+    history: str | None = None

@@ -102,5 +102,4 @@ async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog) 
 
 async def erase_artifacts(artifacts: Artifacts, keys: ModelKeys) -> None:
     """Take everything of a model that was deleted out of the artifact store; ArtifactsUnavailable."""
-    for name in await artifacts.names(folder(keys)):
-        await artifacts.delete(name)
+    await artifacts.clear(folder(keys))

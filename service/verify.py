@@ -1,7 +1,8 @@
 """Verifying: is what is served what the log says?
 
 1. a mark is appended; every live replica publishes the digest that it has there
-2. the model is rebuilt up to the mark, from the beginning of the log and from the newest snapshot
+2. the model is rebuilt up to the mark, from the beginning of history (or its base) and log, and from the newest
+   snapshot
 3. all digests must be equal
 """
 
@@ -11,12 +12,14 @@ import asyncio
 import secrets
 from typing import NamedTuple
 
-from core.errors import Damaged, UnknownApplyVersion, UnknownModel
-from core.types import Offset
+from core.errors import ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownArtifact, UnknownModel
+from core.types import START, Offset
 from service import presence
+from service.artifacts import Artifacts
 from service.catalog import Living, read_catalog
 from service.compaction import rebuild
 from service.events import APPLY_VERSION, Entry, Mark, encode
+from service.history import History
 from service.presence import Marked
 from service.store import Store, reaching
 
@@ -38,6 +41,8 @@ class Verified(NamedTuple):
         Ids of live replicas that did not.
     from_start, from_snapshot : str
         Digests of the rebuilt states.
+    beginning : Offset
+        Where the first of them began: START, or the base of history.
     """
 
     model: str
@@ -46,6 +51,7 @@ class Verified(NamedTuple):
     silent: list[str]
     from_start: str
     from_snapshot: str
+    beginning: Offset
 
     @property
     def good(self) -> bool:
@@ -54,8 +60,10 @@ class Verified(NamedTuple):
         return len(digests) == 1 and not self.silent
 
 
-async def verify(store: Store, name: str, wait_seconds: float = WAIT_SECONDS) -> Verified:
-    """Compare what the replicas of a model serve with what its log gives.
+async def verify(
+    store: Store, name: str, wait_seconds: float = WAIT_SECONDS, artifacts: Artifacts | None = None
+) -> Verified:
+    """Compare what the replicas of a model serve with what its history and log give.
 
     Takes the time of a whole replay and the memory of a second model.
 
@@ -63,8 +71,8 @@ async def verify(store: Store, name: str, wait_seconds: float = WAIT_SECONDS) ->
     ------
     UnknownModel
     Damaged, UnknownApplyVersion
-        The log itself cannot be applied.
-    StoreUnavailable
+        History or log cannot be applied.
+    ArtifactsUnavailable, StoreUnavailable
     """
     living = (await read_catalog(store)).get(name)
     if living is None:
@@ -73,9 +81,10 @@ async def verify(store: Store, name: str, wait_seconds: float = WAIT_SECONDS) ->
     token = secrets.token_hex(8)
     offset = await _append_mark(store, living, token)
     try:
-        from_start = await rebuild(store, living, offset, from_start=True)
-        from_snapshot = await rebuild(store, living, offset)
-    except (Damaged, UnknownApplyVersion) as error:
+        from_start = await rebuild(store, living, offset, from_start=True, artifacts=artifacts)
+        from_snapshot = await rebuild(store, living, offset, artifacts=artifacts)
+        contents = await History(store, artifacts, living.keys).contents()
+    except (ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownArtifact) as error:
         raise type(error)(f"the model {name} cannot be rebuilt: {error}") from error
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_seconds
@@ -85,8 +94,15 @@ async def verify(store: Store, name: str, wait_seconds: float = WAIT_SECONDS) ->
         if not silent or loop.time() > deadline:
             break
         await asyncio.sleep(POLL_SECONDS)
-    digests = [str(await model.take_digest()) for model in (from_start, from_snapshot)]
-    return Verified(name, offset, said, silent, *digests)
+    return Verified(
+        model=name,
+        offset=offset,
+        replicas=said,
+        silent=silent,
+        from_start=str(await from_start.take_digest()),
+        from_snapshot=str(await from_snapshot.take_digest()),
+        beginning=contents.beginning if contents is not None else START,
+    )
 
 
 async def _append_mark(store: Store, living: Living, token: str) -> Offset:

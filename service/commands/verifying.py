@@ -1,4 +1,4 @@
-"""``abound verify``: rebuild from the log, and compare with what is served."""
+"""``abound verify``: rebuild from history and log, and compare with what is served."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from core.errors import CannotStart, StoreUnavailable
+from core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable
+from core.types import START
 from service.commands.options import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -25,19 +26,23 @@ def verify(
         str | None, typer.Option("--redis-url", help="The Valkey or Redis of the service, if it has its own.")
     ] = None,
     wait: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for the replicas' digests.")] = 60.0,
+    artifacts_url: Annotated[
+        str | None, typer.Option("--artifacts-url", help="The artifact store.  [default: as for the service]")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild models from the log, and compare them with what is served, by digests.
+    """Rebuild models from history and log, and compare them with what is served, by digests.
 
-    Each is rebuilt twice: from the beginning of the log, and from the newest snapshot. This asks the store, not the
-    HTTP interface: that of the service that runs with `--data-dir`, or the one at `--redis-url`. Exit code 0 when all
-    digests are equal and every replica answered, else 1.
+    Each is rebuilt twice: from where history begins, and from the newest snapshot. This asks the store, not the HTTP
+    interface: that of the service that runs with `--data-dir`, or the one at `--redis-url`, with its artifact store.
+    Exit code 0 when all digests are equal and every replica answered, else 1.
     """
     from core.live import warmup
     from service.settings import Settings
 
     warmup()  # before anything waits for an answer: the first time on a machine it takes half a minute
-    results = asyncio.run(_verify_all(Settings.load(data_dir=data_dir, redis_url=redis_url), model, wait))
+    settings = Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
+    results = asyncio.run(_verify_all(settings, model, wait))
     if as_json:
         print_json({"good": all(result.good for result in results), "models": [_plain(result) for result in results]})
     else:
@@ -48,6 +53,7 @@ def verify(
 
 
 async def _verify_all(settings: Settings, model: str | None, wait: float) -> list[Verified]:
+    from service.artifacts import Artifacts
     from service.catalog import read_catalog
     from service.embedded import EmbeddedStore
     from service.store import Store, StoreParams
@@ -57,8 +63,15 @@ async def _verify_all(settings: Settings, model: str | None, wait: float) -> lis
     url = EmbeddedStore(settings.data_dir).url if embedded else settings.store_url()
     store = Store(url, settings.group(StoreParams))
     try:
+        place = settings.artifacts_place()
+        artifacts = Artifacts(place) if place is not None else None
+        try:
+            if artifacts is not None:
+                await artifacts.join(store)
+        except ArtifactsUnavailable as error:  # a log that is whole needs none
+            typer.echo(str(error), err=True)
         names = [model] if model is not None else sorted(living.keys.name for living in await read_catalog(store))
-        return [await verify_model(store, name, wait) for name in names]
+        return [await verify_model(store, name, wait, artifacts) for name in names]
     except StoreUnavailable as error:
         if embedded:
             raise CannotStart(f"no service runs with the data directory {settings.data_dir} ({error})") from error
@@ -72,6 +85,7 @@ def _plain(result: Verified) -> dict[str, object]:
         "model": result.model,
         "good": result.good,
         "offset": str(result.offset),
+        "beginning": str(result.beginning),
         "from_start": result.from_start,
         "from_snapshot": result.from_snapshot,
         "replicas": {marked.replica: marked.digest for marked in result.replicas},
@@ -81,7 +95,8 @@ def _plain(result: Verified) -> dict[str, object]:
 
 def _show(result: Verified) -> None:
     typer.echo(f"{result.model} at {result.offset}: {'good' if result.good else 'DIFFERENT'}")
-    typer.echo(f"  {result.from_start}  rebuilt from the beginning of the log")
+    where = "the first event" if result.beginning == START else f"{result.beginning}, where history begins"
+    typer.echo(f"  {result.from_start}  rebuilt from {where}")
     typer.echo(f"  {result.from_snapshot}  rebuilt from the newest snapshot")
     for marked in result.replicas:
         typer.echo(f"  {marked.digest}  served by {marked.replica}")

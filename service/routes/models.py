@@ -11,6 +11,7 @@ from core.errors import StoreUnavailable
 from service.answers import LIVE
 from service.audit import act
 from service.dependencies import ActorDep, GrantDep, JsonObject, ModelName, PartsDep, ReplicaDep
+from service.keeping import Kept
 from service.model_replica import ModelReplica
 from service.openapi import JSON, config_schema, problems
 from service.pace import Pace
@@ -102,7 +103,8 @@ async def get_stats(model: ModelName, replica: ReplicaDep) -> StatsAnswer:
     except StoreUnavailable:
         replicas = []
     named = [{name: getattr(said, name) for name in ReplicaShape.model_fields} for said in replicas]
-    return StatsAnswer.model_validate({**figures, "replicas": named})
+    kept = replica.keeping.of(present)
+    return StatsAnswer.model_validate({**figures, "kept": _kept(kept) if kept else None, "replicas": named})
 
 
 @router.get("/models/{model}/labels", summary="Labels that a model knows", responses=problems(404, 422, 503))
@@ -130,6 +132,23 @@ async def get_labels(
         if pace.due():
             await pace.rest()
     return LabelsAnswer(labels=found, total=total)
+
+
+def _kept(kept: Kept) -> dict[str, Any]:
+    extent, newest, age = kept.history, kept.snapshot, kept.snapshot_age
+    archived: dict[str, Any] | None = None
+    if extent is not None:
+        archived = {
+            "beginning": str(extent.first),
+            "end": str(extent.last),
+            "segments": extent.n_segments,
+            "bytes": extent.n_bytes,
+        }
+    return {
+        "log": {"entries": kept.log_entries, "bytes": kept.log_bytes, "trimmed": kept.trimmed_entries},
+        "history": archived,
+        "snapshot": {"offset": newest.offset, "age": age} if newest is not None else None,
+    }
 
 
 async def _whole(model: ModelReplica) -> ModelAnswer:

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from core.live import warmup
+from service.artifacts import Artifacts
 from service.replica import Replica, ReplicaParams
 from service.store import Store, StoreParams
 from tests.service.valkey import Server
@@ -51,8 +52,10 @@ async def start_replica() -> AsyncIterator[StartReplica]:
     warmup()
     async with AsyncExitStack() as stack:
 
-        async def start(server: Server, params: ReplicaParams | None = None) -> Replica:
-            replica = Replica(Store(server.url, QUICK), params)
+        async def start(
+            server: Server, params: ReplicaParams | None = None, artifacts: Artifacts | None = None
+        ) -> Replica:
+            replica = Replica(Store(server.url, QUICK), params, artifacts)
             await replica.start()
             stack.push_async_callback(replica.stop)
             return replica

@@ -1,0 +1,163 @@
+"""What the stores keep of each model: its log, its history, its newest snapshot; looked at every few seconds.
+
+This is also where a replica finds the artifact store again after it was away. Learning and answering need none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import structlog
+
+from core.errors import ArtifactsUnavailable, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownSnapshot
+from service import history
+from service import manifest as manifests
+from service.artifacts import Artifacts
+from service.catalog import ModelKeys
+from service.history import Extent
+from service.log import Trim, trimmed_key
+from service.manifest import Manifest
+from service.model_replica import ModelReplica
+from service.store import Store, reaching
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 5.0
+
+NO_ARTIFACTS = (
+    "no artifact store is set, so there is no history and the log is never trimmed: learning is refused when it is "
+    "full. Set ABOUND_ARTIFACTS_URL"
+)
+
+
+class Kept(NamedTuple):
+    """What the stores have of one model.
+
+    Attributes
+    ----------
+    log_entries, log_bytes : int
+        The log, without what was trimmed off it; the bytes as far as it has been applied here.
+    trimmed_entries : int
+        Entries that were trimmed off it.
+    history : Extent or None
+        None while there is none.
+    history_trouble : str or None
+        Why its list cannot be read.
+    snapshot : Manifest or None
+        The newest one that can be read.
+    snapshot_at : float
+        When it was made, by this machine's monotonic clock.
+    """
+
+    log_entries: int
+    log_bytes: int
+    trimmed_entries: int
+    history: Extent | None
+    history_trouble: str | None
+    snapshot: Manifest | None
+    snapshot_at: float
+
+    @property
+    def snapshot_age(self) -> float | None:
+        """Seconds since the newest snapshot was made; None without one."""
+        return None if self.snapshot is None else max(0.0, time.monotonic() - self.snapshot_at)
+
+    def figures(self) -> dict[str, float]:
+        """The numbers, for the measures."""
+        extent = self.history
+        return {
+            "log_entries": self.log_entries,
+            "log_bytes": self.log_bytes,
+            "history_bytes": extent.n_bytes if extent else 0,
+            "history_segments": extent.n_segments if extent else 0,
+            "history_beginning": extent.first.milliseconds / 1000 if extent else 0,
+            "snapshot_age": self.snapshot_age or 0.0,
+        }
+
+
+class Keeping:
+    """Looks at what is kept of the models of a replica.
+
+    Parameters
+    ----------
+    models : mapping
+        The models by name, as they come and go.
+
+    Attributes
+    ----------
+    trouble : str or None
+        Why there is no history; None while the artifact store can be used.
+    """
+
+    def __init__(self, store: Store, artifacts: Artifacts | None, models: Mapping[str, ModelReplica]) -> None:
+        self.trouble: str | None = NO_ARTIFACTS if artifacts is None else None
+        self._store = store
+        self._artifacts = artifacts
+        self._models = models
+        self._kept: dict[ModelKeys, Kept] = {}
+
+    def of(self, model: ModelReplica) -> Kept | None:
+        """What was seen last; None before the first look."""
+        return self._kept.get(model.keys)
+
+    async def keep(self) -> None:
+        """Look now and again, for ever; a store that is away is left alone."""
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                await self.join()
+                await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def join(self) -> None:
+        """See whether the artifact store is there. StoreUnavailable when the store is not."""
+        if self._artifacts is None:
+            return
+        try:
+            await self._artifacts.join(self._store)
+        except ArtifactsUnavailable as error:
+            if self.trouble != str(error):
+                log.error("history, jobs and versions are not to be had", reason=str(error))
+            self.trouble = str(error)
+            return
+        if self.trouble is not None:
+            log.info("the artifact store is there again")
+        self.trouble = None
+
+    async def look(self) -> None:
+        """Look at all models. StoreUnavailable."""
+        models = list(self._models.values())
+        self._kept = {model.keys: await self._look_at(model) for model in models}
+
+    async def _look_at(self, model: ModelReplica) -> Kept:
+        keys = model.keys
+        with reaching():
+            async with self._store.client.pipeline(transaction=False) as pipe:
+                pipe.xlen(keys.log)
+                pipe.get(trimmed_key(keys.log))
+                pipe.get(history.history_key(keys))
+                pipe.time()
+                n_entries, trimmed, packed, (seconds, microseconds) = await pipe.execute()
+        extent = trouble = None
+        trim = 0
+        try:
+            trim = Trim.parse(trimmed).n_entries
+            extent = history.parse(packed, keys).extent if packed is not None else None
+        except Damaged as error:
+            trouble = str(error)
+        snapshot = await self._newest(keys)
+        age = seconds + microseconds / 1e6 - (snapshot.created / 1000 if snapshot else 0)
+        return Kept(n_entries, model.held_bytes, trim, extent, trouble, snapshot, time.monotonic() - age)
+
+    async def _newest(self, keys: ModelKeys) -> Manifest | None:
+        """The newest snapshot; its manifest is read once."""
+        before = self._kept.get(keys)
+        for name in await manifests.ids(self._store, keys):
+            if before is not None and before.snapshot is not None and before.snapshot.id == name:
+                return before.snapshot
+            with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
+                return await manifests.manifest_of(self._store, keys, name)
+        return None
