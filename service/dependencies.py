@@ -55,6 +55,8 @@ class Parts(NamedTuple):
                 "memory": sum(sizes["memory"].values()),
                 "lag": model.lag or 0,
             }
+            if (kept := self.replica.keeping.of(model)) is not None:
+                figures[name] |= kept.figures()
         self.telemetry.set_models(figures)
         self.budget.observe({name: self.replica.model(name).live.n_bytes for name in figures})
 

@@ -123,6 +123,18 @@ class Telemetry:
         self._connections = self._gauge("abound_model_connections", "Connections held.", "livemax")
         self._bytes = self._gauge("abound_model_memory_bytes", "Memory of the models, all processes.", "livesum")
         self._lag = self._gauge("abound_log_lag_entries", "Entries behind the log, the worst process.", "livemax")
+        self._kept = {
+            "log_entries": self._gauge("abound_log_entries", "Entries of the log in the store.", "livemax"),
+            "log_bytes": self._gauge("abound_log_bytes", "Size of the log in the store, once applied.", "livemax"),
+            "history_bytes": self._gauge("abound_history_bytes", "Size of history.", "livemax"),
+            "history_segments": self._gauge("abound_history_segments", "Segments of history.", "livemax"),
+            "history_beginning": self._gauge(
+                "abound_history_beginning_timestamp_seconds", "Where history begins; 0: at the first event.", "livemax"
+            ),
+            "snapshot_age": self._gauge(
+                "abound_snapshot_age_seconds", "Since the newest snapshot was made; 0 without one.", "livemax"
+            ),
+        }
         self._unchecked = Counter(
             "abound_rates_unchecked", "Instances let through while the store could not count them.", registry=registry
         )
@@ -170,7 +182,7 @@ class Telemetry:
         self._connected.set(connected)
 
     def set_models(self, figures: dict[str, dict[str, float]]) -> None:
-        """Sizes by model: learned, features, classes, connections, memory, lag. Other models are forgotten."""
+        """Figures by model: learned, features, ..., and those of ``Kept.figures``. Other models are forgotten."""
         gauges = {
             "learned": self._learned,
             "features": self._features,
@@ -178,6 +190,7 @@ class Telemetry:
             "connections": self._connections,
             "memory": self._bytes,
             "lag": self._lag,
+            **self._kept,
         }
         for model, values in figures.items():
             for name, gauge in gauges.items():

@@ -1,0 +1,243 @@
+"""One history: from a seed to what was broken in it.
+
+    1. a store, two or three replicas and a worker start; applications learn and read
+    2. things go wrong (``chaos``) for some seconds
+    3. they are put right, and everything must catch up alone
+    4. what was told is held against what the log says (``truth``, ``promises``)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import random
+import secrets
+import socket
+import uuid
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+from unittest.mock import patch
+
+import redis.utils
+
+from core.live import warmup
+from core.types import START
+from service import replica as replica_module
+from service import worker as worker_module
+from service.replica import Replica
+from tests.simulation.chaos import Chaos
+from tests.simulation.hosts import Gone, Host, ReplicaHost, WorkerHost
+from tests.simulation.loop import Endless, SimLoop, here
+from tests.simulation.network import Network
+from tests.simulation.promises import Lost, broken_by, stale
+from tests.simulation.requests import DONE, Author
+from tests.simulation.server import Store
+from tests.simulation.truth import Truth, truths_of
+from tests.simulation.users import Users
+
+RAGE_SECONDS = 3.0
+CATCH_UP_SECONDS = 20.0
+NOTICE_SECONDS = 2.0
+"""After so long a connection that has died without a word is known to be dead."""
+
+
+class Outcome(NamedTuple):
+    """What came of a history.
+
+    Attributes
+    ----------
+    broken : list of str
+        Promises that were not kept.
+    checksum : int
+        Of the trace: all that the store was asked and all that users were told.
+    n_learned, n_lost, n_faults : int
+        How much happened, so that it can be seen that something did.
+    trace : list of str
+        Empty unless it was asked for.
+    """
+
+    seed: int
+    broken: list[str]
+    checksum: int
+    n_callbacks: int
+    n_learned: int
+    n_lost: int
+    trace: list[str]
+
+
+class World:
+    """Everything there is in one history."""
+
+    def __init__(self, seed: int, loop: SimLoop) -> None:
+        rng = random.Random(f"world {seed}")
+        self.loop = loop
+        self.network = Network(loop, seed)
+        version = rng.choice(((7, 2), (7, 2), (6, 2)))
+        Store(loop, self.network, rng.choice(("always", "everysec")), version, rng.choice((0, 1, 2)))
+        self.replicas = [ReplicaHost(loop, self.network, f"replica{i}") for i in range(rng.choice((1, 2, 2, 3)))]
+        self.workers = [WorkerHost(loop, self.network, f"worker{i}") for i in range(rng.choice((0, 1, 1, 2)))]
+        hosts: list[Host] = [*self.replicas, *self.workers]
+        self.users = Users(Author(seed), self.replicas, self.network)
+        self.chaos = Chaos(seed, self.network, hosts)
+        self._n_users, self._n_requests = rng.randint(2, 4), rng.randint(3, 8)
+        self._hosts = hosts
+
+    @property
+    def store(self) -> Store:
+        """The store as it is now."""
+        assert self.network.store is not None
+        return self.network.store
+
+    async def live(self) -> list[str]:
+        """The whole history; what was broken in it."""
+        for host in self._hosts:
+            host.start()
+        working = [asyncio.ensure_future(self.users.work(self._n_requests)) for _ in range(self._n_users)]
+        await self.chaos.rage(RAGE_SECONDS)
+        self.chaos.heal()
+        await asyncio.gather(*working, asyncio.sleep(NOTICE_SECONDS))
+        broken = await self._catch_up()
+        if not broken:
+            broken = await self._learn_once_more()
+        if not broken:
+            broken = await self._catch_up()
+        truths = truths_of(self.store.history)
+        lost = Lost(self.store.lost)
+        broken += broken_by(self.users.requests, truths, lost)
+        broken += stale(self.users.reads, truths, lost)
+        if not broken:
+            broken = await self._compare(truths)
+        return broken
+
+    async def _catch_up(self) -> list[str]:
+        """Wait until every replica is ready and at the end of the log; what is not in time."""
+        until = self.loop.time() + CATCH_UP_SECONDS
+        while True:
+            behind = self._behind()
+            if not behind or self.loop.time() > until:
+                return behind
+            await asyncio.sleep(0.2)
+
+    def _behind(self) -> list[str]:
+        behind = []
+        truths = truths_of(self.store.history)
+        for host in self.replicas:
+            if not host.is_up or host.replica is None:
+                behind.append(f"{host.name} is not there: {host.ends[-1:]}")
+                continue
+            status = host.replica.status()
+            if not status.ready or status.log != "connected":
+                behind.append(f"{host.name} does not catch up: {status}")
+            for name, truth in truths.items():
+                at = host.replica.model(name).offset if name in host.replica.names() else None
+                if at is None or at != (truth.last or START):
+                    behind.append(f"{host.name} is at {at} of {name} and not at {truth.last}")
+            if not truths:
+                behind.append("there is no model")
+        return behind
+
+    async def _learn_once_more(self) -> list[str]:
+        """Now that all is well, every replica learns."""
+        broken = []
+        for host in self.replicas:
+            request = self.users.author.request("default", "log")
+            attempt = await self.users.attempt(request, host)
+            if attempt.outcome != DONE:
+                broken.append(f"{host.name} does not learn after all is well: {attempt.outcome}: {attempt.why}")
+        return broken
+
+    async def _compare(self, truths: dict[str, Truth]) -> list[str]:
+        """Hold every replica against the plain model, and against each other."""
+        broken = []
+        for name, truth in truths.items():
+            digests = {}
+            for host in self.replicas:
+
+                async def state(replica: Replica, name: str = name) -> tuple[str | None, int, bytes]:
+                    model = replica.model(name)
+                    digest = await model.take_digest()
+                    return digest, model.live.n_learned, _learned_state(model.live)
+
+                try:
+                    digest, n_learned, learned = await host.ask(state)
+                except Gone:
+                    broken.append(f"{host.name} died after all was well")
+                    continue
+                digests[host.name] = digest
+                if n_learned != len(truth.facts):
+                    broken.append(f"{host.name} learned {n_learned} times, and the log has {len(truth.facts)} events")
+                elif learned != _learned_state(truth.live):
+                    broken.append(f"{host.name} has another state than the plain model of {name}")
+            if len(set(digests.values())) > 1:
+                broken.append(f"digests differ: {digests}")
+        return broken
+
+
+def _learned_state(live: object) -> bytes:
+    parts = [live.features, live.labels, live.index]  # type: ignore[attr-defined]
+    for part in parts:
+        while not part.digest_pages(64):
+            pass
+    return b"".join(part.digest() for part in parts) + live.prequential.digest_bytes()  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _without_the_world(seed: int) -> Iterator[None]:
+    """No randomness but the seed's, and quiet."""
+    rng = random.Random(f"secrets {seed}")
+    _warm()
+    was_collecting = gc.isenabled()
+    gc.disable()  # it would end generators at a moment of its own
+    with (
+        patch.object(secrets, "token_bytes", lambda n: rng.randbytes(n)),
+        patch.object(secrets, "token_hex", lambda n: rng.randbytes(n).hex()),
+        patch.object(secrets, "randbits", lambda n: rng.getrandbits(n)),
+        patch.object(uuid, "uuid1", lambda: uuid.UUID(int=rng.getrandbits(128))),
+        patch.object(redis.utils, "get_lib_version", lambda: "0"),  # it reads files
+        patch.object(os, "getpid", lambda: here().pid),
+        patch.object(socket, "gethostname", lambda: "host"),
+        patch.object(replica_module, "warmup", lambda: None),
+        patch.object(worker_module, "LEASE_SECONDS", 2.0),
+        patch.object(worker_module, "SWEEP_SECONDS", 1.5),
+    ):
+        try:
+            yield
+        finally:
+            if was_collecting:
+                gc.enable()
+
+
+@cache
+def _warm() -> None:
+    """Compile the kernels, once."""
+    warmup()
+
+
+def run(seed: int, trace: bool = False) -> Outcome:
+    """Run the history of a seed."""
+    with _without_the_world(seed):
+        loop = SimLoop(seed)
+        world = World(seed, loop)
+        if trace:
+            world.network.trace = []
+        try:
+            broken = loop.run(world.live())
+        except Endless as error:
+            broken = [str(error)]
+        broken += loop.errors
+        learned = sum(attempt.outcome == DONE for one in world.users.requests for attempt in one.attempts)
+        outcome = Outcome(
+            seed,
+            broken,
+            world.network.checksum,
+            loop.n_callbacks,
+            learned,
+            len(world.store.lost),
+            world.network.trace or [],
+        )
+    return outcome
+
+

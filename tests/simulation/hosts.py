@@ -1,0 +1,149 @@
+"""The processes of the product in a history: replicas and workers, started, killed, started again."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from core.errors import CannotStart
+from service.log import LogParams
+from service.replica import Replica, ReplicaParams
+from service.snapshots import SnapshotParams
+from service.store import Store, StoreParams
+from service.worker import Worker
+from tests.simulation.loop import Process, SimLoop
+from tests.simulation.network import Network
+
+URL = "redis://store"
+QUICK = StoreParams(connect_seconds=0.5, reply_seconds=0.5, start_seconds=5.0)
+LOG = LogParams(group_events=8, slice_events=2, wait_store_seconds=1.2, read_bytes=4096)
+SNAPSHOTS = SnapshotParams(every_seconds=0.7, part_bytes=32_768)
+AGAIN_SECONDS = 0.2
+
+
+class Gone(Exception):
+    """The connection to a replica ended without an answer. ``reached``: the request may have arrived."""
+
+    def __init__(self, reached: bool) -> None:
+        super().__init__("unknown" if reached else "not there")
+        self.reached = reached
+
+
+class Host:
+    """A place where one process of a kind is to run, for ever."""
+
+    def __init__(self, loop: SimLoop, network: Network, name: str) -> None:
+        self.name = name
+        self.process: Process | None = None
+        self.wanted = True
+        self.ends: list[str] = []
+        self._loop = loop
+        self._network = network
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process is there."""
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        """Start the process, unless it is there."""
+        if self.is_up or not self.wanted:
+            return
+        self._network.note("start", self.name)
+        self.process = self._loop.process(self.name)
+        self.process.at_end.append(self._ended)
+        self.process.run(self._main(self.process), "main")
+
+    async def _main(self, process: Process) -> None:
+        try:
+            await self.serve()
+        except CannotStart as error:
+            self.ends.append(str(error))
+            self._network.note("cannot start", self.name, str(error))
+        except Exception as error:
+            self._loop.errors.append(f"{self.name} ended by itself: {type(error).__name__}: {error}")
+            if self._network.trace is not None:
+                self._network.trace += traceback.format_exception(error)
+        process.kill()
+
+    async def serve(self) -> None:
+        """What its process does."""
+        raise NotImplementedError
+
+    def _ended(self) -> None:
+        self._network.note("end", self.name)
+        self._loop.world.call(self.start, after=AGAIN_SECONDS)
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.process is not None:
+            self.process.kill()
+
+
+class ReplicaHost(Host):
+    """Where a replica runs."""
+
+    replica: Replica | None = None
+
+    async def serve(self) -> None:
+        self.replica = None
+        self._stopping = asyncio.Event()
+        replica = Replica(Store(URL, QUICK), ReplicaParams(log=LOG))
+        await replica.start()
+        self.replica = replica
+        await self._stopping.wait()
+        replica.drain()
+        await replica.stop()
+
+    def stop(self) -> None:
+        """Tell it to stop."""
+        if self.is_up and self.process is not None and self.replica is not None:
+            self.process.call(self._stopping.set)
+
+    async def ask(self, work: Callable[[Replica], Coroutine[Any, Any, Any]]) -> Any:
+        """Send a request and wait for its answer; Gone when there is none. For the world to call."""
+        loop, network = self._loop, self._network
+        await asyncio.sleep(network.latency())
+        process, replica = self.process, self.replica
+        if process is None or not process.alive or replica is None:
+            raise Gone(reached=False)
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def gone() -> None:
+            loop.world.call(lambda: answer.done() or answer.set_exception(Gone(reached=True)))
+
+        def answered(task: asyncio.Task[Any]) -> None:
+            if gone in process.at_end:
+                process.at_end.remove(gone)
+            if network.strikes("answer lost"):
+                gone()
+                return
+            loop.world.call(tell, task, after=network.latency())
+
+        def tell(task: asyncio.Task[Any]) -> None:
+            if answer.done():
+                task.cancelled() or task.exception()
+            elif task.cancelled():
+                answer.set_exception(Gone(reached=True))
+            elif task.exception() is not None:
+                answer.set_exception(task.exception())
+            else:
+                answer.set_result(task.result())
+
+        process.at_end.append(gone)
+        process.run(work(replica), "request").add_done_callback(answered, context=process.context)
+        return await answer
+
+
+class WorkerHost(Host):
+    """Where a worker runs."""
+
+    worker: Worker | None = None
+
+    async def serve(self) -> None:
+        store = Store(URL, QUICK)
+        self.worker = Worker(store, SNAPSHOTS, LOG)
+        await self.worker.run()
+        await store.close()

@@ -1,0 +1,585 @@
+"""What the store holds, and the commands on it, without time, connections or disks.
+
+A command that changes something leaves its **effects**: commands that lead to the same change whenever they are
+carried out, with the ids and times that were given. A store that starts again carries the effects out anew.
+
+The commands are those that the service uses, in the forms in which it uses them; any other fails loudly.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.lua import Scripts
+from tests.simulation.resp import NO_LIST, OK, Refused
+
+Words = list[bytes]
+Id = tuple[int, int]
+LAST: Id = (2**64 - 1, 2**64 - 1)
+
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+
+
+class Stream:
+    """Elements by id, in order."""
+
+    __slots__ = ("added", "fields", "ids", "last", "last_deleted")
+
+    def __init__(self) -> None:
+        self.ids: list[Id] = []
+        self.fields: list[Words] = []
+        self.last: Id = (0, 0)
+        self.last_deleted: Id = (0, 0)
+        self.added = 0
+
+    def between(self, first: Id, last: Id) -> range:
+        """The places of the elements from one id to another."""
+        return range(bisect_left(self.ids, first), bisect_right(self.ids, last))
+
+    def element(self, at: int) -> list[Any]:
+        """An element as a reply."""
+        return [name_of(self.ids[at]), self.fields[at]]
+
+
+class Keyspace:
+    """The data.
+
+    Attributes
+    ----------
+    now_ms : int
+        What the clock says.
+    effects : list of Words
+        What changed since this was emptied last.
+    touched : set of bytes
+        Streams that have grown since this was emptied last.
+    """
+
+    def __init__(self) -> None:
+        self.data: dict[bytes, Any] = {}
+        self.expiry: dict[bytes, int] = {}
+        self.now_ms = 0
+        self.effects: list[Words] = []
+        self.touched: set[bytes] = set()
+        self.scripts = Scripts(self.inner)
+
+    def execute(self, words: Words) -> Any:
+        """Carry a command out; its reply, or Refused."""
+        command = COMMANDS.get(words[0].upper())
+        if command is None:
+            raise NotImplementedError(f"the store in memory does not know {words[0]!r}")
+        try:
+            return command(self, words)
+        except Refused as error:
+            return error
+
+    def inner(self, words: Words) -> Any:
+        """A command inside a script."""
+        return self.execute(words)
+
+    def replay(self, effects: list[Words]) -> None:
+        """Carry out effects, at a time at which nothing expires."""
+        now, self.now_ms = self.now_ms, 0
+        for words in effects:
+            self.execute(words)
+        self.effects.clear()
+        self.touched.clear()
+        self.now_ms = now
+
+    def get(self, key: bytes, kind: type) -> Any:
+        """The value of a key, None when there is none; Refused when it is of another kind."""
+        at = self.expiry.get(key)
+        if at is not None and at <= self.now_ms:
+            self.drop(key)
+            self.effects.append([b"DEL", key])
+        value = self.data.get(key)
+        if value is not None and type(value) is not kind:
+            raise Refused(WRONG_TYPE)
+        return value
+
+    def make(self, key: bytes, kind: type) -> Any:
+        """The value of a key, an empty one when there was none."""
+        value = self.get(key, kind)
+        if value is None:
+            value = self.data[key] = kind()
+        return value
+
+    def exists(self, key: bytes) -> bool:
+        """Whether there is such a key."""
+        value = self.data.get(key)
+        return value is not None and self.get(key, type(value)) is not None
+
+    def drop(self, key: bytes) -> bool:
+        """Take a key away."""
+        self.expiry.pop(key, None)
+        return self.data.pop(key, None) is not None
+
+    def did(self, *words: bytes) -> None:
+        """Note an effect."""
+        self.effects.append(list(words))
+
+
+COMMANDS: dict[bytes, Callable[[Keyspace, Words], Any]] = {}
+
+
+def command(*names: bytes) -> Callable[[Callable[[Keyspace, Words], Any]], Callable[[Keyspace, Words], Any]]:
+    """Register a command."""
+
+    def register(function: Callable[[Keyspace, Words], Any]) -> Callable[[Keyspace, Words], Any]:
+        for name in names:
+            COMMANDS[name] = function
+        return function
+
+    return register
+
+
+def name_of(entry: Id) -> bytes:
+    """An id as it is written."""
+    return b"%d-%d" % entry
+
+
+def id_of(text: bytes, sequence: int = 0) -> Id:
+    """An id that is written out."""
+    first, _, second = text.partition(b"-")
+    try:
+        return int(first), int(second) if second else sequence
+    except ValueError:
+        raise Refused("ERR Invalid stream ID specified as stream command argument") from None
+
+
+# --- keys and strings
+
+
+@command(b"PING")
+def _ping(space: Keyspace, words: Words) -> Any:
+    return words[1] if len(words) > 1 else OK.__class__("PONG")
+
+
+@command(b"TIME")
+def _time(space: Keyspace, words: Words) -> Any:
+    return [b"%d" % (space.now_ms // 1000), b"%d" % (space.now_ms % 1000 * 1000)]
+
+
+@command(b"GET")
+def _get(space: Keyspace, words: Words) -> Any:
+    return space.get(words[1], bytes)
+
+
+@command(b"MGET")
+def _mget(space: Keyspace, words: Words) -> Any:
+    return [space.get(key, bytes) for key in words[1:]]
+
+
+@command(b"SET")
+def _set(space: Keyspace, words: Words) -> Any:
+    key, value = words[1:3]
+    options = iter(words[3:])
+    at = None
+    wants = None
+    keep = gets = False
+    for option in options:
+        name = option.upper()
+        if name in (b"NX", b"XX"):
+            wants = name == b"XX"
+        elif name == b"EX":
+            at = space.now_ms + 1000 * int(next(options))
+        elif name == b"PX":
+            at = space.now_ms + int(next(options))
+        elif name == b"PXAT":
+            at = int(next(options))
+        elif name == b"KEEPTTL":
+            keep = True
+        elif name == b"GET":
+            gets = True
+        else:
+            raise Refused("ERR syntax error")
+    before = space.get(key, bytes) if gets else None
+    if wants is not None and space.exists(key) is not wants:
+        return before if gets else None
+    space.data[key] = value
+    if at is not None:
+        space.expiry[key] = at
+    elif not keep:
+        space.expiry.pop(key, None)
+    space.did(b"SET", key, value, *([b"PXAT", b"%d" % at] if at is not None else [b"KEEPTTL"] if keep else []))
+    return before if gets else OK
+
+
+@command(b"INCR", b"INCRBY")
+def _incr(space: Keyspace, words: Words) -> Any:
+    value = int(space.get(words[1], bytes) or 0) + (int(words[2]) if len(words) > 2 else 1)
+    space.data[words[1]] = b"%d" % value
+    space.did(b"SET", words[1], b"%d" % value, b"KEEPTTL")
+    return value
+
+
+@command(b"DEL", b"UNLINK")
+def _del(space: Keyspace, words: Words) -> Any:
+    gone = [key for key in words[1:] if space.exists(key) and space.drop(key)]
+    if gone:
+        space.did(b"DEL", *gone)
+    return len(gone)
+
+
+@command(b"EXISTS")
+def _exists(space: Keyspace, words: Words) -> Any:
+    return sum(space.exists(key) for key in words[1:])
+
+
+@command(b"EXPIRE", b"PEXPIRE", b"PEXPIREAT")
+def _expire(space: Keyspace, words: Words) -> Any:
+    if len(words) > 3:
+        raise NotImplementedError("options of EXPIRE")
+    if not space.exists(words[1]):
+        return 0
+    name, amount = words[0].upper(), int(words[2])
+    at = amount if name == b"PEXPIREAT" else space.now_ms + amount * (1000 if name == b"EXPIRE" else 1)
+    if at <= space.now_ms:
+        space.drop(words[1])
+        space.did(b"DEL", words[1])
+    else:
+        space.expiry[words[1]] = at
+        space.did(b"PEXPIREAT", words[1], b"%d" % at)
+    return 1
+
+
+@command(b"PERSIST")
+def _persist(space: Keyspace, words: Words) -> Any:
+    if not space.exists(words[1]) or space.expiry.pop(words[1], None) is None:
+        return 0
+    space.did(b"PERSIST", words[1])
+    return 1
+
+
+@command(b"TTL", b"PTTL")
+def _ttl(space: Keyspace, words: Words) -> Any:
+    if not space.exists(words[1]):
+        return -2
+    at = space.expiry.get(words[1])
+    if at is None:
+        return -1
+    left = at - space.now_ms
+    return left if words[0].upper() == b"PTTL" else (left + 500) // 1000
+
+
+@command(b"SCAN")
+def _scan(space: Keyspace, words: Words) -> Any:
+    options = dict(zip([word.upper() for word in words[2::2]], words[3::2], strict=True))
+    found = sorted(key for key in list(space.data) if space.exists(key) and _matches(options.get(b"MATCH"), key))
+    return [b"0", found]
+
+
+@command(b"KEYS")
+def _keys(space: Keyspace, words: Words) -> Any:
+    return sorted(key for key in list(space.data) if space.exists(key) and _matches(words[1], key))
+
+
+def _matches(pattern: bytes | None, key: bytes) -> bool:
+    if pattern is None:
+        return True
+    plain = pattern.replace(b"\\-", b"-")
+    if b"\\" in plain:
+        raise NotImplementedError("a pattern with a backslash")
+    return fnmatch.fnmatchcase(key.decode("latin-1"), plain.decode("latin-1").replace("[", "[[]"))
+
+
+@command(b"DBSIZE")
+def _dbsize(space: Keyspace, words: Words) -> Any:
+    return len(space.data)
+
+
+@command(b"FLUSHALL", b"FLUSHDB")
+def _flushall(space: Keyspace, words: Words) -> Any:
+    space.data.clear()
+    space.expiry.clear()
+    space.did(b"FLUSHALL")
+    return OK
+
+
+# --- hashes, lists, sets
+
+
+@command(b"HSET")
+def _hset(space: Keyspace, words: Words) -> Any:
+    value = space.make(words[1], dict)
+    before = len(value)
+    value.update(zip(words[2::2], words[3::2], strict=True))
+    space.did(*words)
+    return len(value) - before
+
+
+@command(b"HSETNX")
+def _hsetnx(space: Keyspace, words: Words) -> Any:
+    if words[2] in (space.get(words[1], dict) or {}):
+        return 0
+    return _hset(space, [b"HSET", *words[1:]])
+
+
+@command(b"HGET")
+def _hget(space: Keyspace, words: Words) -> Any:
+    return (space.get(words[1], dict) or {}).get(words[2])
+
+
+@command(b"HMGET")
+def _hmget(space: Keyspace, words: Words) -> Any:
+    value = space.get(words[1], dict) or {}
+    return [value.get(name) for name in words[2:]]
+
+
+@command(b"HGETALL")
+def _hgetall(space: Keyspace, words: Words) -> Any:
+    return [part for field in (space.get(words[1], dict) or {}).items() for part in field]
+
+
+@command(b"HLEN")
+def _hlen(space: Keyspace, words: Words) -> Any:
+    return len(space.get(words[1], dict) or {})
+
+
+@command(b"HKEYS")
+def _hkeys(space: Keyspace, words: Words) -> Any:
+    return list(space.get(words[1], dict) or {})
+
+
+@command(b"HEXISTS")
+def _hexists(space: Keyspace, words: Words) -> Any:
+    return int(words[2] in (space.get(words[1], dict) or {}))
+
+
+@command(b"HINCRBY")
+def _hincrby(space: Keyspace, words: Words) -> Any:
+    value = space.make(words[1], dict)
+    number = int(value.get(words[2], 0)) + int(words[3])
+    value[words[2]] = b"%d" % number
+    space.did(b"HSET", words[1], words[2], value[words[2]])
+    return number
+
+
+@command(b"HDEL")
+def _hdel(space: Keyspace, words: Words) -> Any:
+    value = space.get(words[1], dict) or {}
+    gone = [name for name in words[2:] if value.pop(name, None) is not None]
+    if gone:
+        space.did(b"HDEL", words[1], *gone)
+        if not value:
+            space.drop(words[1])
+    return len(gone)
+
+
+@command(b"RPUSH", b"LPUSH")
+def _push(space: Keyspace, words: Words) -> Any:
+    value = space.make(words[1], list)
+    for word in words[2:]:
+        value.insert(len(value) if words[0].upper() == b"RPUSH" else 0, word)
+    space.did(*words)
+    return len(value)
+
+
+@command(b"LLEN")
+def _llen(space: Keyspace, words: Words) -> Any:
+    return len(space.get(words[1], list) or ())
+
+
+@command(b"LRANGE")
+def _lrange(space: Keyspace, words: Words) -> Any:
+    value = space.get(words[1], list) or []
+    first, last = (place + len(value) if place < 0 else place for place in map(int, words[2:4]))
+    return value[max(0, first) : last + 1] if last >= 0 else []
+
+
+@command(b"LREM")
+def _lrem(space: Keyspace, words: Words) -> Any:
+    if words[2] != b"0":
+        raise NotImplementedError("LREM of some")
+    value = space.get(words[1], list) or []
+    n = value.count(words[3])
+    if n:
+        value[:] = [one for one in value if one != words[3]]
+        space.did(*words)
+        if not value:
+            space.drop(words[1])
+    return n
+
+
+@command(b"SADD")
+def _sadd(space: Keyspace, words: Words) -> Any:
+    value = space.make(words[1], set)
+    new = set(words[2:]) - value
+    value |= new
+    if new:
+        space.did(*words)
+    return len(new)
+
+
+@command(b"SREM")
+def _srem(space: Keyspace, words: Words) -> Any:
+    value = space.get(words[1], set) or set()
+    gone = value & set(words[2:])
+    value -= gone
+    if gone:
+        space.did(*words)
+        if not value:
+            space.drop(words[1])
+    return len(gone)
+
+
+@command(b"SMEMBERS")
+def _smembers(space: Keyspace, words: Words) -> Any:
+    return sorted(space.get(words[1], set) or ())
+
+
+@command(b"SISMEMBER")
+def _sismember(space: Keyspace, words: Words) -> Any:
+    return int(words[2] in (space.get(words[1], set) or ()))
+
+
+# --- streams
+
+
+@command(b"XADD")
+def _xadd(space: Keyspace, words: Words) -> Any:
+    if words[2] == b"NOMKSTREAM" or words[2][:3] in (b"MAX", b"MIN"):
+        raise NotImplementedError("options of XADD")
+    stream = space.get(words[1], Stream)
+    last = stream.last if stream is not None else (0, 0)
+    if words[2] == b"*":
+        entry = (space.now_ms, 0) if space.now_ms > last[0] else (last[0], last[1] + 1)
+    else:
+        entry = id_of(words[2])
+        if entry <= last:
+            raise Refused("ERR The ID specified in XADD is equal or smaller than the target stream top item")
+    stream = space.make(words[1], Stream)
+    stream.ids.append(entry)
+    stream.fields.append(words[3:])
+    stream.last = entry
+    stream.added += 1
+    space.touched.add(words[1])
+    space.effects.append([words[0], words[1], name_of(entry), *words[3:]])
+    return name_of(entry)
+
+
+@command(b"XLEN")
+def _xlen(space: Keyspace, words: Words) -> Any:
+    stream = space.get(words[1], Stream)
+    return len(stream.ids) if stream is not None else 0
+
+
+@command(b"XRANGE", b"XREVRANGE")
+def _xrange(space: Keyspace, words: Words) -> Any:
+    backwards = words[0].upper() == b"XREVRANGE"
+    low, high = (words[3], words[2]) if backwards else (words[2], words[3])
+    count = int(words[5]) if len(words) > 4 else None
+    stream = space.get(words[1], Stream)
+    if stream is None:
+        return []
+    found = stream.between(_bound(low, True), _bound(high, False))
+    if backwards:
+        found = found[::-1]
+    return [stream.element(at) for at in (found if count is None else found[:count])]
+
+
+def _bound(text: bytes, low: bool) -> Id:
+    if text in (b"-", b"+"):
+        return (0, 0) if text == b"-" else LAST
+    if text[:1] == b"(":
+        entry = id_of(text[1:], 0 if low else LAST[1])
+        if not low:
+            raise NotImplementedError("an end that is left out")
+        return entry[0], entry[1] + 1
+    return id_of(text, 0 if low else LAST[1])
+
+
+@command(b"XREAD")
+def read(space: Keyspace, words: Words) -> Any:
+    """XREAD, as if without BLOCK; ``block_of`` says how long it would wait."""
+    at = [word.upper() for word in words].index(b"STREAMS")
+    options = dict(zip([word.upper() for word in words[1:at:2]], words[2:at:2], strict=True))
+    count = int(options.get(b"COUNT", 2**31))
+    n = (len(words) - at - 1) // 2
+    replies = []
+    for key, after in zip(words[at + 1 : at + 1 + n], words[at + 1 + n :], strict=True):
+        stream = space.get(key, Stream)
+        if stream is None:
+            continue
+        milliseconds, sequence = id_of(after)
+        found = stream.between((milliseconds, sequence + 1), LAST)[:count]
+        if found:
+            replies.append([key, [stream.element(place) for place in found]])
+    return replies or NO_LIST
+
+
+def block_of(words: Words) -> float | None:
+    """Seconds that an XREAD waits, None when it does not."""
+    for at, word in enumerate(words[1:6], 1):
+        if word.upper() == b"BLOCK":
+            return int(words[at + 1]) / 1000
+        if word.upper() == b"STREAMS":
+            return None
+    return None
+
+
+@command(b"XINFO")
+def _xinfo(space: Keyspace, words: Words) -> Any:
+    if words[1].upper() != b"STREAM" or len(words) > 3:
+        raise NotImplementedError("another XINFO")
+    stream = space.get(words[2], Stream)
+    if stream is None:
+        raise Refused("ERR no such key")
+    first = stream.element(0) if stream.ids else None
+    last = stream.element(-1) if stream.ids else None
+    return [
+        b"length", len(stream.ids), b"radix-tree-keys", 1, b"radix-tree-nodes", 2,
+        b"last-generated-id", name_of(stream.last), b"max-deleted-entry-id", name_of(stream.last_deleted),
+        b"entries-added", stream.added, b"recorded-first-entry-id", name_of(stream.ids[0] if stream.ids else (0, 0)),
+        b"groups", 0, b"first-entry", first, b"last-entry", last,
+    ]  # fmt: skip
+
+
+@command(b"XTRIM")
+def _xtrim(space: Keyspace, words: Words) -> Any:
+    if words[2].upper() != b"MINID" or len(words) > 5:
+        raise NotImplementedError("another XTRIM")
+    stream = space.get(words[1], Stream)
+    if stream is None:
+        return 0
+    n = bisect_left(stream.ids, id_of(words[-1]))
+    if n:
+        del stream.ids[:n], stream.fields[:n]
+        space.did(b"XTRIM", words[1], b"MINID", words[-1])
+    return n
+
+
+@command(b"XDEL")
+def _xdel(space: Keyspace, words: Words) -> Any:
+    stream = space.get(words[1], Stream)
+    n = 0
+    for entry in map(id_of, words[2:] if stream is not None else ()):
+        at = bisect_left(stream.ids, entry)
+        if stream.ids[at : at + 1] == [entry]:
+            del stream.ids[at], stream.fields[at]
+            stream.last_deleted = max(stream.last_deleted, entry)
+            n += 1
+    if n:
+        space.did(*words)
+    return n
+
+
+# --- scripts
+
+
+@command(b"SCRIPT")
+def _script(space: Keyspace, words: Words) -> Any:
+    if words[1].upper() == b"LOAD":
+        return space.scripts.load(words[2])
+    if words[1].upper() == b"EXISTS":
+        return [int(name in space.scripts.known) for name in words[2:]]
+    raise NotImplementedError("another SCRIPT")
+
+
+@command(b"EVALSHA", b"EVAL")
+def _eval(space: Keyspace, words: Words) -> Any:
+    name = words[1] if words[0].upper() == b"EVALSHA" else space.scripts.load(words[1])
+    n_keys = int(words[2])
+    return space.scripts.run(name, words[3 : 3 + n_keys], words[3 + n_keys :])

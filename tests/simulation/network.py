@@ -1,0 +1,256 @@
+"""The network between the processes and the store: slow, in pieces, and cut where it hurts most.
+
+A connection carries bytes both ways, in order. What is on its way when it is cut never arrives; each side hears of
+the end when it does, or never. A process that is killed has said what it had written; a link that is dead for a while
+delivers everything afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.loop import Process, SimLoop, here
+
+if TYPE_CHECKING:
+    from tests.simulation.server import Session, Store
+
+SHOWN = 200
+
+
+class Wire(asyncio.Transport):
+    """A connection, as its client holds it."""
+
+    def __init__(self, network: Network, protocol: Any, client: Process, store: Store, number: int) -> None:
+        super().__init__()
+        self.name = f"{client.name}#{number}"
+        self.client = client
+        self.store = store
+        self.session: Session = store.session(self)
+        self._network = network
+        self._protocol = protocol
+        self._loop = network.loop
+        self._server = store.process
+        self._is_closing = False
+        self._is_told = False
+        self._is_broken = False
+        self._up_at = self._down_at = 0.0
+
+    # what the client does
+
+    def write(self, data: Any) -> None:
+        """Send bytes to the store."""
+        if self._is_closing or self._is_broken:
+            return
+        network = self._network
+        if network.strikes("cut before"):
+            self.cut()
+            return
+        self._up_at = max(self._up_at, network.arrival(self.client))
+        self._loop.call_at(self._up_at, self._arrive, bytes(data), context=self._server.context)
+        if network.strikes("cut behind"):  # it arrives, and whatever is answered does not
+            self._loop.call_at(self._up_at, self.cut, context=self._loop.world.context)
+
+    def _arrive(self, data: bytes) -> None:
+        if not self._is_broken and not self.session.gone:
+            self.session.received(data)
+
+    def close(self) -> None:
+        """End it; what was written arrives first."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._up_at = max(self._up_at, self._network.arrival(self.client))
+            self._loop.call_at(self._up_at, self._server_hears, context=self._server.context)
+            self._loop.call_soon(self._tell, None, context=self.client.context)
+            self._network.forget(self)
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closing or self._is_told
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Nothing is known of it."""
+        return default
+
+    def get_write_buffer_size(self) -> int:
+        """What is written is gone."""
+        return 0
+
+    def pause_reading(self) -> None:
+        """Whoever reads slowly is not what is looked into here."""
+
+    def resume_reading(self) -> None:
+        """See ``pause_reading``."""
+
+    def set_protocol(self, protocol: Any) -> None:
+        """Hand it over."""
+        self._protocol = protocol
+
+    def get_protocol(self) -> Any:
+        """Whose it is."""
+        return self._protocol
+
+    # what the store does
+
+    def answer(self, data: bytes) -> None:
+        """Send bytes to the client."""
+        network = self._network
+        if self._is_broken:
+            return
+        if network.strikes("cut after"):
+            self.cut()
+            return
+        self._down_at = max(self._down_at, network.arrival(self.client))
+        pieces = [data]
+        if network.strikes("pieces"):
+            at = network.rng.randrange(len(data))
+            pieces = [data[:at], data[at:]]
+        for piece in pieces:
+            self._loop.call_at(self._down_at, self._deliver, piece, context=self.client.context)
+            if len(pieces) > 1:
+                self._down_at += network.latency()
+        if network.strikes("crash at reply"):
+            self._loop.call_at(self._down_at, self.client.kill, context=self._loop.world.context)
+
+    def _deliver(self, data: bytes) -> None:
+        if data and not self._is_broken and not self._is_closing and not self._is_told:
+            self._protocol.data_received(data)
+
+    # ends
+
+    def cut(self, silent: bool = False) -> None:
+        """Nothing arrives any more; the sides hear of it some time, or never."""
+        if self._is_broken:
+            return
+        network = self._network
+        network.note("cut", self.name)
+        self._is_broken = True
+        network.forget(self)
+        if not silent:
+            reason = ConnectionResetError("cut") if network.rng.random() < 0.5 else None
+            self._loop.call_later(network.latency(), self._tell, reason, context=self.client.context)
+        self._loop.call_later(network.latency(), self._server_hears, context=self._server.context)
+
+    def _tell(self, reason: Exception | None) -> None:
+        """The client hears of the end."""
+        if self._is_told:
+            return
+        self._is_told = True
+        if reason is None and not self._is_closing:
+            self._protocol.eof_received()
+        self._protocol.connection_lost(reason)
+
+    def _server_hears(self) -> None:
+        if not self.session.gone:
+            self.session.closed()
+
+    def client_died(self) -> None:
+        """The process is gone; the system closes the connection."""
+        self._is_closing = True
+        self._network.forget(self)
+        self._up_at = max(self._up_at, self._network.arrival(self.client))
+        self._loop.call_at(self._up_at, self._server_hears, context=self._server.context)
+
+
+class Network:
+    """All connections, and what happens to them.
+
+    Attributes
+    ----------
+    rates : dict
+        How often each fault strikes, a message.
+    slow : dict of Process to time
+        Until when nothing passes between it and the store.
+    """
+
+    def __init__(self, loop: SimLoop, seed: int) -> None:
+        self.loop = loop
+        self.rng = random.Random(f"network {seed}")
+        self.rates: dict[str, float] = {}
+        self.slow: dict[Process, float] = {}
+        self.base = 0.0002
+        self.fsync = 0.0005
+        self.store: Store | None = None
+        self.trace: list[str] | None = None
+        self.checksum = 0
+        self.struck: dict[str, int] = {}
+        self._wires: dict[Wire, None] = {}
+        self._n_wires = 0
+        self._is_closed = False
+        loop.network = self
+
+    def note(self, what: str, who: str, words: Any = "") -> None:
+        """Put an event into the trace."""
+        if isinstance(words, list):
+            words = b" ".join(words)
+        said = words if isinstance(words, bytes) else words.encode()
+        line = b"%.6f %b %b %b" % (self.loop.time(), what.encode(), who.encode(), said)
+        self.checksum = zlib.crc32(line, self.checksum)
+        if self.trace is not None:
+            self.trace.append(line[:SHOWN].decode("ascii", "backslashreplace"))
+
+    def strikes(self, fault: str) -> bool:
+        """Whether a fault strikes now."""
+        rate = self.rates.get(fault)
+        if not rate or self.rng.random() >= rate:
+            return False
+        self.struck[fault] = self.struck.get(fault, 0) + 1
+        return True
+
+    def latency(self) -> float:
+        """Seconds from one end to the other: short as a rule, sometimes long."""
+        uniform = self.rng.random()
+        return self.base * (0.5 + uniform) if uniform < 0.95 else self.base * 100 * uniform
+
+    def fsync_time(self) -> float:
+        """Seconds that the disk takes."""
+        uniform = self.rng.random()
+        return self.fsync * (0.5 + uniform) if uniform < 0.98 else self.fsync * 200
+
+    def arrival(self, client: Process) -> float:
+        """When a message would arrive that is sent now."""
+        now = self.loop.time()
+        slow = self.slow.get(client, 0.0)
+        return (slow if slow > now else now) + self.latency()
+
+    async def connect(self, factory: Any) -> tuple[Wire, Any]:
+        """Connect the process that asks to the store."""
+        client = here()
+        at = self.arrival(client)
+        await asyncio.sleep(at - self.loop.time())
+        store = self.store
+        if self._is_closed or store is None or not store.is_up or self.strikes("refuse"):
+            raise ConnectionRefusedError("nobody listens")
+        protocol = factory()
+        self._n_wires += 1
+        wire = Wire(self, protocol, client, store, self._n_wires)
+        self._wires[wire] = None
+        client.at_end.append(wire.client_died)
+        protocol.connection_made(wire)
+        return wire, protocol
+
+    def forget(self, wire: Wire) -> None:
+        """A connection has ended."""
+        self._wires.pop(wire, None)
+        if wire.client_died in wire.client.at_end:
+            wire.client.at_end.remove(wire.client_died)
+
+    def wires_of(self, client: Process | None = None) -> list[Wire]:
+        """The connections there are, of one process or all."""
+        return [wire for wire in self._wires if client is None or wire.client is client]
+
+    def store_died(self, store: Store | None, silent: bool) -> None:
+        """Cut all connections to a store, or all there are."""
+        for wire in self.wires_of():
+            if store is None or wire.store is store:
+                wire.cut(silent)
+
+    def close(self) -> None:
+        """Let nothing more pass."""
+        self._is_closed = True
+        self.rates.clear()
+        self.store_died(None, silent=False)

@@ -1,0 +1,103 @@
+"""What must hold after every history. Each broken promise is a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from core.types import Offset
+from service.events import Learn
+from service.group import Learned
+from tests.simulation.requests import DONE, REFUSED, Attempt, Read, Request, label_of
+from tests.simulation.server import Loss
+from tests.simulation.truth import Truth, entry_of, events_of
+
+
+class Lost:
+    """What the store has lost, by event and offset, and why."""
+
+    def __init__(self, losses: list[Loss]) -> None:
+        self._by_event: dict[int, list[tuple[Offset, Loss]]] = {}
+        for loss in losses:
+            for words in loss.effects:
+                entry = entry_of(words)
+                if entry is not None and isinstance(entry.event, Learn):
+                    at = Offset.of_entry(words[2])
+                    for position, event in enumerate(events_of(entry.event)):
+                        self._by_event.setdefault(event, []).append((at._replace(position=position), loss))
+
+    def excuses(self, event: int, offset: Offset, level: str) -> bool:
+        """Whether an event that was acknowledged at this level may be gone."""
+        return any(
+            at == offset and _may_lose(level, loss.reason, loss.policy) for at, loss in self._by_event.get(event, ())
+        )
+
+    def knows(self, event: int, offset: Offset) -> bool:
+        """Whether an event was lost at an offset."""
+        return any(at == offset for at, _ in self._by_event.get(event, ()))
+
+
+def _may_lose(level: str, reason: str, policy: str) -> bool:
+    if reason == "failover":
+        return level != "replica"
+    return reason == "power" and policy != "always" and level == "log"
+
+
+def broken_by(requests: list[Request], truths: dict[str, Truth], lost: Lost) -> Iterator[str]:
+    """What requests were told that is not so."""
+    for truth in truths.values():
+        if truth.twice:
+            yield f"learned more than once: {truth.twice}"
+    for request in requests:
+        truth = truths.get(request.model)
+        if truth is None:
+            continue
+        outcomes = {attempt.outcome for attempt in request.attempts}
+        if outcomes <= {REFUSED}:
+            there = [event for events in request.events for event in events if event in truth.facts]
+            if there:
+                yield f"{_name(request)}: refused ({request.attempts[-1].why}), but learned: {there}"
+        for attempt in request.attempts:
+            if attempt.outcome == DONE and attempt.learned is not None:
+                yield from _false_answers(request, attempt, truth, lost)
+        learned = [sum(event in truth.facts for event in events) for events in request.events]
+        if any(0 < n < len(events) for n, events in zip(learned, request.events, strict=True)):
+            yield f"{_name(request)}: learned in part"
+
+
+def _false_answers(request: Request, attempt: Attempt, truth: Truth, lost: Lost) -> Iterator[str]:
+    assert attempt.learned is not None
+    for events, learned in zip(request.events, attempt.learned, strict=True):
+        who = f"{_name(request)} at {attempt.replica}"
+        if learned.refused is not None:
+            yield f"{who}: refused inside a batch: {learned.refused}"
+            continue
+        for at, event in enumerate(events):
+            offset = learned.offset._replace(position=learned.offset.position + at)
+            fact = truth.facts.get(event)
+            if fact is None or fact.offset != offset:
+                if not lost.excuses(event, offset, learned.durability):
+                    where = "nowhere" if fact is None else f"at {fact.offset}"
+                    known = " (lost)" if lost.knows(event, offset) else ""
+                    yield f"{who}: event {event} acknowledged ({learned.durability}) at {offset}, but is {where}{known}"
+            elif learned.ranks is not None and (fact.rank, fact.updated) != _said(learned, at):
+                yield f"{who}: event {event} was answered {_said(learned, at)}, but found {fact}"
+
+
+def _said(learned: Learned, at: int) -> tuple[int, bool]:
+    assert learned.ranks is not None
+    assert learned.updated is not None
+    return learned.ranks[at], learned.updated[at]
+
+
+def stale(reads: list[Read], truths: dict[str, Truth], lost: Lost) -> Iterator[str]:
+    """Answers that are older than what they were asked for."""
+    for read in reads:
+        if read.got < read.asked:
+            yield f"read at {read.replica}: asked for {read.asked}, answered at {read.got}"
+        elif read.label != label_of(read.event) and not lost.knows(read.event, read.asked):
+            yield f"read at {read.replica}: event {read.event} of {read.asked} is not seen at {read.got}: {read.label}"
+
+
+def _name(request: Request) -> str:
+    key = request.drafts[0].key
+    return f"request {request.number}" + (f" key {key}" if key else "")

@@ -1,0 +1,150 @@
+"""What applications ask for in a history, and what they were told: material for the judgement in ``promises``."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from core.config import ModelConfig
+from core.limits import Limits
+from core.record import pack_labels
+from core.types import Offset
+from core.vectorize import Vectorizer
+from service.group import Draft, Learned
+
+REFUSED, UNKNOWN, DONE = "refused", "unknown", "done"
+
+
+@cache
+def _vectorizer() -> Vectorizer:
+    return Vectorizer(ModelConfig(), Limits())
+
+
+@cache
+def vector_of(event: int) -> bytes:
+    """The vector of an event: one feature is its own, one it shares with others."""
+    return _vectorizer().vectorize(b'{"e%d": 2, "f%d": 1}' % (event, event % 5), None)
+
+
+def label_of(event: int) -> str:
+    """What is learned with it."""
+    return f"l{event % 7}"
+
+
+@cache
+def record_of(event: int) -> bytes:
+    """The record of an event."""
+    return vector_of(event) + pack_labels([label_of(event)], Limits())
+
+
+@dataclass
+class Attempt:
+    """One way of a request to a replica.
+
+    Attributes
+    ----------
+    outcome : ``refused`` | ``unknown`` | ``done``
+        Refused: the answer says that nothing was learned. Unknown: there was no answer, or one that says so.
+    learned : list of Learned
+    policy : str
+        The store's, when the answer came.
+    """
+
+    replica: str
+    outcome: str = UNKNOWN
+    learned: list[Learned] | None = None
+    why: str = ""
+    policy: str = ""
+
+
+@dataclass
+class Request:
+    """A request to learn, and all attempts at it.
+
+    Attributes
+    ----------
+    model : str
+    events : list of lists of int
+        The events of each draft. No event is in two requests.
+    drafts : list of Draft
+    level, wait : what it asks for
+    """
+
+    number: int
+    model: str
+    events: list[list[int]]
+    drafts: list[Draft]
+    level: str
+    wait: str
+    attempts: list[Attempt] = field(default_factory=list)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it may be sent again."""
+        return self.drafts[0].key is not None
+
+
+@dataclass
+class Read:
+    """An answer to a classification that was asked for at an offset or past it.
+
+    Attributes
+    ----------
+    asked, got : Offset
+    event : int
+        Acknowledged at ``asked``.
+    incarnation : str
+    label : str or None
+        The best one.
+    """
+
+    replica: str
+    asked: Offset
+    got: Offset
+    event: int
+    label: str | None
+    incarnation: str
+
+
+class Author:
+    """Makes requests."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(f"requests {seed}")
+        self.requests: list[Request] = []
+        self._n_events = 0
+
+    def request(self, model: str, level: str, key: str | None = None) -> Request:
+        """A new one: an instance, a batch under one key or none, or a batch whose instances have keys."""
+        rng = self.rng
+        number = len(self.requests)
+        kind = rng.random()
+        keyed = key is not None or rng.random() < 0.6
+        key = key or f"k{number}"
+        wait = "log" if not keyed and rng.random() < 0.3 else "applied"
+        if kind < 0.6:
+            events = [self._events(1)]
+        elif kind < 0.8:
+            events = [self._events(rng.randint(2, 9))]
+        else:
+            events = [self._events(1) for _ in range(rng.randint(2, 4))]
+        drafts = []
+        for at, some in enumerate(events):
+            own = (key if len(events) == 1 else f"{key}.{at}") if keyed else None
+            body = b"%d" % some[0] if keyed else b""
+            records = b"".join([record_of(event) for event in some])
+            drafts.append(Draft(records, len(some), own, body, None, len(events) if at == 0 else 1))
+        request = Request(number, model, events, drafts, level, wait)
+        self.requests.append(request)
+        return request
+
+    def _events(self, n: int) -> list[int]:
+        first, self._n_events = self._n_events, self._n_events + n
+        return list(range(first, first + n))
+
+
+def told(learned: Any) -> str:
+    """An answer, for the trace."""
+    return " ".join(f"{one.offset}:{one.durability}" for one in learned)

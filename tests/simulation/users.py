@@ -1,0 +1,136 @@
+"""Applications that learn and read, and try again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from core.errors import InvalidInstance, NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge, UnknownModel
+from core.types import Offset
+from service.dependencies import trusted_model
+from service.replica import Replica
+from tests.simulation.hosts import Gone, ReplicaHost
+from tests.simulation.network import Network
+from tests.simulation.requests import DONE, REFUSED, UNKNOWN, Attempt, Author, Read, Request, told, vector_of
+from tests.simulation.server import Store
+
+PATIENCE = 2.5
+ATTEMPTS = 4
+LEVELS = ("log", "log", "fsync", "replica")
+
+
+class Users:
+    """All applications of a history.
+
+    Attributes
+    ----------
+    requests, reads : what they asked for and were told
+    """
+
+    def __init__(self, author: Author, hosts: list[ReplicaHost], network: Network) -> None:
+        self.author = author
+        self.reads: list[Read] = []
+        self._hosts = hosts
+        self._network = network
+        self._rng = author.rng
+
+    @property
+    def requests(self) -> list[Request]:
+        """All requests to learn."""
+        return self.author.requests
+
+    @property
+    def _store(self) -> Store:
+        assert self._network.store is not None
+        return self._network.store
+
+    async def work(self, n: int) -> None:
+        """An application: learns ``n`` times and reads in between."""
+        rng = self._rng
+        for _ in range(n):
+            await asyncio.sleep(rng.random() * rng.choice((0.01, 0.2, 0.8)))
+            request = self.author.request("default", rng.choice(LEVELS), self._old_key())
+            if request.keyed and rng.random() < 0.15:  # something on the way has sent it twice
+                await asyncio.gather(self.learn(request), self.learn(request))
+            else:
+                await self.learn(request)
+            await self._read(request)
+            if rng.random() < 0.1:
+                await self._mark()
+
+    def _old_key(self) -> str | None:
+        """Now and then a key that came before, for another body."""
+        keyed = [request.drafts[0].key for request in self.requests[-5:] if request.keyed and len(request.drafts) == 1]
+        return self._rng.choice(keyed) if keyed and self._rng.random() < 0.05 else None
+
+    async def learn(self, request: Request) -> bool:
+        """Send a request until there is an answer: one with a key again and again, another one once."""
+        for _ in range(ATTEMPTS if request.keyed else 1):
+            attempt = await self.attempt(request, self._rng.choice(self._hosts))
+            if attempt.outcome == DONE:
+                return True
+            if attempt.why == "conflict":
+                return False
+            await asyncio.sleep(self._rng.random() * 0.5)
+        return False
+
+    async def attempt(self, request: Request, host: ReplicaHost) -> Attempt:
+        """Send a request to one replica."""
+        attempt = Attempt(host.name)
+        request.attempts.append(attempt)
+
+        async def learn(replica: Replica) -> Any:
+            trusted_model(replica, request.model)
+            return await replica.learn(request.model, request.drafts, request.wait, request.level, 2.0)  # type: ignore[arg-type]
+
+        try:
+            async with asyncio.timeout(PATIENCE):
+                attempt.learned = await host.ask(learn)
+            attempt.outcome = DONE
+            attempt.policy = self._store.policy
+            refusals = [one.refused for one in attempt.learned if one.refused is not None]
+            if refusals and len(refusals) == len(attempt.learned):
+                attempt.outcome, attempt.learned, attempt.why = REFUSED, None, "conflict"
+        except (NotReady, Overloaded, StoreUnavailable, TooLarge, UnknownModel) as error:
+            attempt.outcome, attempt.why = REFUSED, str(error)
+        except InvalidInstance as error:
+            attempt.outcome, attempt.why = REFUSED, "conflict" if error.field == "key" else str(error)
+        except Gone as error:
+            attempt.outcome, attempt.why = UNKNOWN if error.reached else REFUSED, str(error)
+        except (OutcomeUnknown, TimeoutError) as error:
+            attempt.outcome, attempt.why = UNKNOWN, str(error)
+        self._network.note(
+            attempt.outcome, f"request {request.number} {host.name}", told(attempt.learned or ()) or attempt.why
+        )
+        return attempt
+
+    async def _read(self, request: Request) -> None:
+        """Read what was acknowledged, somewhere."""
+        done = [attempt for attempt in request.attempts if attempt.outcome == DONE and attempt.learned is not None]
+        if not done or self._rng.random() < 0.3:
+            return
+        assert done[-1].learned is not None
+        learned, event = done[-1].learned[0], request.events[0][0]
+        host = self._rng.choice(self._hosts)
+
+        async def read(replica: Replica) -> tuple[Offset, str | None, str]:
+            model = trusted_model(replica, request.model)
+            await replica.wait_for(request.model, learned.offset, 1.0)
+            ranking = model.live.rank(vector_of(event), 1)
+            return model.offset, model.live.label(int(ranking.class_ids[0])) if len(ranking.class_ids) else None, ""
+
+        try:
+            async with asyncio.timeout(PATIENCE):
+                got, label, incarnation = await host.ask(read)
+        except (Gone, NotReady, InvalidInstance, UnknownModel, StoreUnavailable, TimeoutError):
+            return
+        self.reads.append(Read(host.name, learned.offset, got, event, label, incarnation))
+
+    async def _mark(self) -> None:
+        host = self._rng.choice(self._hosts)
+        token = f"mark{len(self.requests)}"
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await host.ask(lambda replica: replica.mark("default", token, 1.0))
+        except (Gone, NotReady, OutcomeUnknown, Overloaded, UnknownModel, StoreUnavailable, TimeoutError):
+            return
