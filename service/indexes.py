@@ -195,6 +195,14 @@ async def load(
         raise Damaged(f"the index {name} is damaged: {error}") from error
 
 
+async def check(artifacts: Artifacts, keys: ModelKeys, manifest: IndexManifest) -> None:
+    """Read an index once more; Damaged, UnknownArtifact or ArtifactsUnavailable unless it is what was written."""
+    if await manifest_of(artifacts, keys, manifest.id) != manifest:
+        raise Damaged(f"the manifest of the index {manifest.id} is not what was written")
+    async for _ in _read_parts(artifacts, keys, manifest):
+        pass
+
+
 async def delete(artifacts: Artifacts, keys: ModelKeys, name: str) -> None:
     """Take an index away, its manifest first."""
     await artifacts.delete(_manifest_name(keys, name))

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from core.applying import Applying
@@ -208,13 +209,11 @@ class ModelReplica:
         self.shadow = None
         self.digest = self.digest_offset = None
 
-    async def attach(self, shadow: Shadow) -> bool:
-        """Apply from here on to a shadow, too, if it is exactly as far as the live state; whether it was."""
+    @contextlib.asynccontextmanager
+    async def at_rest(self) -> AsyncIterator[None]:
+        """As long as the context lasts nothing is applied, and no entry is half applied."""
         async with self._turn:
-            if self.shadow is not shadow or shadow.offset[:2] != self.offset[:2]:
-                return False
-            shadow.attached = True
-            return True
+            yield
 
     async def apply(self, element: Element) -> Applied:
         """Apply the next entry of the log, in slices; other work gets its turn between two of them.

@@ -1,8 +1,8 @@
 """A shadow: an index that may be adopted, beside the live state of one model of one process.
 
 1. the index is loaded from the artifact store; its digest is the one that the event names
-2. what came after the index's offset is replayed on top, until the shadow is as far as the live state
-3. the shadow is attached: what the live state applies, it applies as well
+2. what came after the index's offset is replayed on top, the last bit of it while the live state is at rest
+3. so the shadow is as far as the live state, and attached: what the live state applies, it applies as well
 4. at the adoption it takes the live state's place
 
 So the state after an adoption at B is the index + a replay from its offset to B, wherever and whenever it is made. A
@@ -12,6 +12,7 @@ shadow is no state itself: one that is dropped, or lost with its process, can be
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
 from core.errors import AboundError, Damaged
@@ -23,6 +24,12 @@ from service.model_replica import ModelReplica, NotPrepared, configure, learn
 from service.source import Source
 
 PAUSE_SECONDS = 0.02
+
+CLOSE_SECONDS = 0.2
+"""A shadow that took no longer to come to where the live state was takes the rest while that one is at rest."""
+
+MOST_ROUNDS = 50
+"""So does one that has tried so often, since it is hardly faster than what comes."""
 
 
 class Shadow:
@@ -58,18 +65,33 @@ class Shadow:
             It cannot be had, or not now.
         """
         model = self._model
+        loop = asyncio.get_running_loop()
         self.live = await source.load(model.keys, self.index, self.digest, model.limits, progress)
-        while model.shadow is self and not await model.attach(self):
-            until = model.offset
-            if until[:2] <= self.offset[:2]:
+        for n_rounds in itertools.count():
+            began = loop.time()
+            while model.shadow is self and model.offset[:2] < self.offset[:2]:
                 await asyncio.sleep(PAUSE_SECONDS)  # the live state has not come to the index's offset yet
-                continue
-            async for elements in source.entries(model.keys, self.offset, until):
-                for entry_id, fields in elements:
-                    await self.apply(decode_entry(fields).event, Offset.of_entry(entry_id))
-                await asyncio.sleep(0)
-            if self.offset[:2] < until[:2]:
-                raise Damaged(f"the log of {model.name} has no entry {until.entry} any more")
+            await self._catch_up(source)
+            if loop.time() - began < CLOSE_SECONDS or n_rounds >= MOST_ROUNDS:
+                break
+        async with model.at_rest():
+            await self._catch_up(source)
+            self.attached = model.shadow is self
+
+    async def _catch_up(self, source: Source) -> None:
+        """Replay up to where the live state is now, unless this is not its shadow any more."""
+        model = self._model
+        until = model.offset
+        if model.shadow is not self or until[:2] <= self.offset[:2]:
+            return
+        async for elements in source.entries(model.keys, self.offset, until):
+            for entry_id, fields in elements:
+                await self.apply(decode_entry(fields).event, Offset.of_entry(entry_id))
+            if model.shadow is not self:
+                return
+            await asyncio.sleep(0)
+        if self.offset[:2] < until[:2]:
+            raise Damaged(f"the log of {model.name} has no entry {until.entry} any more")
 
     async def apply(self, event: Event, at: Offset) -> None:
         """Apply the event of an entry. Adoptions are passed over: after another one this shadow is adopted no more."""

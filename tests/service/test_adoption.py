@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from core.errors import ArtifactsUnavailable, Cancelled, Conflict, Damaged, UnknownArtifact
+from core.live import warmup
+from core.types import START, Offset
+from service import adoption, indexes, pending, pins
+from service.compaction import compact, rebuild
+from service.events import Adopt, Configure, Prepare
+from service.pending import Pending
+from service.source import Source
+from tests.service.adopting import SMALL, House, digest_at, events, learning, model_of, until
+from tests.service.streams import drafts
+from tests.service.valkey import Server
+
+
+@pytest.fixture
+async def house(server: Server, tmp_path: Path) -> AsyncIterator[House]:
+    warmup()
+    house = House(server, tmp_path)
+    await house.open()
+    yield house
+    await house.close()
+
+
+async def adopt(house: House, seed: int = 9, name: str = "adoption", **fields: Any) -> Offset:
+    """Adopt a model of something else; where."""
+    place = await house.place(**fields)
+    async with adoption.begin(place, name) as one:
+        index = await house.index(model_of(30, seed), one.after)
+        return await one.adopt(index, "a test")
+
+
+async def test_all_replicas_go_over_at_one_offset_while_learning_goes_on(house: House) -> None:
+    one, other = await house.replica(), await house.replica()
+    await one.learn("default", drafts(40))
+    before = one.model("default").live
+    async with learning(other):
+        at = await adopt(house)
+        await one.learn("default", drafts(5, 77))
+    last = max(one.model("default").offset, other.model("default").offset)
+    expected = await house.expected()
+    assert {await digest_at(replica, last) for replica in (one, other)} == {expected}
+    assert {replica.model("default").position.adopted for replica in (one, other)} == {at}
+    assert one.model("default").live is not before
+    assert one.model("default").shadow is None
+    assert one.status().ready
+    assert other.status().ready
+    assert await pending.pending(house.store, [one.model("default").keys]) == [None]
+    assert await pins.oldest(house.store, one.model("default").keys) is None
+
+
+async def test_replays_snapshots_and_new_replicas_give_the_same(house: House) -> None:
+    one = await house.replica()
+    living = await house.living()
+    await one.learn("default", drafts(40))
+    early = await compact(house.store, living, SMALL, artifacts=house.artifacts)
+    await one.learn("default", drafts(20, 2))
+    place = await house.place()
+    async with adoption.begin(place, "adoption") as this:
+        await one.learn("default", drafts(10, 3))
+        index = await house.index(model_of(30, 9, d_max=7), this.after)
+        between = await compact(house.store, living, SMALL, artifacts=house.artifacts)
+        await house.append(*events(5, 4), Configure({"margin": 0.25}))
+        at = await this.adopt(index, "a test")
+    await one.learn("default", drafts(10, 5))
+    last = one.model("default").offset
+    expected = await house.expected()
+    assert await digest_at(one, last) == expected
+    assert one.model("default").live.config.d_max == 7
+    assert one.model("default").live.config.margin == 0.25
+    for snapshot in (between, early, None):
+        model = await rebuild(house.store, living, from_start=snapshot is None, artifacts=house.artifacts)
+        assert (await digest_at(model, last), model.position.adopted) == (expected, at)
+        if snapshot is not None:
+            await house.store.client.lrem(living.keys.of("snapshots"), 0, snapshot.id)
+    late = await compact(house.store, living, SMALL, artifacts=house.artifacts)
+    assert late.digest == expected
+    await indexes.delete(house.artifacts, living.keys, index.id)  # nobody needs it any more
+    new = await house.replica(artifacts=False)
+    assert await digest_at(new, last) == expected
+    assert new.model("default").position.adopted == at
+
+
+async def test_a_replica_that_starts_between_prepare_and_adopt_goes_over_too(house: House) -> None:
+    one = await house.replica()
+    await one.learn("default", drafts(40))
+    started = []
+
+    async def start_one() -> None:
+        if not started:
+            await until(lambda: one.model("default").prepared is not None)
+            started.append(await house.replica())
+
+    with structlog.testing.capture_logs() as logs:
+        at = await adopt(house, between=start_one)
+    await house.append(*events(3))
+    for replica in (one, *started):
+        last = (await house.elements())[-1][0]
+        assert await digest_at(replica, last) == await house.expected()
+        assert replica.model("default").position.adopted == at
+    assert [line["event"] for line in logs].count("an index is ready to be adopted") == 2
+    assert not [line for line in logs if "halts" in line["event"]]
+
+
+async def test_a_replica_that_is_not_ready_halts_before_the_adoption_and_goes_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await house.replica()
+    slow = await house.replica()
+    gate = asyncio.Event()
+    load = Source.load
+
+    async def load_late(source: Source, *given: Any) -> Any:
+        if source is slow._shadows._source:
+            await gate.wait()
+        return await load(source, *given)
+
+    monkeypatch.setattr(Source, "load", load_late)
+    await one.learn("default", drafts(40))
+    at = await adopt(house, prepare_seconds=0.5)
+    await one.learn("default", drafts(5, 77))
+    await until(lambda: slow.model("default").halted is not None)
+    assert slow.model("default").offset < at
+    assert not slow.status().ready
+    assert "adopted" in str(slow.status().reason)
+    assert one.status().ready
+    gate.set()
+    last = one.model("default").offset
+    assert await digest_at(slow, last) == await digest_at(one, last) == await house.expected()
+    await until(lambda: slow.status().ready)
+
+
+async def test_a_replica_without_the_artifact_store_goes_on_from_a_snapshot_past_the_adoption(house: House) -> None:
+    one = await house.replica()
+    blind = await house.replica(artifacts=False)
+    await one.learn("default", drafts(40))
+    place = await house.place(prepare_seconds=0.5)
+    async with adoption.begin(place, "adoption") as this:
+        at = await this.adopt(await house.index(model_of(30, 9), this.after), "a test")
+        await until(lambda: "ABOUND_ARTIFACTS_URL" in str(blind.model("default").halted))
+        await one.learn("default", drafts(5, 77))
+        made = await adoption.snapshot_past(place, at)
+    assert made.position.offset >= at
+    await until(lambda: blind.status().ready)
+    last = one.model("default").offset
+    assert await digest_at(blind, last) == await digest_at(one, last) == await house.expected()
+    assert blind.model("default").position.adopted == at
+
+
+async def test_a_start_that_meets_an_adoption_without_its_index_waits_for_it(house: House) -> None:
+    await house.append(*events(30))
+    at = await adopt(house)
+    living = await house.living()
+    starting = asyncio.create_task(house.replica(artifacts=False))
+    with structlog.testing.capture_logs() as logs:
+        await until(lambda: any("halts before" in line["event"] for line in logs))
+    assert not starting.done()
+    await adoption.snapshot_past(await house.place(), at)
+    replica = await starting
+    assert replica.status().ready
+    assert replica.model("default").position.adopted == at
+    assert replica.model("default").keys == living.keys
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped", "cut off"])
+async def test_an_index_that_cannot_be_read_is_not_adopted(house: House, damage: str) -> None:
+    one = await house.replica()
+    await one.learn("default", drafts(40))
+    place = await house.place(prepare_seconds=1.0)
+    async with adoption.begin(place, "adoption") as this:
+        index = await house.index(model_of(30, 9), this.after)
+        path = house.artifacts.path(f"{indexes.folder(place.keys)}/{index.id}/part-00000")
+        assert path is not None
+        whole = path.read_bytes()
+        if damage == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(whole[:-1] + (bytes([whole[-1] ^ 1]) if damage == "flipped" else b""))
+        with pytest.raises(UnknownArtifact if damage == "missing" else Damaged):
+            await this.adopt(index, "a test")
+    await one.learn("default", drafts(5, 77))
+    assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
+    await until(lambda: one.model("default").shadow is None)
+    assert await digest_at(one, one.model("default").offset) == await house.expected()
+    assert one.status().ready
+    at = await adopt(house, name="another")  # nothing is in its way
+    await until(lambda: one.model("default").position.adopted == at)
+
+
+async def test_an_adoption_that_is_given_up_leaves_nothing(house: House) -> None:
+    one = await house.replica()
+    await one.learn("default", drafts(40))
+
+    async def stop() -> None:
+        if one.model("default").prepared is not None:
+            raise Cancelled("told to stop")
+
+    with pytest.raises(Cancelled):
+        await adopt(house, between=stop)
+    await until(lambda: one.model("default").shadow is None)
+    assert [type(event) for _, event in await house.elements()][-1] is Prepare
+    assert await digest_at(one, one.model("default").offset) == await house.expected()
+
+
+async def test_two_adoptions_at_one_time_are_refused(house: House) -> None:
+    await house.append(*events(3))
+    place = await house.place()
+    async with adoption.begin(place, "one") as one:
+        with pytest.raises(Conflict, match="another index"):
+            async with adoption.begin(place, "two"):
+                pass
+        async with adoption.begin(place, "one"):  # the same, begun again
+            pass
+        index = await house.index(model_of(5, 1), one.after)
+        await house.store.client.set(pending.key_of(place.keys), b'{"adoption":"two"}')  # it was taken for dead
+        with pytest.raises(Conflict, match="another index"):
+            await one.adopt(index, "late")
+    assert len(await house.elements()) == 3
+    assert await pending.pending(house.store, [place.keys]) == [Pending("two")]
+
+
+async def test_of_two_adoptions_the_first_one_stays(house: House) -> None:
+    """As after a store that was away when the first one's ``Adopt`` was appended, which is then sent again."""
+    await house.append(*events(20))
+    after = (await house.elements())[-1][0]
+    first = await house.index(model_of(30, 9), after)
+    second = await house.index(model_of(30, 10), after)
+    await house.append(*events(5, 2))
+    (at,) = await house.append(Adopt("a", first.id, first.after, first.digest))
+    await house.append(
+        *events(5, 3),
+        Adopt("a", first.id, first.after, first.digest),
+        Adopt("b", second.id, second.after, second.digest),
+        *events(5, 4),
+    )
+    model = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
+    assert model.position.adopted == at
+    assert await model.take_digest() == await house.expected()
+    assert model.live.n_learned == 45
+
+
+async def test_what_the_log_has_of_an_adoption_is_found_again(house: House) -> None:
+    await house.append(*events(3))
+    place = await house.place()
+    assert await adoption.found(place, "adoption", START) == (None, None)
+    at = await adopt(house)
+    prepare, adopted = await adoption.found(place, "adoption", START)
+    assert prepare is not None
+    assert adopted == at
+    assert await adoption.found(place, "other", START) == (None, None)
+
+
+async def test_without_an_artifact_store_nothing_is_rebuilt_over_an_adoption(house: House) -> None:
+    await house.append(*events(30))
+    await adopt(house)
+    with pytest.raises(ArtifactsUnavailable, match="ABOUND_ARTIFACTS_URL"):
+        await rebuild(house.store, await house.living())
