@@ -12,6 +12,7 @@ from core.errors import InvalidInstance, NotReady, UnknownModel
 from service.audit import Actor
 from service.budget import Budget
 from service.desk import Desk
+from service.errors import take_told
 from service.exchange import JSON, Held, media_of, read_body
 from service.intake import Changing
 from service.keyring import Grant, KeyRing
@@ -41,6 +42,7 @@ class Parts(NamedTuple):
     def observe(self) -> None:
         """Bring the measures up to date."""
         self.telemetry.flush()
+        self.telemetry.count_refused(take_told())
         self.telemetry.count_unchecked(self.rates.let_through())
         self.telemetry.set_log(self.replica.status().log == "connected")
         figures = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -104,6 +105,8 @@ KINDS: dict[type[AboundError], Kind] = {
 
 INTERNAL = Kind(500, "internal", "An error of the service")
 
+_told: Counter[str] = Counter()
+
 UNKNOWN_OUTCOME = (
     " The event may or may not have been learned; the same request with the same Idempotency-Key may be sent again."
 )
@@ -136,6 +139,7 @@ def kind_of(error: AboundError) -> Kind:
 def problem_of(error: AboundError, request_id: str, line: int | None = None) -> Problem:
     """The document for ``error``; ``line`` is the line of an NDJSON request that it answers."""
     kind = kind_of(error)
+    _told[kind.slug] += 1
     detail = str(error)
     if isinstance(error, OutcomeUnknown):
         detail += UNKNOWN_OUTCOME
@@ -154,8 +158,16 @@ def problem_of(error: AboundError, request_id: str, line: int | None = None) -> 
     )
 
 
+def take_told() -> Counter[str]:
+    """Problems told by this process, by slug, since this was last asked."""
+    told = _told.copy()
+    _told.clear()
+    return told
+
+
 def internal_problem(request_id: str) -> Problem:
     """The document for an error that nobody meant; what happened stands in the log under the same request id."""
+    _told[INTERNAL.slug] += 1
     return Problem(
         type=f"/problems/{INTERNAL.slug}",
         title=INTERNAL.title,

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -135,6 +135,9 @@ class Telemetry:
                 "abound_snapshot_age_seconds", "Since the newest snapshot was made; 0 without one.", "livemax"
             ),
         }
+        self._refused = Counter(
+            "abound_refused", "Requests and lines answered with a problem, by its kind.", ("reason",), registry=registry
+        )
         self._unchecked = Counter(
             "abound_rates_unchecked", "Instances let through while the store could not count them.", registry=registry
         )
@@ -172,6 +175,11 @@ class Telemetry:
             for status, count in statuses.items():
                 self._requests.labels(route, str(status)).inc(count)
             self._seconds.labels(route).add(counts, total)
+
+    def count_refused(self, by_reason: Mapping[str, int]) -> None:
+        """So many more problems were told."""
+        for reason, n in by_reason.items():
+            self._refused.labels(reason).inc(n)
 
     def count_unchecked(self, n: int) -> None:
         """``n`` more instances were let through without the store counting them."""
