@@ -10,17 +10,14 @@ positions, so that all offsets stay, and does nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from core.receipts import AnotherBody, Outcome, Receipt
+from core.receipts import AnotherBody, Outcome, Receipt, Receipts
 from core.types import Offset
-
-if TYPE_CHECKING:
-    from core.live import LiveModel
 
 
 class Unit(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -63,6 +60,20 @@ class _Run(NamedTuple):
     n_empty: int = 0
 
 
+class Applied(Protocol):
+    """What records are applied to: a live model, or what only looks at their keys (``core/outcomes.py``)."""
+
+    receipts: Receipts
+
+    def apply(
+        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+    ) -> tuple[int, int]:
+        """Apply at most ``len(ranks)`` records from byte ``at`` on, at least one; where the next begins, how many."""
+
+    def pass_over(self, buffer: bytes, at: int, n: int) -> int:
+        """Where the record after the next ``n`` begins."""
+
+
 class Applying:
     """The records of one entry on their way into a model; made by ``LiveModel.begin``.
 
@@ -78,7 +89,7 @@ class Applying:
         another body. In the last two cases nothing was learned.
     """
 
-    def __init__(self, model: LiveModel, records: bytes, n: int, units: Sequence[Unit], entry: Offset) -> None:
+    def __init__(self, model: Applied, records: bytes, n: int, units: Sequence[Unit], entry: Offset) -> None:
         self.ranks: npt.NDArray[np.int32] = np.zeros(n, np.int32)
         self.updated: npt.NDArray[np.bool_] = np.zeros(n, np.bool_)
         self.outcomes: list[Outcome] = [None] * len(units)

@@ -160,6 +160,15 @@ class LiveModel:
                 self.index.make_room_for(ids[: self._cursor[ACTIVE]], class_ids[: shape.n_labels])
                 self._bind()
 
+    def continue_score(self, other: LiveModel) -> None:
+        """Go on with the prequential score and the receipts of another state of the same model.
+
+        A model that was fitted anew has not been asked yet; what is told of it is how well it did as it was.
+        """
+        self.prequential = Prequential.from_arrays(other.prequential.to_arrays())
+        self.receipts = Receipts.from_arrays(other.receipts.to_arrays())
+        self._bind()
+
     def learn_again(
         self, ids: npt.NDArray[np.int32], values: npt.NDArray[np.float32], class_ids: npt.NDArray[np.int32]
     ) -> None:
