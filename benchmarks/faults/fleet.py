@@ -39,6 +39,9 @@ ENVIRONMENT = {
 
 CALM_SECONDS = 120.0
 
+FIRST_SECONDS = 600.0
+"""The first start on a machine compiles the kernels."""
+
 
 class Program:
     """One of our own processes, on a wire of its own."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.clients import Book, Form, Learner, Level, Reader
-from benchmarks.faults.fleet import Fleet
+from benchmarks.faults.fleet import FIRST_SECONDS, Fleet
 from benchmarks.faults.ledger import Findings, LostTail, examine_now
 from benchmarks.faults.schedule import Step, Trouble, step
 from service.austen import novels
@@ -84,7 +84,7 @@ def run(work: Path, seed: int, kills: int, first: int, told: Told, pause: float 
     fleet = Fleet(work)
     try:
         fleet.start()
-        fleet.calm()
+        fleet.calm(FIRST_SECONDS)
         learners = [
             Learner(
                 fleet.balancer.url, f"event/{seed}/{first}/{i}/{os.getpid()}", form, level, real, outcome.book, pause

@@ -1,0 +1,201 @@
+"""Durable appends beside the store's own: ``python -m benchmarks.durability [--json]``.
+
+For 1, 32 and 256 clients at once, events of 26 features a second at the levels ``log`` and ``fsync``: learned by a
+replica in this process (``learn``: acknowledged when durable; ``applied``: and applied, as ``/learn`` does by default),
+by a service over HTTP (with wrk, if it is there), and appended by XADD alone, each event an entry, with as many
+commands in a pipeline as there are clients, on one connection of the same kind, in the same run, in turn. For ``fsync``
+on a store that does not write every command to disk, a WAITAOF closes each pipeline, as it closes our own appends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from benchmarks.http import instances, service, wrk
+from benchmarks.stores import StoreServer
+from benchmarks.streams import SHAPES, draw, records
+from core.applying import Unit
+from core.record import record_ends
+from service.catalog import DEFAULT_MODEL
+from service.events import APPLY_VERSION, Entry, Learn, encode
+from service.group import Draft
+from service.link import Link, packed
+from service.log import xadd
+from service.replica import Replica
+from service.store import Store
+from service.telemetry import configure_logging
+
+CLIENTS = (1, 32, 256)
+LEVELS = ("log", "fsync")
+POLICIES = ("always", "everysec")
+POOL = 2000
+
+Round = Callable[[float], Awaitable[float]]
+"""Runs for so many seconds; events a second."""
+
+
+def drafts() -> list[Draft]:
+    """Events of 26 features on average, each a request."""
+    stream = draw(dataclasses.replace(SHAPES["ads"], n_instances=POOL), 1)
+    payload = records(stream, POOL)
+    ends = record_ends(payload, POOL)
+    return [Draft(payload[ends[i] : ends[i + 1]], 1) for i in range(POOL)]
+
+
+def commands(pool: list[Draft], key: bytes) -> list[bytes]:
+    """The same events as packed XADD commands, an entry each."""
+    made = []
+    for number, draft in enumerate(pool):
+        entry = Entry(APPLY_VERSION, b"benchmar", number, Learn(draft.records, 1, [Unit(1)]))
+        made.append(xadd(key, *encode(entry)))
+    return made
+
+
+def xadd_alone(link: Link, made: list[bytes], clients: int, wait: bytes | None) -> Round:
+    """Pipelines of as many XADD as there are clients, each sent when the one before it is answered."""
+
+    async def run(seconds: float) -> float:
+        loop = asyncio.get_running_loop()
+        done, began = 0, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            batch = [made[(done + i) % POOL] for i in range(clients)] + ([wait] if wait is not None else [])
+            left = len(batch)
+            answered: asyncio.Future[None] = loop.create_future()
+
+            def on_reply(reply: object, answered: asyncio.Future[None] = answered) -> None:
+                nonlocal left
+                if isinstance(reply, Exception):
+                    raise reply
+                left -= 1
+                if left == 0:
+                    answered.set_result(None)
+
+            for command in batch:
+                link.send(command, on_reply, 10.0)
+            await answered
+            done += clients
+        return done / (time.perf_counter() - began)
+
+    return run
+
+
+def learned(replica: Replica, pool: list[Draft], clients: int, level: str, wait: str) -> Round:
+    """As many clients, each learning one event after the other."""
+
+    async def run(seconds: float) -> float:
+        began = time.perf_counter()
+        counts = [0] * clients
+
+        async def client(number: int) -> None:
+            at = number * 7919
+            while time.perf_counter() - began < seconds:
+                [one] = await replica.learn(DEFAULT_MODEL, [pool[at % POOL]], wait, level)  # type: ignore[arg-type]
+                assert one.durability == level
+                at += 1
+                counts[number] += 1
+
+        await asyncio.gather(*(client(number) for number in range(clients)))
+        return sum(counts) / (time.perf_counter() - began)
+
+    return run
+
+
+async def beside(policy: str, directory: Path, seconds: float, rounds: int) -> dict[str, Any]:
+    """All figures in this process for one appendfsync policy of the store."""
+    server = StoreServer(directory / policy, appendfsync=policy)
+    server.launch()
+    server.until_answering()
+    store = Store(server.url)
+    replica = Replica(Store(server.url))
+    await replica.start()
+    link = await store.open_link("benchmark")
+    pool, key = drafts(), b"benchmark:log"
+    made = commands(pool, key)
+    figures: dict[str, Any] = {}
+    try:
+        for clients in CLIENTS:
+            for level in LEVELS:
+                wait = packed(("WAITAOF", 1, 0, 2000)) if level == "fsync" and policy != "always" else None
+                kinds: dict[str, Round] = {
+                    "xadd": xadd_alone(link, made, clients, wait),
+                    "learn": learned(replica, pool, clients, level, "log"),
+                    "applied": learned(replica, pool, clients, level, "applied"),
+                }
+                rates: dict[str, list[float]] = {name: [] for name in kinds}
+                for _ in range(rounds):
+                    for name, run in kinds.items():
+                        rates[name].append(await run(seconds))
+                    await store.client.delete(key)
+                row = {name: round(statistics.median(values)) for name, values in rates.items()}
+                ratios = {
+                    f"{name}_to_xadd": round(
+                        statistics.median(a / b for a, b in zip(rates[name], rates["xadd"], strict=True)), 2
+                    )
+                    for name in ("learn", "applied")
+                }
+                figures[f"{level}, {clients}"] = row | ratios
+    finally:
+        link.close()
+        await replica.stop()
+        await store.close()
+        server.kill()
+    return figures
+
+
+def over_http(seconds: float) -> dict[str, Any]:
+    """Learned over HTTP a second, with as many connections; the embedded store writes every command to disk."""
+    figures = {}
+    made = instances(POOL, 29, 300_000, 12_600, 1)
+    with tempfile.TemporaryDirectory(prefix="abound-bench-") as directory, service(f"{directory}/data") as url:
+        for level in LEVELS:
+            bodies = Path(directory, f"{level}.ndjson")
+            bodies.write_text("\n".join(json.dumps(one | {"durability": level}) for one in made) + "\n")
+            for clients in CLIENTS:
+                run = wrk(url, "/learn", bodies, seconds, clients)
+                assert run["errors"] == 0, run
+                figures[f"{level}, {clients}"] = {"learn": round(run["rps"]), "p99_ms": round(run["p99_ms"], 2)}
+    return figures
+
+
+def main() -> int:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.durability", description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="one short round: to see that it runs")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.quick:
+        options.seconds, options.rounds = 0.2, 1
+    configure_logging("error", "text")
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="abound-bench-") as directory:
+        for policy in POLICIES:
+            figures[policy] = uvloop.run(beside(policy, Path(directory), options.seconds, options.rounds))
+    if shutil.which("wrk") is not None:
+        figures["http"] = over_http(max(1.0, round(2 * options.seconds)))
+    if options.json:
+        print(json.dumps(figures, indent=2))
+        return 0
+    for name, rows in figures.items():
+        print(f"\n{name if name == 'http' else f'appendfsync {name}'}")
+        for what, row in rows.items():
+            print(f"  {what:12} " + "   ".join(f"{key} {value:,}" for key, value in row.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""How soon a replica is ready, and how fast it replays: ``python -m benchmarks.startup [--json]``.
+
+Synthetic streams (``streams.py``) are put into the log of a real store, a snapshot of the index that they make is
+written, and `abound serve` is started on that store: seconds from exec to ready. Then more events of 26 features are
+put behind the snapshot, and a replica in this process loads and replays: events a second, and the seconds of each
+stage. Kernels come from the cache: a start before the measured ones sees to that. CPU seconds stand beside seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.serving import Serving
+from benchmarks.stores import StoreServer
+from benchmarks.streams import SHAPES, Shape, draw, records
+from core.applying import Unit
+from core.record import record_ends
+from service.catalog import CATALOG_KEY, DEFAULT_MODEL, Living, read_catalog
+from service.compaction import compact
+from service.events import APPLY_VERSION, CatalogEntry, Created, Entry, Learn, encode
+from service.replica import Replica
+from service.snapshots import SnapshotParams
+from service.store import Store, StoreParams
+from service.telemetry import configure_logging
+
+SIZES: dict[str, Shape] = {
+    "1M": dataclasses.replace(SHAPES["ads"], n_instances=290_000),
+    "10M": dataclasses.replace(SHAPES["sparse"], n_instances=270_000),
+}
+"""Streams whose index has about so many connections."""
+
+ENTRY_EVENTS = 1000
+STARTS = 3
+PATIENT = StoreParams(reply_seconds=60.0)
+
+
+async def create(store: Store) -> Living:
+    """The default model in an empty store."""
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, Created(DEFAULT_MODEL, {})))
+    await store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
+    living = (await read_catalog(store)).get(DEFAULT_MODEL)
+    assert living is not None
+    return living
+
+
+async def fill(store: Store, living: Living, payload: bytes, n: int) -> None:
+    """Put records into the log, a thousand in an entry, as busy replicas do."""
+    ends = record_ends(payload, n)
+    for number, first in enumerate(range(0, n, ENTRY_EVENTS)):
+        last = min(n, first + ENTRY_EVENTS)
+        learn = Learn(payload[ends[first] : ends[last]], last - first, [Unit(last - first)])
+        packed, checksum = encode(Entry(APPLY_VERSION, b"benchmark", number, learn))
+        await store.client.xadd(living.keys.log, {"e": packed, "c": checksum})
+
+
+def cpu_seconds(who: int = resource.RUSAGE_SELF) -> float:
+    """Of this process, or of its children that have ended."""
+    used = resource.getrusage(who)
+    return used.ru_utime + used.ru_stime
+
+
+def start_once(url: str, directory: Path) -> tuple[dict[str, float], dict[str, Any]]:
+    """Start a service on a store and stop it: seconds from exec to ready, CPU seconds; and what it has."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ABOUND_")}
+    environment["ABOUND_REDIS_URL"] = url
+    before = cpu_seconds(resource.RUSAGE_CHILDREN)
+    with Serving(directory / "data", "--no-worker", output=directory / "output", environment=environment) as serving:
+        ready = serving.until_ready()
+        began = time.perf_counter()
+        httpx.post(f"{serving.url}/classify", json={"features": {"feature0000001": 1}}, timeout=30).raise_for_status()
+        first = time.perf_counter() - began
+        stats = httpx.get(f"{serving.url}/models/default/stats", timeout=30).json()
+        serving.stop()
+    cpu = cpu_seconds(resource.RUSAGE_CHILDREN) - before
+    return {"ready": ready, "first_classify": first, "cpu": cpu}, stats
+
+
+async def replay(url: str, n: int) -> dict[str, float]:
+    """Load and replay in this process: seconds of each stage, and events of the log's tail a second."""
+    stages: dict[str, float] = {}
+
+    def tell(stage: str, done: float) -> None:
+        stages.setdefault(stage.split(" ")[0], time.perf_counter())
+
+    replica = Replica(Store(url, PATIENT))
+    used = cpu_seconds()
+    await replica.start(tell)
+    learned = replica.model(DEFAULT_MODEL).live.n_learned
+    cpu = cpu_seconds() - used
+    await replica.stop()
+    assert learned >= n
+    seconds = stages["ready"] - stages["replaying"]
+    return {
+        "load_seconds": stages["replaying"] - stages["loading"],
+        "replay_seconds": seconds,
+        "replay_per_second": n / seconds,
+        "cpu": cpu,
+    }
+
+
+def measure(size: str, n_replayed: int) -> dict[str, Any]:
+    """All figures for a snapshot of one size."""
+    shape = SIZES[size]
+    with tempfile.TemporaryDirectory(prefix="abound-bench-") as temporary:
+        directory = Path(temporary)
+        server = StoreServer(directory / "store", appendfsync="everysec")
+        server.launch()
+        server.until_answering()
+        try:
+            start_once(server.url, directory)
+            with server.client() as client:
+                client.flushall()
+            bytes_ = asyncio.run(_prepare(server.url, shape))
+            starts: list[dict[str, float]] = []
+            stats: dict[str, Any] = {}
+            for _ in range(STARTS):
+                figures, stats = start_once(server.url, directory)
+                starts.append(figures)
+            asyncio.run(_append(server.url, n_replayed))
+            replayed = asyncio.run(replay(server.url, n_replayed))
+        finally:
+            server.kill()
+    return {
+        "connections": stats["connections"],
+        "snapshot_bytes": bytes_,
+        "ready_seconds": round(statistics.median(one["ready"] for one in starts), 2),
+        "ready_seconds_max": round(max(one["ready"] for one in starts), 2),
+        "cpu_seconds": round(statistics.median(one["cpu"] for one in starts), 2),
+        "first_classify_ms": round(1000 * max(one["first_classify"] for one in starts), 2),
+        **{name: round(value, 2) for name, value in replayed.items()},
+    }
+
+
+async def _prepare(url: str, shape: Shape) -> int:
+    """Fill a store with a stream and write a snapshot of it; its bytes."""
+    store = Store(url, PATIENT)
+    living = await create(store)
+    stream = draw(shape, 1)
+    await fill(store, living, records(stream, stream.n_instances), stream.n_instances)
+    manifest = await compact(store, living, SnapshotParams())
+    await store.close()
+    return manifest.size
+
+
+async def _append(url: str, n: int) -> None:
+    """Put events of 26 features behind the snapshot."""
+    store = Store(url, PATIENT)
+    living = (await read_catalog(store)).get(DEFAULT_MODEL)
+    assert living is not None
+    stream = draw(dataclasses.replace(SHAPES["ads"], n_instances=n), 2)
+    await fill(store, living, records(stream, n), n)
+    await store.close()
+
+
+def main() -> int:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument("--replayed", type=int, default=300_000, help="events behind the snapshot")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    configure_logging("error", "text")
+    figures = {size: measure(size, options.replayed) for size in options.sizes}
+    if options.json:
+        print(json.dumps(figures, indent=2))
+        return 0
+    for size, row in figures.items():
+        print(f"a snapshot of {size}")
+        for name, value in row.items():
+            print(f"  {name:20} {value:,}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
