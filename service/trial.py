@@ -25,7 +25,7 @@ from core.vectorize import Vectorizer
 from service.room import free_memory
 
 DEPTH = 100
-"""Labels ranked for each instance: MRR takes a true label further down for one that is not there."""
+"""Labels ranked for each instance, unless told: MRR takes a true label further down for one that is not there."""
 
 OF_VECTORS = ("analyzer", "negative")
 """Fields of a model's configuration that say what a vector is."""
@@ -50,6 +50,8 @@ class Trial:
         Share of the training labels that is hidden, 0 to 1.
     memory : int or None
         Bytes that may be used; None: what is free.
+    depth : int
+        Labels ranked for each instance.
     """
 
     method: str
@@ -60,6 +62,7 @@ class Trial:
     jobs: int = 1
     hidden: float = 0.0
     memory: int | None = None
+    depth: int = DEPTH
 
     @classmethod
     def of(cls, method: str, changes: dict[str, Any], **others: Any) -> Trial:
@@ -98,7 +101,7 @@ def evaluate_method(
     dict
         As of ``service.evaluate.evaluate``. ``connections`` is how many numbers the model holds, ``work_per_feature``
         is None; besides, ``method``, ``params`` (as used), ``idf``, ``cpu_seconds`` of this process, all its threads
-        together, and ``milliseconds_per_query`` (of wall time). Ranking is timed after a first row, so that nothing is
+        together, what the method tells of its model besides, and ``milliseconds_per_query`` (of wall time). Ranking is timed after a first row, so that nothing is
         compiled in that time.
 
     Raises
@@ -119,7 +122,7 @@ def evaluate_method(
             model = fitted.fit(
                 trial.method, train, trial.params, rng, part(progress, 0.0, 0.8), use_idf=trial.idf, memory=memory
             )
-        depth = min(DEPTH, len(model.labels))
+        depth = min(trial.depth, len(model.labels))
         model.rank(test.X[:1], depth)
         progress("ranking", 0.8)
         with rank_clock.running():
@@ -130,6 +133,7 @@ def evaluate_method(
     arrays = model.model.to_arrays()
     return {
         "method": trial.method,
+        **getattr(model.model, "facts", dict)(),
         "params": asdict(model.params),
         "idf": model.idf is not None,
         "metrics": evaluate(rankings, test.label_sets, weights),

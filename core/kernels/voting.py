@@ -79,3 +79,29 @@ def rank_rows(lists, search, queries, labels, alpha_beta, prune, ids_out, scores
         vote(search.ids, search.sims, n, alpha, label_starts, label_ids, scores)
         counts[row] = take_labels(search.ids, n, label_starts, label_ids, scores, ids_out[row], scores_out[row])
     return counts
+
+
+@kernel
+def vote_rows(ids, sims, counts, labels, alpha, ids_out, scores_out):
+    """Rank the labels of the neighbours of each row.
+
+    Parameters
+    ----------
+    ids, sims, counts : int32, float64, int64, shape (m, s), (m, s), (m,)
+        The neighbours; one that stands twice votes twice.
+    labels : (int32 or int64, int32, float64)
+        As of ``rank_rows``.
+    ids_out, scores_out : int32, float64, shape (m, k)
+        Written, as far as there are labels.
+
+    Returns
+    -------
+    counts : int64, shape (m,)
+    """
+    label_starts, label_ids, scores = labels
+    ranked = np.zeros(len(ids), np.int64)
+    for row in range(len(ids)):
+        n = counts[row]
+        vote(ids[row], sims[row], n, alpha, label_starts, label_ids, scores)
+        ranked[row] = take_labels(ids[row], n, label_starts, label_ids, scores, ids_out[row], scores_out[row])
+    return ranked

@@ -170,9 +170,9 @@ def check(data: Matrices, params: Params) -> None:
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Make inverted lists of the training data; nothing is learned."""
+    """Make inverted lists of the training data; nothing is learned. Of equally near instances the later ones count."""
     progress("inverting", 0.0)
-    return Model.of(params, data.X, data.Y)
+    return Model.of(params, data.X[::-1], data.Y[::-1])
 
 
 def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Params:

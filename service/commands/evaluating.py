@@ -43,6 +43,7 @@ def evaluate(
         float,
         typer.Option("--hide-labels", min=0.0, max=1.0, help="Share of training labels to hide from a batch method."),
     ] = 0.0,
+    depth: Annotated[int, typer.Option("--depth", min=5, help="Labels that a batch method ranks.")] = 100,
     memory: Annotated[
         float | None, typer.Option("--memory", metavar="GB", help="A batch method may take so much.  [what is free]")
     ] = None,
@@ -63,7 +64,8 @@ def evaluate(
     else:
         if passes != 1 or shuffle is not None:
             raise typer.BadParameter(f"--passes and --shuffle are for {LIVE} only", param_hint="--passes")
-        others = {"seed": seed, "jobs": jobs, "hidden": hide_labels, "memory": memory and int(memory * 1e9)}
+        others = {"seed": seed, "jobs": jobs, "hidden": hide_labels, "depth": depth}
+        others["memory"] = memory and int(memory * 1e9)
         result = _batch(train, test, method, assignments, others, propensity)
     if as_json:
         print_json(result)

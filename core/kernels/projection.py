@@ -1,0 +1,84 @@
+"""Random projections out of seeds, and the nearest of many dense vectors out of a tile of products."""
+
+import math
+
+import numpy as np
+
+from core.kernels.inverted import keep_block
+from core.kernels.machine import inlined, kernel
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+_TURN = 2.0 * math.pi * 2.0**-32
+
+
+@inlined
+def mixed(number):
+    """64 bits that look random, of any 64 bits (the finalizer of splitmix64)."""
+    number = (number ^ (number >> _S30)) * _FIRST
+    number = (number ^ (number >> _S27)) * _SECOND
+    return number ^ (number >> _S31)
+
+
+@kernel
+def draw_rows(seed, features, out):
+    """Rows of a matrix of independent N(0, 1), each of its own: out of the seed and the number of the feature.
+
+    Parameters
+    ----------
+    seed : uint64
+    features : int32, shape (u,)
+    out : float32, shape (u, dim)
+        Written.
+
+    Notes
+    -----
+    Two numbers at a time by Box and Muller, 32 random bits each.
+    """
+    dim = out.shape[1]
+    for i in range(len(features)):
+        state = mixed(seed + np.uint64(features[i]) * _STEP)
+        for j in range(0, dim, 2):
+            state += _STEP
+            bits = mixed(state)
+            length = math.sqrt(-2.0 * math.log((np.float64(bits >> _S32) + 1.0) * 2.0**-32))
+            angle = np.float64(bits & _LOW) * _TURN
+            out[i, j] = length * math.cos(angle)
+            if j + 1 < dim:
+                out[i, j + 1] = length * math.sin(angle)
+
+
+@kernel
+def keep_tile(tile, first, ids, sims, counts):
+    """Offer a tile of similarities to the heaps of its rows; similarities of 0 and less are not kept.
+
+    Parameters
+    ----------
+    tile : float32, shape (m, t)
+        Of each query to the instances ``first`` and the following.
+    ids, sims, counts : int32, float64, int64, shape (m, k), (m, k), (m,)
+        The heaps, changed in place.
+    """
+    for row in range(tile.shape[0]):
+        counts[row] = keep_block(tile[row], first, ids[row], sims[row], counts[row])
+
+
+@kernel
+def keep_candidates(queries, vectors, candidates, starts, ids, sims, counts):
+    """Offer some instances to the heaps of the queries.
+
+    Parameters
+    ----------
+    queries, vectors : float32, shape (m, dim), (n, dim)
+    candidates : int32
+        Those of query i are ``candidates[starts[i]:starts[i + 1]]``, each once.
+    """
+    for row in range(len(queries)):
+        part = candidates[starts[row] : starts[row + 1]]
+        found = np.empty(1)
+        for i in range(len(part)):
+            found[0] = np.dot(queries[row], vectors[part[i]])
+            counts[row] = keep_block(found, part[i], ids[row], sims[row], counts[row])

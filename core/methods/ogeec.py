@@ -1,0 +1,237 @@
+"""On-the-fly global embeddings: random projections, the nearest neighbours there, and their labels (OGEEC, 2021).
+
+z = R'x of length 1, R of independent N(0, 1); score of a label = sum of the cosines of those of the k nearest training
+instances that carry it, the mean over an ensemble of projections. Nothing is learned. What is stored are seeds,
+projected training data and labels; R never is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from core.kernels.voting import vote_rows
+from core.methods import checks, nearest
+from core.methods.data import Csr, Matrices, Sizes
+from core.methods.holdout import best, held_out
+from core.methods.nearest import Graph, Neighbors
+from core.methods.progress import Progress, part
+from core.methods.projection import Vectors, project
+from core.methods.rankings import Rankings, in_blocks, of_padded
+
+COST = "fit O(learners nnz dim); rank O(learners n dim), less by a graph; memory 4 learners n dim bytes"
+USE = "Millions of features and no time to learn; short texts; a graph where n is beyond some hundred thousand."
+
+ROWS = 256
+"""Queries that are ranked together by one thread."""
+
+BLOCK = 2**16
+"""Training rows that are projected at a time."""
+
+SAMPLE = 200
+"""Training rows on which the recall of an approximate search is measured."""
+
+TRIED = (5, 10, 20, 50, 100)
+"""Values of ``neighbors`` that the search tries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """The embedding and the vote.
+
+    Attributes
+    ----------
+    dim : int
+        Dimensions of the embedding.
+    neighbors : int
+    learners : int
+        Projections, each with its own seed.
+    index : ``exact`` | ``graph`` | ``lsh``
+        How neighbours are found: all products; a graph (usearch); hashing by signs, for comparison.
+    """
+
+    dim: int = 200
+    neighbors: int = 20
+    learners: int = 5
+    index: Literal["exact", "graph", "lsh"] = "exact"
+
+    def __post_init__(self) -> None:
+        checks.whole("dim", self.dim, 1, 100_000)
+        checks.whole("neighbors", self.neighbors, 1, 100_000)
+        checks.whole("learners", self.learners, 1, 1000)
+        checks.choice("index", self.index, ("exact", "graph", "lsh"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learner:
+    """One projection: its seed, the projected training data, and what finds neighbours among them."""
+
+    seed: np.uint64
+    vectors: Vectors
+    graph: Graph | None
+    keys: npt.NDArray[np.int32] | None
+
+    def search(self, queries: Vectors, k: int) -> Neighbors:
+        """The neighbours of projected queries, as this learner finds them."""
+        if self.graph is not None:
+            return self.graph.search(queries, k)
+        if self.keys is not None:
+            return nearest.hashed(queries, self.vectors, self.keys, k)
+        return nearest.exact(queries, self.vectors, k)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """The ensemble, and the labels of the training data.
+
+    Attributes
+    ----------
+    recall : float
+        Share of the true neighbours that the learners' searches find, on training rows; 1 for an exact one.
+    """
+
+    params: Params
+    learners: tuple[Learner, ...]
+    Y: Csr
+    recall: float
+
+    def rank(self, X: Csr, k: int) -> Rankings:
+        """The best ``k`` labels of the neighbours; a label that no neighbour has is not ranked."""
+        k = min(k, self.Y.shape[1])
+
+        def rank(first: int, end: int) -> Rankings:
+            found = self.neighbors(X[first:end])
+            ids, scores = np.zeros((end - first, k), np.int32), np.zeros((end - first, k))
+            room = np.zeros(self.Y.shape[1])
+            counts = vote_rows(*found, (self.Y.indptr, self.Y.indices, room), 1.0, ids, scores)
+            scores /= len(self.learners)
+            return of_padded(ids, scores, counts)
+
+        return in_blocks(X.shape[0], ROWS, rank)
+
+    def neighbors(self, X: Csr) -> Neighbors:
+        """Those that all learners find, one learner after the other."""
+        parts = [self._of(learner, X) for learner in self.learners]
+        sims = np.concatenate([part.sims for part in parts], axis=1)
+        ids = np.concatenate([part.ids for part in parts], axis=1)
+        # What a learner does not use has similarity 0, which votes for nothing.
+        return Neighbors(ids, sims, np.full(X.shape[0], ids.shape[1], np.int64))
+
+    def _of(self, learner: Learner, X: Csr) -> Neighbors:
+        found = learner.search(project(X, learner.seed, self.params.dim), self.params.neighbors)
+        found.sims[np.arange(found.sims.shape[1]) >= found.counts[:, None]] = 0.0
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        """What there is to know of the model besides its measures."""
+        return {"recall_of_neighbors": self.recall}
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The model as named arrays: seeds, projected training data, labels, and graphs."""
+        sizes = [self.params.dim, self.params.neighbors, self.params.learners, self.Y.shape[1]]
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "sizes": np.array(sizes, np.int64),
+            "index": np.array(self.params.index),
+            "recall": np.array(self.recall),
+            "label_starts": self.Y.indptr,
+            "labels": self.Y.indices,
+            "seeds": np.array([learner.seed for learner in self.learners], np.uint64),
+        }
+        for number, learner in enumerate(self.learners):
+            arrays[f"vectors/{number}"] = learner.vectors
+            if learner.graph is not None:
+                arrays[f"graph/{number}"] = learner.graph.saved()
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
+        """The model that ``to_arrays`` wrote."""
+        dim, neighbors, n_learners, n_labels = arrays["sizes"].tolist()
+        index = str(arrays["index"])
+        params = Params(dim=dim, neighbors=neighbors, learners=n_learners, index=index)  # type: ignore[arg-type]
+        learners = []
+        for number, seed in enumerate(arrays["seeds"]):
+            vectors = arrays[f"vectors/{number}"]
+            graph = Graph(vectors, arrays[f"graph/{number}"]) if index == "graph" else None
+            keys = nearest.hash_keys(vectors) if index == "lsh" else None
+            learners.append(Learner(seed, vectors, graph, keys))
+        shape = (len(arrays["label_starts"]) - 1, n_labels)
+        ones = np.ones(len(arrays["labels"]), np.int8)
+        Y = sparse.csr_matrix((ones, arrays["labels"], arrays["label_starts"]), shape=shape)
+        return cls(params, tuple(learners), Y, float(arrays["recall"]))
+
+
+def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+    """Bytes of memory, by what they are for."""
+    vectors = f"projected data, 4 B x {params.learners} learners x {sizes.n:,} instances x {params.dim}"
+    graph = {"graphs, 200 B an instance and learner": 200 * params.learners * sizes.n}
+    copies = 2 if params.index == "graph" else 1
+    return {
+        vectors: 4 * params.learners * sizes.n * params.dim * copies,
+        f"a part of the projection, 4 B x up to {sizes.d:,} features x {params.dim}": 4 * sizes.d * params.dim,
+        **(graph if params.index == "graph" else {}),
+    }
+
+
+def check(data: Matrices, params: Params) -> None:
+    """ValueError when there are fewer instances than neighbours."""
+    if params.neighbors > data.X.shape[0]:
+        raise ValueError(
+            f"neighbors must be at most the {data.X.shape[0]} instances that have labels and active features"
+        )
+
+
+def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
+    """Project the training data; nothing is learned."""
+    seeds = rng.integers(0, 2**63, params.learners, dtype=np.uint64)
+    learners = []
+    for number, seed in enumerate(seeds):
+        whole = part(progress, number / len(seeds), (number + 1) / len(seeds))
+        learners.append(_learner(data.X, seed, params, whole))
+    recall = 1.0
+    if params.index != "exact":
+        places = rng.choice(data.X.shape[0], min(SAMPLE, data.X.shape[0]), replace=False)
+        recall = float(np.mean([_recall(learner, places, params.neighbors) for learner in learners]))
+    return Model(params, tuple(learners), data.Y, recall)
+
+
+def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Params:
+    """``neighbors`` by P@1 on held-out rows; the other parameters have their defaults."""
+    train, test = held_out(data, rng)
+    most = min(max(TRIED), train.X.shape[0])
+    model = fit(train, Params(neighbors=most), rng, part(progress, 0.0, 0.3))
+
+    def rankings(params: Params) -> Rankings:
+        return replace(model, params=params).rank(test.X, 5)
+
+    sizes = sorted({min(size, most) for size in TRIED})
+    return best([Params(neighbors=size) for size in sizes], rankings, test, part(progress, 0.3, 1.0))
+
+
+def _learner(X: Csr, seed: np.uint64, params: Params, progress: Progress) -> Learner:
+    n = X.shape[0]
+    vectors = np.empty((n, params.dim), np.float32)
+    graph = Graph(vectors) if params.index == "graph" else None
+    block = BLOCK if graph is None else 1000
+    for first in range(0, n, block):
+        progress("projecting", first / n)
+        vectors[first : first + block] = project(X[first : first + block], seed, params.dim)
+        if graph is not None:
+            graph.add(first, vectors[first : first + block])
+    return Learner(seed, vectors, graph, nearest.hash_keys(vectors) if params.index == "lsh" else None)
+
+
+def _recall(learner: Learner, places: npt.NDArray[np.int64], k: int) -> float:
+    """Share of the k nearest of some training rows that the learner finds."""
+    queries = learner.vectors[places]
+    true, found = nearest.exact(queries, learner.vectors, k), learner.search(queries, k)
+    hits = sum(
+        len(np.intersect1d(true.ids[row, : true.counts[row]], found.ids[row, : found.counts[row]]))
+        for row in range(len(places))
+    )
+    return hits / max(1, int(true.counts.sum()))
