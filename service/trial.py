@@ -100,9 +100,9 @@ def evaluate_method(
     -------
     dict
         As of ``service.evaluate.evaluate``. ``connections`` is how many numbers the model holds, ``work_per_feature``
-        is None; besides, ``method``, ``params`` (as used), ``idf``, ``cpu_seconds`` of this process, all its threads
-        together, what the method tells of its model besides, and ``milliseconds_per_query`` (of wall time). Ranking is timed after a first row, so that nothing is
-        compiled in that time.
+        is None; besides, ``method``, ``params`` (as used), ``idf``, what the method tells of its model,
+        ``cpu_seconds`` of this process, all its threads together, and ``milliseconds_per_query`` (of wall time).
+        Ranking is timed after a first row, so that nothing is compiled in that time.
 
     Raises
     ------

@@ -64,8 +64,8 @@ def evaluate(
     else:
         if passes != 1 or shuffle is not None:
             raise typer.BadParameter(f"--passes and --shuffle are for {LIVE} only", param_hint="--passes")
-        others = {"seed": seed, "jobs": jobs, "hidden": hide_labels, "depth": depth}
-        others["memory"] = memory and int(memory * 1e9)
+        room = None if memory is None else int(memory * 1e9)
+        others = {"seed": seed, "jobs": jobs, "hidden": hide_labels, "depth": depth, "memory": room}
         result = _batch(train, test, method, assignments, others, propensity)
     if as_json:
         print_json(result)
