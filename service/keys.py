@@ -40,7 +40,7 @@ MOST_DESCRIPTION = 256
 LONGEST = 100 * 365 * 86_400
 
 ID_CHARACTERS = 12
-_key = re.compile(rb"abk_([0-9a-f]{12})_[A-Za-z0-9_-]{43}").fullmatch
+LENGTH = 60
 
 
 T = TypeVar("T")
@@ -150,10 +150,9 @@ def digest_of(text: bytes) -> bytes:
     return hashlib.sha256(text).digest()
 
 
-def id_of(text: bytes) -> bytes | None:
-    """The id that a key names, None when it does not have the form of a key."""
-    match = _key(text)
-    return None if match is None else match[1]
+def id_of(text: bytes) -> bytes:
+    """The id that a key names; empty when it does not have the length of a key."""
+    return text[4:16] if len(text) == LENGTH else b""
 
 
 async def create(store: Store, terms: Terms) -> Made:
