@@ -75,7 +75,7 @@ def create_key(
         raise typer.BadParameter(str(error), param_hint=f"--{hint}") from error
 
     async def work(store: Store) -> Made:
-        async with act(store, _operator(), "key.create", scopes=list(scopes), models=models or None) as details:
+        async with act(store, operator(), "key.create", scopes=list(scopes), models=models or None) as details:
             made = await store_keys.create(store, terms)
             details["key"] = made.key.id
             return made
@@ -111,7 +111,7 @@ def revoke_key(key_id: KeyId, data_dir: DataDir = None, redis_url: RedisUrl = No
     from service.audit import act
 
     async def work(store: Store) -> dict[str, Any]:
-        async with act(store, _operator(), "key.revoke", key=key_id):
+        async with act(store, operator(), "key.revoke", key=key_id):
             return _plain(await store_keys.revoke(store, key_id), "revoked", None)
 
     revoked = _with_store(work, data_dir, redis_url)
@@ -136,7 +136,7 @@ def rotate_key(
     seconds = _seconds(grace, "--grace") or 0.0
 
     async def work(store: Store) -> Made:
-        async with act(store, _operator(), "key.rotate", key=key_id, grace=seconds) as details:
+        async with act(store, operator(), "key.rotate", key=key_id, grace=seconds) as details:
             made = await store_keys.rotate(store, key_id, seconds)
             details["by"] = made.key.id
             return made
@@ -159,7 +159,7 @@ def clear_keys(
         typer.confirm("Take out all keys, so that everybody who reaches the service may do everything?", abort=True)
 
     async def work(store: Store) -> None:
-        async with act(store, _operator(), "key.clear"):
+        async with act(store, operator(), "key.clear"):
             await store_keys.clear(store)
 
     _with_store(work, data_dir, redis_url)
@@ -230,7 +230,7 @@ def _quiet() -> Iterator[None]:
         structlog.configure(**before)
 
 
-def _operator() -> Actor:
+def operator() -> Actor:
     """Who runs the command."""
     from service.audit import Actor
 

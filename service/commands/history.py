@@ -1,0 +1,139 @@
+"""``abound history``: what is kept of a model's past, and the way out when a part of it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from core.errors import ArtifactsUnavailable, UnknownModel
+from service.commands.keys import DataDir, RedisUrl, operator
+from service.commands.options import AsJson, Model, print_json
+
+if TYPE_CHECKING:
+    from service.artifacts import Artifacts
+    from service.catalog import Living
+    from service.history import Contents
+    from service.settings import Settings
+    from service.store import Store
+
+history = typer.Typer(
+    help="The log's past in the artifact store. These ask the store, not the HTTP interface.", no_args_is_help=True
+)
+
+ArtifactsUrl = Annotated[
+    str | None, typer.Option("--artifacts-url", help="The artifact store.  [default: as for the service]")
+]
+
+
+@history.command("show")
+def show(
+    model: Model = "default",
+    data_dir: DataDir = None,
+    redis_url: RedisUrl = None,
+    artifacts_url: ArtifactsUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """From where to where history goes, and whether every segment is there and whole. Exit code 1 when one is not."""
+
+    async def work(store: Store, artifacts: Artifacts, living: Living) -> tuple[Contents | None, list[str]]:
+        from core.errors import Damaged, UnknownArtifact
+        from service.history import History
+
+        past = History(store, artifacts, living.keys)
+        contents = await past.contents()
+        wrong = []
+        for segment in contents.segments if contents is not None else ():
+            try:
+                await past.elements(segment)
+            except (Damaged, UnknownArtifact) as error:
+                wrong.append(str(error))
+        return contents, wrong
+
+    contents, wrong = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))
+    if as_json:
+        print_json({"model": model, "history": _plain(contents), "wrong": wrong})
+    elif contents is None:
+        typer.echo(f"{model}: no history yet; the log has everything")
+    else:
+        first, last, n_bytes, n_segments = contents.extent
+        begins = "the first event" if contents.base is None else f"{first} (a base of {contents.base.size} bytes)"
+        typer.echo(f"{model}: from {begins} to {last.entry}, {n_segments} segments, {n_bytes} bytes")
+        for sentence in wrong:
+            typer.echo(f"  {sentence}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+@history.command("begin-anew")
+def begin_anew(
+    model: Model = "default",
+    data_dir: DataDir = None,
+    redis_url: RedisUrl = None,
+    artifacts_url: ArtifactsUrl = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Let history begin at the oldest snapshot kept, and give up everything before it.
+
+    For a history that is damaged or lost. The model itself, its snapshots and its log stay as they are; what was
+    learned before cannot be replayed, forgotten or restored to any more.
+    """
+
+    async def work(store: Store, artifacts: Artifacts, living: Living) -> Contents:
+        from service import archive
+        from service.archive import Archiving
+        from service.audit import act
+        from service.lease import take
+
+        async with act(store, operator(), "history.begin_anew", model=model) as details:
+            async with take(store, living.keys) as lease:
+                begun = await archive.begin_anew(Archiving(store, artifacts, living, lease))
+            details["beginning"] = str(begun.beginning)
+            return begun
+
+    if not yes:
+        typer.confirm(f"Give up what {model} learned before its oldest snapshot, as far as replaying it?", abort=True)
+    begun = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))
+    typer.echo(f"the history of {model} begins at {begun.beginning}")
+
+
+def _settings(data_dir: Path | None, redis_url: str | None, artifacts_url: str | None) -> Settings:
+    from service.settings import Settings
+
+    return Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
+
+
+def _with_model(work: Any, model: str, settings: Settings) -> Any:
+    """What ``work`` makes of a model and the artifact store; the store is started for it where it does not run."""
+    from service.artifacts import Artifacts
+    from service.catalog import read_catalog
+    from service.reached import reached
+    from service.store import Store, StoreParams
+
+    place = settings.artifacts_place()
+    if place is None:
+        raise ArtifactsUnavailable("no artifact store is set: give --artifacts-url, or set ABOUND_ARTIFACTS_URL")
+    artifacts = Artifacts(place)
+
+    async def run(url: str) -> Any:
+        store = Store(url, settings.group(StoreParams))
+        try:
+            living = (await read_catalog(store)).get(model)
+            if living is None:
+                raise UnknownModel(f"there is no model {model[:64]!r}")
+            await artifacts.join(store)
+            return await work(store, artifacts, living)
+        finally:
+            await store.close()
+
+    with reached(settings) as url:
+        return asyncio.run(run(url))
+
+
+def _plain(contents: Contents | None) -> dict[str, Any] | None:
+    if contents is None:
+        return None
+    first, last, n_bytes, n_segments = contents.extent
+    return {"beginning": str(first), "end": last.entry, "bytes": n_bytes, "segments": n_segments}
