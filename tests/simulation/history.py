@@ -1,9 +1,9 @@
 """One history: from a seed to what was broken in it.
 
-    1. a store, two or three replicas and a worker start; applications learn and read
-    2. things go wrong (``chaos``) for some seconds
-    3. they are put right, and everything must catch up alone
-    4. what was told is held against what the log says (``truth``, ``promises``)
+1. a store, two or three replicas and a worker start; applications learn and read
+2. things go wrong (``chaos``) for some seconds
+3. they are put right, and everything must catch up alone
+4. what was told is held against what the log says (``truth``, ``promises``)
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class World:
         working = [asyncio.ensure_future(self.users.work(self._n_requests)) for _ in range(self._n_users)]
         await self.chaos.rage(RAGE_SECONDS)
         self.chaos.heal()
-        await asyncio.gather(*working, asyncio.sleep(NOTICE_SECONDS))
+        await asyncio.gather(*working)
         broken = await self._catch_up()
         if not broken:
             broken = await self._learn_once_more()
@@ -141,6 +141,7 @@ class World:
 
     async def _learn_once_more(self) -> list[str]:
         """Now that all is well, every replica learns."""
+        await asyncio.sleep(NOTICE_SECONDS)
         broken = []
         for host in self.replicas:
             request = self.users.author.request("default", "log")
@@ -229,7 +230,7 @@ def run(seed: int, trace: bool = False) -> Outcome:
             broken = [str(error)]
         broken += loop.errors
         learned = sum(attempt.outcome == DONE for one in world.users.requests for attempt in one.attempts)
-        outcome = Outcome(
+        return Outcome(
             seed,
             broken,
             world.network.checksum,
@@ -238,6 +239,3 @@ def run(seed: int, trace: bool = False) -> Outcome:
             len(world.store.lost),
             world.network.trace or [],
         )
-    return outcome
-
-

@@ -17,11 +17,13 @@ class Lost:
 
     def __init__(self, losses: list[Loss]) -> None:
         self._by_event: dict[int, list[tuple[Offset, Loss]]] = {}
+        self._entries: set[Offset] = set()
         for loss in losses:
             for words in loss.effects:
                 entry = entry_of(words)
                 if entry is not None and isinstance(entry.event, Learn):
                     at = Offset.of_entry(words[2])
+                    self._entries.add(at)
                     for position, event in enumerate(events_of(entry.event)):
                         self._by_event.setdefault(event, []).append((at._replace(position=position), loss))
 
@@ -30,6 +32,10 @@ class Lost:
         return any(
             at == offset and _may_lose(level, loss.reason, loss.policy) for at, loss in self._by_event.get(event, ())
         )
+
+    def has_entry(self, offset: Offset) -> bool:
+        """Whether the entry at an offset was lost."""
+        return offset._replace(position=0) in self._entries
 
     def knows(self, event: int, offset: Offset) -> bool:
         """Whether an event was lost at an offset."""
@@ -90,11 +96,17 @@ def _said(learned: Learned, at: int) -> tuple[int, bool]:
 
 
 def stale(reads: list[Read], truths: dict[str, Truth], lost: Lost) -> Iterator[str]:
-    """Answers that are older than what they were asked for."""
+    """Answers that are older than what they were asked for.
+
+    Where the store has lost a tail, a replica that has not heard of it yet answers from what it has, at an offset that
+    is no more; an offset says nothing then.
+    """
     for read in reads:
         if read.got < read.asked:
             yield f"read at {read.replica}: asked for {read.asked}, answered at {read.got}"
-        elif read.label != label_of(read.event) and not lost.knows(read.event, read.asked):
+        elif lost.has_entry(read.got) or lost.knows(read.event, read.asked):
+            continue
+        elif read.label != label_of(read.event):
             yield f"read at {read.replica}: event {read.event} of {read.asked} is not seen at {read.got}: {read.label}"
 
 

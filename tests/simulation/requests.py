@@ -95,7 +95,6 @@ class Read:
     asked, got : Offset
     event : int
         Acknowledged at ``asked``.
-    incarnation : str
     label : str or None
         The best one.
     """
@@ -105,7 +104,6 @@ class Read:
     got: Offset
     event: int
     label: str | None
-    incarnation: str
 
 
 class Author:

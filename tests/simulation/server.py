@@ -148,7 +148,7 @@ class Store:
         return self._is_up
 
     def die(self, power: bool) -> None:
-        """End at once, the process or the whole machine; of what was not written, or not on disk, a part may be kept."""
+        """End at once, the process or the whole machine; of what was not written or not on disk a part may be kept."""
         self._is_up = False
         self.process.kill()
         self._network.store_died(self, silent=power and self._rng.random() < 0.5)

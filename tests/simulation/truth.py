@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from core.applying import Unit
 from core.config import ModelConfig
 from core.live import LiveModel
 from core.record import iterate, record_ends
 from core.types import Offset
-from core.applying import Unit
 from service.catalog import CATALOG_KEY, Catalog, Living
 from service.events import Configure, Entry, Learn, decode_entry
 from tests.simulation.keyspace import Words

@@ -113,18 +113,18 @@ class Users:
         learned, event = done[-1].learned[0], request.events[0][0]
         host = self._rng.choice(self._hosts)
 
-        async def read(replica: Replica) -> tuple[Offset, str | None, str]:
+        async def read(replica: Replica) -> tuple[Offset, str | None]:
             model = trusted_model(replica, request.model)
             await replica.wait_for(request.model, learned.offset, 1.0)
             ranking = model.live.rank(vector_of(event), 1)
-            return model.offset, model.live.label(int(ranking.class_ids[0])) if len(ranking.class_ids) else None, ""
+            return model.offset, model.live.label(int(ranking.class_ids[0])) if len(ranking.class_ids) else None
 
         try:
             async with asyncio.timeout(PATIENCE):
-                got, label, incarnation = await host.ask(read)
+                got, label = await host.ask(read)
         except (Gone, NotReady, InvalidInstance, UnknownModel, StoreUnavailable, TimeoutError):
             return
-        self.reads.append(Read(host.name, learned.offset, got, event, label, incarnation))
+        self.reads.append(Read(host.name, learned.offset, got, event, label))
 
     async def _mark(self) -> None:
         host = self._rng.choice(self._hosts)

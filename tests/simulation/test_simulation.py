@@ -1,0 +1,51 @@
+"""Histories by seed. More of them: ``python -m tests.simulation --seeds 0..200000``."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.history import run
+
+SEEDS = 2000
+PART = 100
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, PART))
+def test_every_promise_is_kept(first: int) -> None:
+    broken = {seed: outcome.broken for seed in range(first, first + PART) if (outcome := run(seed)).broken}
+    gc.collect()
+    assert broken == {}, "python -m tests.simulation --seeds SEED --trace shows one"
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    for seed in range(10):
+        one, other = run(seed, trace=True), run(seed, trace=True)
+        assert one.trace == other.trace
+        assert one == other
+        assert len(one.trace) > 50
+
+
+def test_the_same_seed_is_the_same_history_in_another_process() -> None:
+    """Nothing hangs on the order in which a set of strings or of tasks is gone through."""
+    program = "from tests.simulation.history import run; print([run(seed).checksum for seed in range(5)])"
+    command = [sys.executable, "-c", program]
+    printed = {
+        subprocess.run(command, env={"PYTHONHASHSEED": salt}, capture_output=True, text=True, check=True).stdout.split(
+            "\n"
+        )[-2]
+        for salt in ("1", "2")
+    }
+    assert len(printed) == 1
+    assert len(set(printed.pop().split(","))) == 5
+
+
+def test_histories_are_eventful() -> None:
+    """What is tried is worth it: events are learned, and stores lose some."""
+    outcomes = [run(seed) for seed in range(40)]
+    assert sum(outcome.n_learned for outcome in outcomes) > 200
+    assert sum(outcome.n_lost > 0 for outcome in outcomes) > 5
+    assert len({outcome.checksum for outcome in outcomes}) == 40
