@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import InvalidInstance
-from core.methods import frequency, ogeec, swnn
+from core.methods import frequency, ogeec, rembrandt, swnn
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.progress import Progress, part
 from core.methods.rankings import Rankings
@@ -78,6 +78,7 @@ METHODS: dict[str, Method] = {
     "frequency": Method.of(frequency),
     "swnn": Method.of(swnn),
     "ogeec": Method.of(ogeec),
+    "rembrandt": Method.of(rembrandt),
 }
 
 

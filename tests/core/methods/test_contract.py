@@ -21,11 +21,12 @@ METHODS = sorted(registry.METHODS)
 SMALL: dict[str, dict[str, object]] = {}
 """Parameters that suit 200 instances, where the defaults do not."""
 
-DRAWN_FOR_ROWS: set[str] = set()
+DRAWN_FOR_ROWS: set[str] = {"exmlds1", "exmlds2", "exmlds3", "exmlds_joint", "one_vs_rest", "top_down"}
 """Methods that draw something for each row: in another order they learn something else, as well as before."""
 
-DRAWN_FOR_FEATURES: set[str] = {"ogeec"}
-"""Methods that draw something for each feature: with features that stand twice they learn something else, too."""
+DRAWN_FOR_FEATURES: set[str] = {"ogeec", "rembrandt"}
+"""Methods that draw something for each feature, or penalise by their number: with features that stand twice they learn
+something else, too."""
 
 
 def learn(method: str, **changes: object) -> Fitted:

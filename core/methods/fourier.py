@@ -1,0 +1,58 @@
+"""Random Fourier features: inputs whose dot products approximate a kernel (Rahimi and Recht, NIPS 2007)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Singles = npt.NDArray[np.float32]
+
+PAIRS = 2_000
+"""Pairs of instances whose distances give the bandwidth."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waves:
+    """A drawn set of features: sqrt(2) cos(h frequencies + phases), each of mean square 1.
+
+    Attributes
+    ----------
+    frequencies : float32 array, shape (k, m)
+    phases : float32 array, shape (m,)
+    """
+
+    frequencies: Singles
+    phases: Singles
+
+    def of(self, H: Singles) -> Singles:
+        """The features of each row, shape (n, m)."""
+        waves: Singles = H @ self.frequencies
+        waves += self.phases
+        np.cos(waves, out=waves)
+        waves *= np.float32(np.sqrt(2.0))
+        return waves
+
+
+def drawn(
+    H: Singles, m: int, kernel: Literal["gaussian", "laplacian"], bandwidth: float, rng: np.random.Generator
+) -> Waves:
+    """Draw ``m`` features: normal frequencies for exp(-|x - y|^2 / 2 s^2), Cauchy for exp(-|x - y|_1 / s).
+
+    Parameters
+    ----------
+    H : float32 array, shape (n, k)
+        Whose distances decide the scale.
+    bandwidth : float
+        s, over the median distance of two rows (in the norm of the kernel).
+    """
+    ends = rng.integers(0, H.shape[0], (2, PAIRS))
+    gaps = (H[ends[0]] - H[ends[1]])[ends[0] != ends[1]].astype(np.float64)
+    lengths = np.sqrt((gaps**2).sum(axis=1)) if kernel == "gaussian" else np.abs(gaps).sum(axis=1)
+    scale = bandwidth * float(np.median(lengths)) if len(lengths) else 1.0
+    shape = (H.shape[1], m)
+    frequencies = rng.standard_normal(shape) if kernel == "gaussian" else rng.standard_cauchy(shape)
+    phases = rng.uniform(0.0, 2.0 * np.pi, m)
+    return Waves((frequencies / (scale or 1.0)).astype(np.float32), phases.astype(np.float32))

@@ -1,0 +1,164 @@
+"""Least squares with a penalty on the weights, for many targets at once: the fit that every embedding rests on.
+
+Minimises |T - [X 1] W|^2 + penalty |W|^2 for sparse X. What is factored once is the smaller of X'X and XX'; where both
+are too large to hold, conjugate gradients on the normal equations, which need products with X only.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg
+
+from core.kernels.gram import add_gram, fill_outer
+from core.methods.data import Csr, Sizes
+from core.methods.progress import Progress
+
+Floats = npt.NDArray[np.float64]
+Real = TypeVar("Real", np.float32, np.float64)
+
+LARGEST = 6_000
+"""Order of the largest matrix that is factored: 0.3 GB, and about 3 seconds."""
+
+STEPS = 60
+"""Most steps of conjugate gradients."""
+
+PRECISE = 1e-4
+"""They end where every residual is this share of its first length."""
+
+BLOCK_BYTES = 2**27
+"""Of a block of rows, times the targets."""
+
+
+class Ridge:
+    """The fit for one X and any targets.
+
+    Costs nnz l + min(n, d)^3 / 3 once where min(n, d) < 6,000, and nnz m for m targets; else at most 60 times 2 nnz m.
+
+    Parameters
+    ----------
+    X : csr_matrix, shape (n, d)
+    penalty : float
+        > 0; relative: times the mean of the diagonal of X'X.
+    relative : bool
+    """
+
+    def __init__(self, X: Csr, penalty: float, *, relative: bool = False) -> None:
+        self.X = X
+        n, d = X.shape
+        if relative:
+            penalty *= float(np.dot(X.data, X.data)) / max(d, 1)
+        self.penalty = penalty
+        self.order = min(n, d + 1)
+        self._factor: tuple[Floats, bool] | None = None
+        if self.order > LARGEST:
+            counts = np.bincount(X.indices, weights=X.data.astype(np.float64) ** 2, minlength=d)
+            self._scale = 1.0 / (np.append(counts, n) + penalty)
+        else:
+            gram = self._by_features() if d < n else self._by_instances()
+            gram[np.diag_indices(self.order)] += penalty
+            self._factor = linalg.cho_factor(gram, lower=False, overwrite_a=True, check_finite=False)
+
+    def _by_features(self) -> Floats:
+        X = self.X
+        d = X.shape[1]
+        gram = np.zeros((d + 1, d + 1))
+        add_gram(X.indptr, X.indices, X.data, gram)
+        gram[:d, d] = np.bincount(X.indices, weights=X.data, minlength=d)
+        gram[d, d] = X.shape[0]
+        return gram
+
+    def _by_instances(self) -> Floats:
+        X = self.X
+        gram = np.empty((self.order, self.order))
+        fill_outer(X.indptr, X.indices, X.data, X.shape[1], gram)
+        gram += 1.0
+        return gram
+
+    def blocks(self, width: int) -> list[slice]:
+        """The rows in blocks, for products with ``width`` columns."""
+        return self.blocks_of(self.X.shape[0], width)
+
+    @staticmethod
+    def blocks_of(n: int, width: int) -> list[slice]:
+        """Slices of n rows, of which ``width`` columns take 128 MB."""
+        size = max(1, BLOCK_BYTES // (8 * max(width, 1)))
+        return [slice(first, min(first + size, n)) for first in range(0, n, size)]
+
+    def fit(self, targets: Floats, progress: Progress) -> Floats:
+        """The weights for targets of shape (n, m): shape (d + 1, m), of which the last row is the bias.
+
+        Raises
+        ------
+        Cancelled
+            By ``progress``.
+        """
+        if self._factor is None:
+            return self._iterate(transposed_product(self.X, targets), progress)
+        if self.order > self.X.shape[1]:
+            return self._solved(transposed_product(self.X, targets))
+        return transposed_product(self.X, self._solved(targets))
+
+    def fit_product(self, Y: Csr, Q: Floats, progress: Progress) -> Floats:
+        """The weights for the targets YQ, of which only a block of rows is formed at a time where n is large."""
+        if self._factor is not None and self.order == self.X.shape[0]:
+            return self.fit(Y.astype(np.float64) @ Q, progress)
+        right = np.zeros((self.X.shape[1] + 1, Q.shape[1]))
+        for rows in self.blocks(Q.shape[1]):
+            progress("least squares", rows.start / self.X.shape[0])
+            right += transposed_product(self.X[rows], Y[rows].astype(np.float64) @ Q)
+        return self._iterate(right, progress) if self._factor is None else self._solved(right)
+
+    def _solved(self, right: Floats) -> Floats:
+        assert self._factor is not None
+        solved: Floats = linalg.cho_solve(self._factor, right, check_finite=False)
+        return solved
+
+    def _iterate(self, right: Floats, progress: Progress) -> Floats:
+        """Conjugate gradients, each target on its own, preconditioned by the diagonal."""
+        weights = np.zeros_like(right)
+        residual = right.copy()
+        scaled = residual * self._scale[:, None]
+        direction = scaled.copy()
+        rho = np.einsum("ij,ij->j", residual, scaled)
+        goal = rho * PRECISE**2
+        for step in range(STEPS):
+            progress("least squares", step / STEPS)
+            if np.all(rho <= goal):
+                break
+            image = self.penalty * direction
+            for rows in self.blocks(right.shape[1]):
+                image += transposed_product(self.X[rows], product(self.X[rows], direction))
+            length = np.einsum("ij,ij->j", direction, image)
+            alpha = np.divide(rho, length, out=np.zeros_like(rho), where=(length > 0) & (rho > goal))
+            weights += alpha * direction
+            residual -= alpha * image
+            scaled = residual * self._scale[:, None]
+            before, rho = rho, np.einsum("ij,ij->j", residual, scaled)
+            direction *= np.divide(rho, before, out=np.zeros_like(rho), where=before > 0)
+            direction += scaled
+        return weights
+
+
+def product(X: Csr, weights: npt.NDArray[Real]) -> npt.NDArray[Real]:
+    """[X 1] W, shape (n, m), for W of shape (d + 1, m), in the type of W."""
+    result: npt.NDArray[Real] = X.astype(weights.dtype, copy=False) @ weights[:-1]
+    result += weights[-1]
+    return result
+
+
+def transposed_product(X: Csr, targets: npt.NDArray[Real]) -> npt.NDArray[Real]:
+    """[X 1]'T, shape (d + 1, m)."""
+    result = np.empty((X.shape[1] + 1, targets.shape[1]), targets.dtype)
+    result[:-1] = X.T.astype(targets.dtype, copy=False) @ targets
+    result[-1] = targets.sum(axis=0)
+    return result
+
+
+def needs(sizes: Sizes, targets: int) -> int:
+    """Bytes of a fit: what is factored, or the vectors of conjugate gradients."""
+    order = min(sizes.n, sizes.d + 1)
+    vectors = 5 if order > LARGEST else 2
+    return (16 * order**2 if order <= LARGEST else 0) + 8 * vectors * (sizes.d + 1) * targets + 3 * BLOCK_BYTES
