@@ -3,7 +3,7 @@
 Three `abound serve`, an `abound worker`, a store with a copy, and nginx in front. Each kill is a SIGKILL of one of them
 or of everything at once, or a failover to the copy, with processes stopped and wires cut around it; what happens at a
 kill follows from the seed and the kill's number. Clients send each event, under one Idempotency-Key, until it is
-acknowledged, and classify with ``min_offset``. In the end the whole log is applied anew and compared with what the
+acknowledged, and classify with ``min_offset``. In the end history and log are applied anew and compared with what the
 clients were told: every acknowledged event exactly once, at its offset, with its rank; and ``abound verify`` compares
 the digests of all replicas.
 
@@ -47,6 +47,7 @@ def figures(outcome: Outcome) -> dict[str, object]:
         "learned": findings.learned,
         "repeats_passed_over": findings.repeated,
         "entries": findings.entries,
+        "entries_in_history": findings.in_history,
         "clients": dict(book.counts),
         "verify": outcome.verified,
         "seconds_to_learn_again_median": round(statistics.median(seconds), 2) if seconds else None,

@@ -34,8 +34,11 @@ ENVIRONMENT = {
     "ABOUND_STOP_SECONDS": "3",
     "ABOUND_SNAPSHOTS_EVERY_BYTES": "131072",
     "ABOUND_SNAPSHOTS_PART_BYTES": "65536",
+    "ABOUND_HISTORY_SEGMENT_BYTES": "65536",
 }
 """So that what a program cannot wait for comes soon, and a snapshot is nearly always being made."""
+
+ARTIFACTS = "artifacts"
 
 CALM_SECONDS = 120.0
 
@@ -60,7 +63,7 @@ class Program:
             | {
                 "ABOUND_REDIS_URL": wire.url,
                 "ABOUND_DATA_DIR": str(directory / name),
-                "ABOUND_ARTIFACTS_URL": str(directory / "artifacts"),
+                "ABOUND_ARTIFACTS_URL": str(directory / ARTIFACTS),
             }
         )
 
@@ -114,6 +117,7 @@ class Fleet:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self.artifacts = directory / ARTIFACTS
         self.stores = Pair(directory, (free_port(), free_port()))
         wires = [Wire(directory / f"w{i}", self.stores.primary.socket) for i in range(SERVES + 1)]
         ports = [free_port() for _ in range(SERVES)]

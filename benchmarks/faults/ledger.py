@@ -1,9 +1,8 @@
-"""The ledger: everything that the log holds from its beginning, learned anew, beside what clients were told."""
+"""The ledger: everything since the beginning, history and log, learned anew, beside what clients were told."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,10 +10,11 @@ from benchmarks.faults.clients import Acknowledged
 from core.limits import Limits
 from core.record import iterate
 from core.types import START, Offset
-from service import log as stream
-from service.catalog import DEFAULT_MODEL, Living, read_catalog
+from service import past
+from service.artifacts import Artifacts
+from service.catalog import DEFAULT_MODEL, read_catalog
 from service.events import Learn
-from service.log import Element
+from service.log import Element, trim_of
 from service.model_replica import ModelReplica
 from service.store import Store
 
@@ -62,8 +62,10 @@ class Findings:
         Learned more often than once.
     otherwise : list of str
         Learned with another offset, rank or change than what the client was told.
-    entries, learned, repeated : int
-        Entries of the log; events learned; requests that came again and were passed over.
+    entries, in_history : int
+        Entries that were applied, and how many of them had left the log for history.
+    learned, repeated : int
+        Events learned; requests that came again and were passed over.
     excused : int
         Acknowledged below ``replica``, and gone with the tail that a failover lost.
     digest : str
@@ -74,6 +76,7 @@ class Findings:
     twice: list[str] = field(default_factory=list)
     otherwise: list[str] = field(default_factory=list)
     entries: int = 0
+    in_history: int = 0
     learned: int = 0
     repeated: int = 0
     excused: int = 0
@@ -85,28 +88,24 @@ class Findings:
         return not (self.lost or self.twice or self.otherwise)
 
 
-async def elements(store: Store, living: Living) -> AsyncIterator[list[Element]]:
-    """All that was ever appended to a model, from the beginning."""
-    link = await store.open_link("ledger")
-    try:
-        async for some in stream.read(link, living.keys.log, START, read_bytes=2**22, seconds=10):
-            yield some
-    finally:
-        link.close()
-
-
-async def examine(url: str, told: dict[str, Acknowledged], tails: list[LostTail]) -> Findings:
-    """Apply the whole log in this process, and compare."""
+async def examine(
+    url: str, told: dict[str, Acknowledged], tails: list[LostTail], artifacts_url: str | None = None
+) -> Findings:
+    """Apply everything since the beginning, history and log, in this process, and compare."""
     store = Store(url)
+    artifacts = Artifacts(artifacts_url) if artifacts_url is not None else None
     try:
+        if artifacts is not None:
+            await artifacts.join(store)
         living = (await read_catalog(store)).get(DEFAULT_MODEL)
         assert living is not None
         findings = Findings()
         learned: dict[str, list[Learned]] = {}
         model = ModelReplica(living.keys, living.config, 1024, Limits())
-        async for some in elements(store, living):
+        async for some in past.entries(store, artifacts, living.keys, START):
             for element in some:
                 await _apply(model, element, learned, findings)
+        findings.in_history = (await trim_of(store, living.keys.log)).n_entries
         findings.digest = str(await model.take_digest())
     finally:
         await store.close()
@@ -145,6 +144,8 @@ async def _apply(model: ModelReplica, element: Element, learned: dict[str, list[
         at += unit.n
 
 
-def examine_now(url: str, told: dict[str, Acknowledged], tails: list[LostTail]) -> Findings:
+def examine_now(
+    url: str, told: dict[str, Acknowledged], tails: list[LostTail], artifacts_url: str | None = None
+) -> Findings:
     """``examine`` for a program that is not asynchronous."""
-    return asyncio.run(examine(url, told, tails))
+    return asyncio.run(examine(url, told, tails, artifacts_url))

@@ -107,8 +107,9 @@ def run(work: Path, seed: int, kills: int, first: int, told: Told, pause: float 
         for client in clients:
             client.join(200)
         fleet.calm()
-        outcome.verified = verify(fleet.stores.primary.url)
-        outcome.findings = examine_now(fleet.stores.primary.url, outcome.book.acknowledged, outcome.tails)
+        url, artifacts = fleet.stores.primary.url, str(fleet.artifacts)
+        outcome.verified = verify(url, artifacts)
+        outcome.findings = examine_now(url, outcome.book.acknowledged, outcome.tails, artifacts)
     finally:
         fleet.close()
         outcome.book.close()
@@ -234,10 +235,11 @@ class Mistreatment:
         return time.time() - killed
 
 
-def verify(url: str) -> bool:
-    """What `abound verify` says: all digests equal, rebuilt from the log and in each of three replicas."""
+def verify(url: str, artifacts: str) -> bool:
+    """What `abound verify` says: all digests equal, rebuilt from history and log and in each of three replicas."""
     words = [sys.executable, "-m", "service.cli", "verify", "--redis-url", url, "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    environment = os.environ | {"ABOUND_ARTIFACTS_URL": artifacts}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment, check=False)
     try:
         said = json.loads(done.stdout)
     except json.JSONDecodeError:

@@ -57,7 +57,9 @@ def kill_while_learning(work: Path, kills: int) -> tuple[Book, Findings]:
         serving = Serving(work / "data", *options, output=work / "output")
         serving.until_ready()
         assert ask(serving.url) == before
-        findings = examine_now(EmbeddedStore(work / "data").url, book.acknowledged, [])
+        findings = examine_now(
+            EmbeddedStore(work / "data").url, book.acknowledged, [], str(work / "data" / "artifacts")
+        )
         assert serving.stop() == 0
     finally:
         serving.kill()
