@@ -1,6 +1,7 @@
 """Archiving: the oldest part of a log becomes history, and only then leaves the log.
 
-1. the entries before the oldest good snapshot's are read, a segment at a time
+1. the entries before the oldest good snapshot's are read, a segment at a time; a last segment that is small is taken
+   up again and made larger, so that many small ones do not come about
 2. the segment is written, and read again: what comes back must be what was written
 3. in one moment, under the lease: the list of history has the segment, the log is without its entries, and what was
    trimmed is counted on
@@ -20,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from core.errors import Damaged, NotReady, UnknownApplyVersion, UnknownSnapshot
+from core.errors import Damaged, NotReady, UnknownApplyVersion, UnknownArtifact, UnknownSnapshot
 from core.limits import Limits
 from core.types import START, Offset
 from service import history, indexes, snapshots
@@ -91,9 +92,9 @@ async def archive(to: Archiving) -> Contents | None:
         return await history.History(to.store, to.artifacts, to.keys).contents()
     until = good[-1].position.offset
     contents = await _contents(to, good)
+    elements, size, n_old, old = await _small(to, contents)
+    begun = msgspec.structs.replace(contents, segments=contents.segments[:-1]) if old is not None else contents
     link = await to.store.open_link("archive")
-    elements: list[Element] = []
-    size = 0
     try:
         async with contextlib.aclosing(
             stream.read(
@@ -112,8 +113,8 @@ async def archive(to: Archiving) -> Contents | None:
                     elements.append(element)
                     size += size_of(element[1])
                     if size >= to.params.segment_bytes:
-                        contents = await _add(to, contents, elements, size)
-                        elements, size = [], 0
+                        contents = begun = await _add(to, begun, elements, size)
+                        elements, size, n_old = [], 0, 0
     except stream.Trimmed as error:
         raise Damaged(
             f"the history of {to.keys.name} ends at {contents.end.entry} and {error}: what is between is lost. "
@@ -121,8 +122,10 @@ async def archive(to: Archiving) -> Contents | None:
         ) from None
     finally:
         link.close()
-    if elements:
-        contents = await _add(to, contents, elements, size)
+    if len(elements) > n_old:
+        contents = await _add(to, begun, elements, size)
+    if old is not None and old not in contents.segments:
+        await to.artifacts.delete(old.name)
     return contents
 
 
@@ -235,17 +238,38 @@ def _empty(to: Archiving, base: Base | None) -> Contents:
     )
 
 
+async def _small(to: Archiving, contents: Contents) -> tuple[list[Element], int, int, Segment | None]:
+    """The last segment, if it is to be made larger: its entries, their size in the log, how many, and itself."""
+    last = contents.segments[-1] if contents.segments else None
+    if last is None or last.log_bytes * 2 > to.params.segment_bytes:
+        return [], 0, 0, None
+    try:
+        elements = await history.History(to.store, to.artifacts, to.keys).elements(last)
+    except (Damaged, UnknownArtifact):
+        return [], 0, 0, None  # whoever needs it says so
+    return elements, last.log_bytes, last.n_entries, last
+
+
 async def _add(to: Archiving, contents: Contents, elements: list[Element], log_bytes: int) -> Contents:
     """Make elements the last segment of history, and trim them off the log."""
     await to.between()
-    segment = await write_segment(to, elements, contents.n_entries, contents.log_bytes)
+    segment = await write_segment(to, elements, contents.n_entries, contents.log_bytes, log_bytes)
     last = Offset.of_entry(segment.last)
     trim = Trim(last, contents.n_entries + len(elements), contents.log_bytes + log_bytes)
     return await swap(to, msgspec.structs.replace(contents, segments=[*contents.segments, segment]), trim)
 
 
-async def write_segment(to: Archiving, elements: list[Element], n_before: int, bytes_before: int) -> Segment:
+async def write_segment(
+    to: Archiving, elements: list[Element], n_before: int, bytes_before: int, log_bytes: int
+) -> Segment:
     """Write elements as a segment that nothing points to yet, and see that it is there.
+
+    Parameters
+    ----------
+    n_before, bytes_before : int
+        Entries of the log before them, and their size.
+    log_bytes : int
+        Their own size as the log had them; it is kept when something is forgotten in them.
 
     Damaged when the artifact store gives back something else; ArtifactsUnavailable.
     """
@@ -263,7 +287,7 @@ async def write_segment(to: Archiving, elements: list[Element], n_before: int, b
         n_before=n_before,
         bytes_before=bytes_before,
         n_entries=len(elements),
-        log_bytes=sum(size_of(fields) for _, fields in elements),
+        log_bytes=log_bytes,
         size=len(packed),
         checksum=checksum_of(packed),
         needs=str(min(needs)) if needs else None,

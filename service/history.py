@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from core.errors import Damaged, UnknownArtifact, UnknownOffset
+from core.errors import ArtifactsUnavailable, Damaged, UnknownArtifact, UnknownOffset
 from core.types import START, Offset
 from service import segment as segments
 from service.array_parts import checksum_of
@@ -330,7 +330,7 @@ class History:
         ArtifactsUnavailable
         """
         if self._artifacts is None:
-            raise Damaged(
+            raise ArtifactsUnavailable(
                 f"the history of {self.keys.name} is needed and no artifact store is set. Set ABOUND_ARTIFACTS_URL"
             )
         packed = await self._artifacts.get(segment.name)

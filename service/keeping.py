@@ -145,7 +145,8 @@ class Keeping:
         trim = 0
         try:
             trim = Trim.parse(trimmed).n_entries
-            extent = history.parse(packed, keys).extent if packed is not None else None
+            if packed is not None:
+                extent = (await asyncio.to_thread(history.parse, packed, keys)).extent  # it may be long
         except Damaged as error:
             trouble = str(error)
         snapshot = await self._newest(keys)

@@ -114,7 +114,10 @@ class Worker:
                 try:
                     catalog = await self._catalog_now(catalog)
                     for living in catalog:
-                        await self._look_at(living)
+                        try:
+                            await self._look_at(living)
+                        except Damaged as error:  # the others get their turn
+                            self._rest(living, error)
                     if asyncio.get_running_loop().time() - swept > SWEEP_SECONDS:
                         await self.sweep(catalog)
                         swept = asyncio.get_running_loop().time()
@@ -182,10 +185,14 @@ class Worker:
                 try:
                     await self._compact(living, lease, why)
                 except (ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownArtifact) as error:
-                    log.error("no snapshot can be made", model=living.keys.name, reason=str(error))
-                    self._resting[living.keys.incarnation] = now + DAMAGED_PAUSE_SECONDS
+                    self._rest(living, error)
                     return
                 await self._archive(living, lease)
+
+    def _rest(self, living: Living, error: Exception) -> None:
+        """Leave a model alone for a while."""
+        log.error("no snapshot can be made", model=living.keys.name, reason=str(error))
+        self._resting[living.keys.incarnation] = asyncio.get_running_loop().time() + DAMAGED_PAUSE_SECONDS
 
     async def _compact(self, living: Living, lease: Lease, why: str) -> None:
         loop = asyncio.get_running_loop()

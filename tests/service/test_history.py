@@ -66,6 +66,46 @@ async def test_what_no_snapshot_needs_moves_from_the_log_to_history(model: Archi
     assert sorted(names) == sorted(segment.name for segment in contents.segments)
 
 
+async def test_small_segments_grow_into_larger_ones(model: Archived) -> None:
+    large = HistoryParams(segment_bytes=6000)
+    counts = []
+    for seed in range(3, 9):
+        await model.archive(large)
+        await model.grow(10, seed)
+        counts.append(len((await model.contents()).segments))
+    contents = await model.archive(large)
+    assert counts[-1] < counts[0] + 4
+    assert all(segment.log_bytes > 3000 for segment in contents.segments[:-1])
+    files = [name for name in await model.artifacts.names(history.folder(model.living.keys)) if "/history/" in name]
+    assert sorted(files) == sorted(segment.name for segment in contents.segments)
+    assert await model.past() == model.every
+    assert contents.log_bytes == sum(stream.size_of(fields) for _, fields in model.every[: contents.n_entries])
+    await model.artifacts.put(contents.segments[-1].name, b"damaged")
+    await model.grow(5, 20)
+    again = await model.archive(large)
+    assert again.segments[: len(contents.segments)] == contents.segments  # not one that cannot be read
+
+
+async def test_a_store_that_does_not_count_what_is_removed_is_no_matter(
+    model: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = model.store.client.xinfo_stream
+
+    async def as_before_7(key: bytes) -> dict[str, object]:
+        answer: dict[str, object] = await ask(key)
+        return {name: value for name, value in answer.items() if name not in ("entries-added", "max-deleted-entry-id")}
+
+    monkeypatch.setattr(model.store.client, "xinfo_stream", as_before_7)
+    assert (await stream.tail(model.store, model.living.keys.log)).n_removed == 0
+    await model.archive()
+    assert (await stream.tail(model.store, model.living.keys.log)).n_removed == 119
+    assert not await stream.holds(model.store, model.living.keys.log, START, b"")
+    with pytest.raises(ArtifactsUnavailable):
+        await rebuild(model.store, model.living, from_start=True)
+    made = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    assert made.live.n_learned == 180
+
+
 async def test_nothing_leaves_the_log_before_two_snapshots_are_good(model: Archived) -> None:
     store, keys = model.store, model.living.keys
     newest, older = await manifests.manifests(store, keys)
