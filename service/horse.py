@@ -40,6 +40,7 @@ from rq.queue import Queue
 from rq.serializers import JSONSerializer
 from rq.utils import now
 from rq.worker import Worker
+from rq.worker_registration import clean_worker_registry
 
 from core.errors import (
     AboundError,
@@ -71,6 +72,9 @@ log = structlog.get_logger(__name__)
 
 ABANDONED = 7
 """Exit code of a horse that left a job as it was."""
+
+LISTEN_SECONDS = 35
+"""Bounds the wait on a connection that is dead and does not say so; RQ asks anew 15 seconds before."""
 
 WATCH_SECONDS = 1
 KILL_SPARE_SECONDS = 3.0
@@ -243,6 +247,7 @@ class Stable(Worker):
             name=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
             connection=client,
             serializer=JSONSerializer,
+            worker_ttl=LISTEN_SECONDS,
             job_monitoring_interval=WATCH_SECONDS,
             log_job_description=False,
         )
@@ -256,8 +261,13 @@ class Stable(Worker):
         """Take no commands, and have no thread that would."""
 
     def run_maintenance_tasks(self) -> None:
-        """The keeper sees to lost jobs."""
+        """Take away what RQ noted for workers that are gone; their jobs are the keeper's business."""
         self.last_cleaned_at: Any = now()
+        for queue in self.queues:
+            clean_worker_registry(queue)
+            registry = queue.started_job_registry
+            self.connection.zremrangebyscore(registry.key, 0, time.time())
+            self.connection.delete(queue.intermediate_queue_key)
 
     def fork_work_horse(self, job: RqJob, queue: Queue) -> None:
         """Fork the process of a job. It ends with this one, and is the first to go when memory is short."""

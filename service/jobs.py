@@ -477,6 +477,7 @@ class Jobs:
         with reaching():
             async with self.store.client.pipeline(transaction=True) as pipe:
                 pipe.delete(job_key(job.id), f"{job_key(job.id)}:wrote")
+                pipe.delete(f"rq:job:{job.id}", f"rq:executions:{job.id}")  # of a ticket that nobody ended
                 pipe.zrem(ALL_KEY, job.id)
                 pipe.zrem(f"{JOBS}:state:{job.state}", job.id)
                 await pipe.execute()

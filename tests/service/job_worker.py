@@ -111,9 +111,15 @@ class Office:
         """The job once it has ended."""
         return dict(until(lambda: (job := self.job(job_id))["ended"] is not None and job, seconds))
 
-    def at_work(self, job_id: str, stage: str = "step") -> dict[str, Any]:
-        """The job once it says so."""
-        return dict(until(lambda: (job := self.job(job_id))["stage"] and stage in job["stage"] and job))
+    def at_work(self, job_id: str, stage: str = "step", progress: float = 0.0) -> dict[str, Any]:
+        """The job once it says that it is in this stage, and so far at least."""
+
+        def is_there() -> dict[str, Any] | None:
+            job = self.job(job_id)
+            assert job["ended"] is None, job
+            return job if stage in (job["stage"] or "") and job["progress"] >= progress else None
+
+        return dict(until(is_there))
 
     def files(self) -> list[str]:
         """What is in the artifact store besides its marker."""

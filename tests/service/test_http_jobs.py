@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from service.audit import AUDIT_KEY
+from service.desk import Desk, JobRequest
 from service.jobs import job_key
 from service.routes import jobs as route
 from tests.service.job_worker import Office, forget_jobs, office, until
 from tests.service.served import problem
+from tests.service.valkey import Server
 
 
 @pytest.fixture(scope="module")
@@ -218,3 +222,24 @@ def test_jobs_are_counted_for_prometheus(place: Office) -> None:
         )
 
     until(measured, 15)
+
+
+def test_jobs_may_have_a_store_of_their_own(place: Office) -> None:
+    other = Server()
+    try:
+        jobs_url = SecretStr(other.url)
+        desk = Desk(place.service.settings.model_copy(update={"jobs_url": jobs_url}))
+        model = place.service.app.state.parts.replica.model("default")
+
+        async def submit() -> str:
+            job = await desk.submit(JobRequest(method="steps"), model, None)
+            await desk.close()
+            return job.id
+
+        job_id = asyncio.run(submit())
+        with other.client() as there, place.service.server.client() as here:
+            assert there.hget(job_key(job_id), "state") == b'"queued"'
+            assert there.lrange("rq:queue:abound-rebuild", 0, -1) == [job_id.encode()]
+            assert here.exists(job_key(job_id)) == 0
+    finally:
+        other.close()

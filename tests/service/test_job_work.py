@@ -82,7 +82,7 @@ def test_a_job_that_kills_its_process_each_time_fails(place: Office) -> None:
 @pytest.mark.parametrize("method", ["steps", "crunch"])
 def test_a_cancelled_job_stops_and_leaves_nothing(place: Office, method: str) -> None:
     job_id = place.submit(method, steps=10_000, seconds=0.02)
-    place.at_work(job_id, "step 3")
+    place.at_work(job_id, progress=0.0002)
     answer = place.http.delete(f"/jobs/{job_id}")
     assert answer.status_code == 202
     assert answer.json()["cancelling"]
@@ -192,8 +192,8 @@ def test_a_payload_names_nothing_that_is_run(place: Office, tmp_path) -> None:
 
 
 def test_a_worker_that_stops_gives_its_job_back(place: Office) -> None:
-    job_id = place.submit("steps", steps=200, seconds=0.02)
-    place.at_work(job_id, "step 4")
+    job_id = place.submit("steps", steps=1000, seconds=0.02)
+    place.at_work(job_id, progress=0.004)
     assert place.worker.stop() == 0
     job = place.job(job_id)
     assert (job["state"], job["attempt"]) == ("queued", 0)
@@ -205,14 +205,19 @@ def test_a_worker_that_stops_gives_its_job_back(place: Office) -> None:
 
 
 def test_a_killed_worker_s_job_is_found_and_begun_again(place: Office) -> None:
-    job_id = place.submit("steps", steps=30, seconds=0.05)
-    place.at_work(job_id, "step 4")
+    job_id = place.submit("steps", steps=60, seconds=0.05)
+    place.at_work(job_id, progress=0.05)
     horse = horse_of(place, job_id)
     place.worker.kill()
     until(lambda: not os.path.exists(f"/proc/{horse}"))
     assert place.job(job_id)["state"] == "running"
     assert place.files()
+    with place.service.server.client() as client:
+        for key in client.keys("rq:worker:*"):
+            client.delete(key)  # as if their time were over
     place.worker.start()
     job = place.ended(job_id)
     assert (job["state"], job["attempt"]) == ("succeeded", 2)
-    assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(30))
+    assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(60))
+    with place.service.server.client() as client:
+        assert client.scard("rq:workers") == 2

@@ -1,0 +1,176 @@
+"""The keeper of jobs, in this process and without the processes that do them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from core.errors import StoreUnavailable, UnknownJob
+from service.artifacts import Artifacts
+from service.job_keeper import JobKeeper
+from service.jobs import Job, JobParams, Jobs, new_id
+from service.queue import connect, waiting
+from service.settings import Settings
+from service.store import Store
+from tests.service.valkey import Server
+
+
+@pytest.fixture
+def settings(server: Server, tmp_path: Path) -> Settings:
+    url = SecretStr(server.url)
+    return Settings(redis_url=url, artifacts_url=SecretStr(str(tmp_path / "artifacts")), worker_kinds="rebuild")
+
+
+@asynccontextmanager
+async def keeping(settings: Settings, jobs: Jobs, n: int = 1) -> AsyncIterator[None]:
+    """Keepers at work, with nobody to do jobs."""
+    stopping = asyncio.Event()
+    keepers = [JobKeeper(settings, jobs.store, jobs) for _ in range(n)]
+    for keeper in keepers:
+        keeper._child = _nobody  # type: ignore[method-assign]
+        keeper._kinds = ["rebuild"]
+    tasks = [asyncio.create_task(keeper.run(stopping)) for keeper in keepers]
+    try:
+        yield
+    finally:
+        stopping.set()
+        await asyncio.gather(*tasks)
+
+
+class _Nobody:
+    name = "nobody"
+
+    async def keep(self) -> None:
+        await asyncio.Event().wait()
+
+    async def stop(self, patience: float) -> None:
+        """There is nothing to stop."""
+
+
+def _nobody(kind: str) -> _Nobody:
+    return _Nobody()
+
+
+async def submitted(jobs: Jobs) -> Job:
+    return await jobs.submit(
+        Job(id=new_id(), state="queued", model="m", incarnation="1-0", method="steps", kind="rebuild")
+    )
+
+
+async def running(jobs: Jobs, holder: str = "dead:1") -> Job:
+    job = await jobs.claim((await submitted(jobs)).id, holder)
+    assert job is not None
+    return job
+
+
+async def reached(jobs: Jobs, job: Job, state: str, seconds: float = 10.0) -> Job:
+    async with asyncio.timeout(seconds):
+        while (found := await jobs.get(job.id)).state != state:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def test_a_job_that_is_in_no_queue_is_put_into_it(settings: Settings, store: Store, server: Server) -> None:
+    jobs = Jobs(store)
+    job = await submitted(jobs)
+    client = connect(server.url, 2.0)
+    async with keeping(settings, jobs), asyncio.timeout(10):
+        while job.id not in waiting(client, "rebuild"):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    client.close()
+
+
+@pytest.mark.parametrize("keepers", [1, 3])
+async def test_a_silent_job_is_cleaned_up_and_waits_again(settings: Settings, store: Store, keepers: int) -> None:
+    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=0.5, attempts=2))
+    artifacts = Artifacts(str(settings.artifacts_place()))
+    await artifacts.join(store)
+    job = await running(jobs)
+    await jobs.will_write(job, "m/jobs/1")
+    await artifacts.put("m/jobs/1/part", b"x")
+    await artifacts.put("m/jobs/2/part", b"x")
+    async with keeping(settings, jobs, keepers):
+        waits = await reached(jobs, job, "queued")
+        assert (waits.attempt, waits.holder) == (1, None)
+        assert await artifacts.names("m") == ["m/jobs/2/part"]
+        again = await jobs.claim(job.id, "dead:2")
+        assert again is not None
+        failed = await reached(jobs, job, "failed")
+        assert (failed.attempt, failed.error) == (2, "its worker fell silent; it was begun 2 times")
+
+
+async def test_a_job_that_says_that_it_is_at_work_is_left_alone(settings: Settings, store: Store) -> None:
+    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=0.6))
+    job = await running(jobs)
+    async with keeping(settings, jobs):
+        for _ in range(15):
+            assert await jobs.beat(job)
+            await asyncio.sleep(0.1)
+    assert (await jobs.get(job.id)).holder == "dead:1"
+
+
+async def test_a_silent_job_that_was_to_stop_is_cancelled(settings: Settings, store: Store) -> None:
+    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=0.5))
+    job = await running(jobs)
+    await jobs.cancel(job.id, "not wanted")
+    async with keeping(settings, jobs):
+        assert (await reached(jobs, job, "cancelled")).error == "not wanted"
+
+
+async def test_silence_is_not_counted_while_the_store_is_away(settings: Settings, own_server: Server) -> None:
+    store = Store(own_server.url)
+    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=1.0))
+    job = await running(jobs)
+    url = SecretStr(own_server.url)
+    async with keeping(settings.model_copy(update={"redis_url": url}), jobs):
+        assert await jobs.beat(job)
+        own_server.kill()
+        await asyncio.sleep(1.5)
+        own_server.start()
+        async with asyncio.timeout(5):
+            while not await _beats(jobs, job):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert (await jobs.get(job.id)).holder == "dead:1"
+    await store.close()
+
+
+async def _beats(jobs: Jobs, job: Job) -> bool:
+    try:
+        return await jobs.beat(job)
+    except StoreUnavailable:
+        return False
+
+
+async def test_ended_jobs_are_forgotten_the_oldest_first(settings: Settings, store: Store) -> None:
+    jobs = Jobs(store, JobParams(keep=2))
+    ended = []
+    for state in ("succeeded", "failed", "cancelled", "succeeded"):
+        job = await running(jobs)
+        await jobs.end(job, state)  # type: ignore[arg-type]
+        ended.append(job.id)
+    going = await running(jobs)
+    async with keeping(settings, jobs), asyncio.timeout(10):
+        while len(await jobs.all()) > 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert [job.id for job in await jobs.all()] == [going.id, ended[3], ended[2]]
+    with pytest.raises(UnknownJob):
+        await jobs.get(ended[0])
+    assert sum((await jobs.counts()).values()) == 3
+    assert sum(total.n for total in await jobs.totals()) == 4  # what there ever was stays counted
+
+
+async def test_a_job_that_ended_long_ago_is_forgotten(settings: Settings, store: Store) -> None:
+    jobs = Jobs(store, JobParams(keep_seconds=60.0))
+    old, new = await running(jobs), await running(jobs)
+    for job in (old, new):
+        await jobs.end(job, "failed", error="no")
+    await store.client.hset(f"abound:jobs:job:{old.id}", "ended", "1.0")
+    async with keeping(settings, jobs), asyncio.timeout(10):
+        while len(await jobs.all()) > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert [job.id for job in await jobs.all()] == [new.id]
