@@ -17,7 +17,8 @@ everything else                                ``admin``, not limited to models
 What is not named here asks for the most: a new route is closed until it is opened.
 
 Without any key nothing is asked for. The service is bound to loopback then, and answers only to names of this
-machine and addresses: a page in a browser cannot reach it by having its own name resolve to 127.0.0.1.
+machine and addresses, and no pages but its own and this machine's: a page in a browser cannot reach it by having its
+own name resolve to 127.0.0.1, nor by sending there what it cannot read the answer of.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from core.errors import Forbidden, Unauthorized
 from service.audit import Actor
 from service.exchange import Headers
 from service.keyring import Grant, KeyRing
+from service.settings import is_loopback
 
 log = structlog.get_logger(__name__)
 
@@ -122,8 +124,8 @@ class Guard:
     def grant_of(self, headers: Headers, needed: str, model: str) -> Grant | None:
         """What ``admit`` returns and raises; nothing is told to anybody."""
         if not self._ring.required:
-            if not self._any_host and headers.get(b"host") not in self._hosts:
-                self._check_host(headers.get(b"host"))
+            if not self._any_host and (b"origin" in headers or headers.get(b"host") not in self._hosts):
+                self._check_browser(headers.get(b"host"), headers.get(b"origin"))
             return None
         grant = self._ring.find(headers.get(b"authorization"))
         grant.check(needed, model)
@@ -133,8 +135,8 @@ class Guard:
         """The same for any request, by its method and path."""
         need = need_of(scope["method"], scope["path"])
         if not self._ring.required:
-            if not self._any_host and headers.get(b"host") not in self._hosts:
-                self._check_host(headers.get(b"host"))
+            if not self._any_host and (b"origin" in headers or headers.get(b"host") not in self._hosts):
+                self._check_browser(headers.get(b"host"), headers.get(b"origin"))
             return None
         if need is None:
             return None
@@ -148,18 +150,18 @@ class Guard:
         scope["grant"] = grant
         return grant
 
-    def _check_host(self, host: bytes | None) -> None:
-        """Forbidden when the name that was asked for may be anybody's."""
-        name = (host or b"").decode("latin-1").lower()
-        name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
-        if name != "localhost" and not name.endswith(".localhost"):
-            try:
-                ip_address(name)
-            except ValueError:
-                raise Forbidden(
-                    f"without any key this service answers to localhost and to addresses, not to {name[:100]!r}. "
-                    "Make a key (abound keys create), or say --insecure"
-                ) from None
+    def _check_browser(self, host: bytes | None, origin: bytes | None) -> None:
+        """Forbidden when the name that was asked for may be anybody's, or a page of somebody else's asks."""
+        name = _name_of(host or b"")
+        if not _is_local(name) and not _is_address(name):
+            raise Forbidden(
+                f"without any key this service answers to localhost and to addresses, not to {name[:100]!r}. "
+                "Make a key (abound keys create), or say --insecure"
+            )
+        if origin is not None:
+            scheme, _, asking = origin.partition(b"://")
+            if scheme not in (b"http", b"https") or (asking != host and not _is_local(_name_of(asking))):
+                raise Forbidden(f"without any key this service answers no page of {origin[:100].decode('latin-1')!r}")
         if len(self._hosts) < HOSTS_KEPT:
             self._hosts.add(host)
 
@@ -171,6 +173,24 @@ class Guard:
             return
         log.warning("refused", reason=str(error), address=address_of(client), others=self._untold)
         self._told, self._untold = now, 0
+
+
+def _name_of(location: bytes) -> str:
+    """The name or address in ``name:port``."""
+    name = location.decode("latin-1").lower()
+    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+
+
+def _is_local(name: str) -> bool:
+    return name.endswith(".localhost") or is_loopback(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def address_of(client: Any) -> str:

@@ -261,6 +261,21 @@ def test_without_a_key_only_names_of_this_machine_are_answered() -> None:
             problem(service.http.get("/models", headers={"host": host}), 403, "forbidden")
 
 
+def test_without_a_key_pages_of_others_are_not_answered() -> None:
+    with served() as service:
+        own = f"http://127.0.0.1:{service.port}"
+        for origin in (own, "http://localhost:3000", "http://127.0.0.1", "https://[::1]:1"):
+            headers = {"origin": origin}
+            assert service.http.post("/learn", json=LABELLED, headers=headers).status_code == 200, origin
+        for origin in ("http://evil.example", "null", "http://10.0.0.9", "http://localhost.evil.example", "file://"):
+            headers = {"origin": origin}
+            problem(service.http.post("/learn", json=LABELLED, headers=headers), 403, "forbidden")
+            problem(service.http.post("/models/default/snapshots", headers=headers), 403, "forbidden")
+        made = make(service, "learn")
+        headers = bearer(made) | {"origin": "http://evil.example"}  # who has a key may be anywhere
+        assert service.http.post("/learn", json=LABELLED, headers=headers).status_code == 200
+
+
 def test_an_exposed_service_without_a_key_lets_nobody_in_and_an_insecure_one_everybody() -> None:
     with served(listen_on="0.0.0.0") as service:
         problem(service.http.get("/models"), 401, "unauthorized")
