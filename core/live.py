@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from core import index, record, vectorize, vocabulary
 from core.applying import Applying, Unit
 from core.config import ModelConfig
 from core.errors import Conflict, Damaged, InvalidInstance
@@ -433,15 +434,17 @@ def _scratch(n_features: int, n_labels: int) -> ApplyScratch:
 
 def warmup() -> None:
     """Compile every kernel that a model uses, or load them from numba's cache."""
+    for module in (vocabulary, vectorize, record, index):
+        module.warmup()
     for bound in (None, 1):
         model = LiveModel(ModelConfig(max_features=bound), (1, 2))
         for label in ("a", "b"):
             vector = model.vectorizer.vectorize(b'{"wheat": 1, "price": 2.5}', label)
-            record = vector + pack_labels([label], model.limits)
-            applying = model.begin(record, 1, [Unit(1)])
+            learned = vector + pack_labels([label], model.limits)
+            applying = model.begin(learned, 1, [Unit(1)])
             while not applying.done:
                 applying.step(1)
-        model.pass_over(record, 0, 1)
+        model.pass_over(learned, 0, 1)
         model.explain(vector, model.rank(vector, 10))
         model.take(Tables(model.features.enlarged(), None))
         LiveModel.from_arrays(model.meta(), model.to_arrays(), (1, 2)).digest()

@@ -1,0 +1,72 @@
+"""What a service does was compiled before it said that it is ready."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys
+
+from service.kernel_cache import place
+
+place()
+import json
+
+from numba.core.dispatcher import Dispatcher
+
+from core.live import warmup
+from tests.service.served import NDJSON, served
+
+
+def loaded():
+    found = set()
+    for name, module in sys.modules.items():
+        if name.startswith("core."):
+            for kernel in vars(module).values():
+                if isinstance(kernel, Dispatcher):
+                    found |= {f"{kernel.py_func.__module__}.{kernel.py_func.__name__}{key}" for key in kernel.overloads}
+    return found
+
+
+warmup()
+before = loaded()
+with served() as service:
+    def post(path, body, **more):
+        answer = service.http.post(path, **({"json": body} if isinstance(body, dict) else {"content": body}), **more)
+        assert answer.status_code == 200, answer.text
+        return answer
+    wheat = {"text": "Wheat is dear", "features": {"price": 2.5, "tags": ["a", "b"], "where": "caf\\\\u00e9", "new": True}}
+    post("/learn", {**wheat, "labels": ["grain", "trade"], "key": "one"})
+    post("/learn", {**wheat, "labels": ["grain", "trade"], "key": "one"})
+    post("/learn", {"instances": [{**wheat, "labels": ["grain"]}, {"text": "oil", "labels": ["crude"]}]})
+    lines = b"".join(json.dumps({**wheat, "labels": [f"l{i}"]}).encode() + b"\\n" for i in range(300))
+    post("/learn", lines, headers=NDJSON)
+    post("/classify", lines.replace(b', "labels"', b', "include"'), headers=NDJSON)
+    for more in ({}, {"explain": True}, {"include": ["grain"]}, {"exclude": ["grain"], "threshold": 0.1}, {"remember": True}):
+        answer = post("/classify", {**wheat, **more}).json()
+    post("/learn", {"prediction": answer["id"], "labels": ["grain"]})
+    for config in ({"memory": 5}, {"boolean": True}, {"w_min": 0, "leak": False}, {"max_features": 3}, {"negative": "split"}):
+        name = next(iter(config))
+        assert service.http.put(f"/models/{name}", json=config).is_success
+        for text in ("a b c", "d e f"):
+            post(f"/models/{name}/learn", {"text": text, "labels": ["x", "y"]})
+        post(f"/models/{name}/classify", {"text": "a", "explain": True})
+    assert service.http.get("/models/default").json()["digest"]
+    service.http.get("/models/default/stats").raise_for_status()
+    assert service.http.get("/models/default/labels?prefix=l").json()["labels"]
+print(sorted(loaded() - before))
+"""
+
+
+@pytest.mark.timeout(600)  # the first run on a machine compiles
+def test_nothing_is_compiled_after_warming() -> None:
+    """A kernel that is first asked for by a request would hold that request up for as long as compiling takes."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=560
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
