@@ -115,12 +115,15 @@ def fit(
     Parameters
     ----------
     use_idf : bool or None
-        None: where the data came as text.
+        None: where the data came as text and the method has a use for them.
     method, data, params, rng, progress, memory
         See ``registry.fit``, which also says what is raised.
     """
     factors = None
-    if data.text if use_idf is None else use_idf:
+    suits = registry.method_of(method).idf
+    if use_idf and not suits:
+        raise InvalidInstance(f"{method} takes no idf weights", "idf")
+    if data.text and suits if use_idf is None else use_idf:
         factors = idf.weights(data.X)
         data = data.with_values(idf.weighted(data.X, factors))
     model, found = registry.fit(method, data, params, rng, progress, memory)

@@ -3,8 +3,9 @@
 A method is a file with ``Params`` (a frozen value that validates itself: ValueError with the field's name),
 ``fit(data, params, rng, progress) -> Model``, ``needs(sizes, params)`` (bytes of memory, by what they are for), and the
 sentences ``COST`` and ``USE``. Where it cannot take all data it has ``check(data, params)``, which raises ValueError
-before anything starts; where its parameters can be searched for, ``search(data, rng, progress) -> Params``. A ``Model``
-has frozen arrays, ``rank(X, k) -> Rankings``, ``to_arrays()`` and ``from_arrays(arrays)``.
+before anything starts; where its parameters can be searched for, ``search(data, rng, progress) -> Params``; where idf
+weights do not suit it, ``IDF`` = False. A ``Model`` has frozen arrays, ``rank(X, k) -> Rankings``, ``to_arrays()`` and
+``from_arrays(arrays)``, and ``facts()`` where there is more to tell of it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import InvalidInstance
-from core.methods import frequency, ogeec, rembrandt, swnn
+from core.methods import ff, frequency, ind, ogeec, rembrandt, swnn, unweighted
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.progress import Progress, part
 from core.methods.rankings import Rankings
@@ -52,6 +53,7 @@ class Method:
     needs: Callable[[Sizes, Any], dict[str, int]]
     check: Callable[[Matrices, Any], None]
     search: Search | None
+    idf: bool
     cost: str
     use: str
 
@@ -65,6 +67,7 @@ class Method:
             needs=module.needs,
             check=getattr(module, "check", _take_all),
             search=getattr(module, "search", None),
+            idf=getattr(module, "IDF", True),
             cost=module.COST,
             use=module.USE,
         )
@@ -75,6 +78,9 @@ def _take_all(data: Matrices, params: Any) -> None:
 
 
 METHODS: dict[str, Method] = {
+    "ff": Method.of(ff),
+    "ind": Method.of(ind),
+    "unweighted": Method.of(unweighted),
     "frequency": Method.of(frequency),
     "swnn": Method.of(swnn),
     "ogeec": Method.of(ogeec),

@@ -1,0 +1,136 @@
+"""IND: P(c | f), each feature by itself (Madani, Connor and Greiner, JMLR 2009, section 4.2 and figure 5).
+
+w_fc = n_fc / n_f, kept where it is at least p_ind. Features are Boolean. The weights can start a live index
+(``seed_live``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from core.config import ModelConfig
+from core.kernels.postings import SEEN_FULL
+from core.live import LiveModel
+from core.methods import checks
+from core.methods.data import Csr, Matrices, Sizes
+from core.methods.holdout import best, held_out
+from core.methods.progress import Progress, part
+from core.methods.rankings import Rankings
+from core.methods.weights import Weights, counted
+from core.vocabulary import Vocabulary
+
+COST = "fit O(nnz assertions / n); rank O(weights of the query's features); memory up to 8 bytes a pair of the two"
+USE = "The fastest to fit; a start for a live index; where features do not depend on each other."
+IDF = False
+"""Features are Boolean here."""
+
+TRIED = tuple(p / 100 for p in (*range(1, 10), *range(10, 61, 5)))
+"""Values of p_ind that the paper chooses from (section 6.3.7)."""
+
+Model = Weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """What is kept.
+
+    Attributes
+    ----------
+    p_ind : float, 0 to 1, or None
+        The least weight that is kept. None: of ``TRIED`` the one with the best R@1 on 20 % of the instances, at random,
+        after counting the others.
+    """
+
+    p_ind: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.p_ind is not None:
+            checks.number("p_ind", self.p_ind, 0.0, 1.0)
+
+
+def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+    """Bytes of memory, by what they are for."""
+    pairs = sizes.nnz * -(-sizes.assertions // max(sizes.n, 1))
+    return {f"counts and weights, 2 x 8 B x up to {pairs:,} pairs of a feature and a label": 16 * pairs}
+
+
+def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
+    """Count, and keep what is at least ``p_ind``."""
+    p_ind = params.p_ind
+    if p_ind is None:
+        p_ind = _chosen(data, rng, part(progress, 0.0, 0.6)) if data.label_counts.max() > 1 else TRIED[0]
+    progress("counting", 0.6)
+    return Weights(_kept(_shares(data.X, data.Y), p_ind), True)
+
+
+def seed_live(data: Matrices, weights: Csr, config: ModelConfig, secret: tuple[int, int]) -> LiveModel:
+    """A live model that starts with these weights, as if each feature had been updated by every instance that has it.
+
+    Parameters
+    ----------
+    data : Matrices
+        The training data: the names of columns, and how often each feature was seen.
+    weights : csr_matrix, shape (d, L)
+        n_fc / n_f. Of a feature the 65,535 greatest at most are taken.
+    config : ModelConfig
+        Of the live model.
+    secret : (int, int)
+
+    Returns
+    -------
+    LiveModel
+        Total of a feature: n_f; of a connection: n_fc; so its weights are these, and learning goes on from there. As
+        FSU does, it drops connections below ``w_min`` at the first update of a feature.
+    """
+    d = weights.shape[0]
+    totals = np.bincount(data.X.indices, minlength=d).astype(np.float64)
+    rows = np.repeat(np.arange(d), np.diff(weights.indptr))
+    counts = weights.data.astype(np.float64) * totals[rows]
+    order = np.lexsort((weights.indices, -counts, rows))
+    place = np.arange(len(order)) - weights.indptr[rows]
+    order = order[place < 2**16 - 1]
+    labels = Vocabulary(secret)
+    for label in data.labels:
+        labels.add(label.encode())
+    empty = LiveModel(config, secret)
+    arrays = empty.to_arrays()
+    arrays |= {f"features/{name}": array for name, array in data.features.to_arrays().items()}
+    arrays |= {f"labels/{name}": array for name, array in labels.to_arrays().items()}
+    arrays |= {
+        "index/lengths": np.minimum(np.diff(weights.indptr), 2**16 - 1).astype(np.uint16),
+        "index/seen": np.minimum(totals, int(SEEN_FULL)).astype(np.uint16),
+        "index/totals": totals,
+        "index/class_ids": weights.indices[order].astype(np.uint32),
+        "index/counts": counts[order],
+        "tallies/label_counts": data.label_counts,
+    }
+    if config.max_features is not None:
+        arrays["tallies/credits"] = np.zeros(d, np.uint8)
+    return LiveModel.from_arrays(empty.meta(), arrays, secret)
+
+
+def _shares(X: Csr, Y: Csr) -> Csr:
+    counts = counted(X, Y)
+    totals = np.bincount(X.indices, minlength=X.shape[1])
+    counts.data /= np.repeat(totals, np.diff(counts.indptr)).astype(np.float32)
+    return counts
+
+
+def _kept(shares: Csr, least: float) -> Csr:
+    """The weights that are at least so great."""
+    keep = shares.data >= np.float32(least)
+    before = np.concatenate(([0], np.cumsum(keep)))
+    return sparse.csr_matrix((shares.data[keep], shares.indices[keep], before[shares.indptr]), shape=shares.shape)
+
+
+def _chosen(data: Matrices, rng: np.random.Generator, progress: Progress) -> float:
+    train, test = held_out(data, rng)
+    shares = _shares(train.X, train.Y)
+
+    def rankings(least: float) -> Rankings:
+        return Weights(_kept(shares, least), True).rank(test.X, 1)
+
+    return float(best(TRIED, rankings, test, progress, "R@1"))

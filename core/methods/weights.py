@@ -1,0 +1,72 @@
+"""A model that is nothing but sparse weights from features to labels: what IND and the unweighted index give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from core.kernels.linear import rank_rows
+from core.methods.data import Csr
+from core.methods.rankings import Rankings, in_blocks, of_padded
+
+ROWS = 1024
+"""Rows ranked at a time by one thread."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """Sparse weights.
+
+    Attributes
+    ----------
+    matrix : csr_matrix of float32, shape (d, L)
+        >= 0.
+    boolean : bool
+        Whether every active feature counts as 1.
+    """
+
+    matrix: Csr
+    boolean: bool
+
+    def rank(self, X: Csr, k: int) -> Rankings:
+        """The best ``k`` labels by the sum of the weights of the active features, those above 0."""
+        k = min(k, self.matrix.shape[1])
+        weights = (self.matrix.indptr, self.matrix.indices, self.matrix.data)
+
+        def rank(first: int, end: int) -> Rankings:
+            rows = X[first:end]
+            ids, scores = np.zeros((end - first, k), np.int32), np.zeros((end - first, k))
+            parts = (rows.indptr, rows.indices, rows.data)
+            counts = rank_rows(parts, weights, self.boolean, self.matrix.shape[1], ids, scores)
+            return of_padded(ids, scores, counts)
+
+        return in_blocks(X.shape[0], ROWS, rank)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The weights as named arrays."""
+        return {
+            "starts": self.matrix.indptr,
+            "labels": self.matrix.indices,
+            "weights": self.matrix.data,
+            "shape": np.array([*self.matrix.shape, self.boolean], np.int64),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Weights:
+        """The weights that ``to_arrays`` wrote."""
+        d, n_labels, boolean = arrays["shape"].tolist()
+        parts = (arrays["weights"], arrays["labels"], arrays["starts"])
+        return cls(sparse.csr_matrix(parts, shape=(d, n_labels)), bool(boolean))
+
+
+def counted(X: Csr, Y: Csr) -> Csr:
+    """n_fc: how many instances have the feature and the label; float32 (exact up to 2^24), shape (d, L)."""
+    ones = sparse.csr_matrix((np.ones(X.nnz, np.float32), X.indices, X.indptr), shape=X.shape)
+    counts = sparse.csr_matrix(ones.T.tocsr() @ Y.astype(np.float32))
+    counts.sort_indices()
+    return counts
