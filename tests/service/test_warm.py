@@ -39,17 +39,20 @@ with served() as service:
         answer = service.http.post(path, **({"json": body} if isinstance(body, dict) else {"content": body}), **more)
         assert answer.status_code == 200, answer.text
         return answer
-    wheat = {"text": "Wheat is dear", "features": {"price": 2.5, "tags": ["a", "b"], "where": "caf\\\\u00e9", "new": True}}
+    features = {"price": 2.5, "tags": ["a", "b"], "where": "caf\\\\u00e9", "new": True}
+    wheat = {"text": "Wheat is dear", "features": features}
     post("/learn", {**wheat, "labels": ["grain", "trade"], "key": "one"})
     post("/learn", {**wheat, "labels": ["grain", "trade"], "key": "one"})
     post("/learn", {"instances": [{**wheat, "labels": ["grain"]}, {"text": "oil", "labels": ["crude"]}]})
     lines = b"".join(json.dumps({**wheat, "labels": [f"l{i}"]}).encode() + b"\\n" for i in range(300))
     post("/learn", lines, headers=NDJSON)
     post("/classify", lines.replace(b', "labels"', b', "include"'), headers=NDJSON)
-    for more in ({}, {"explain": True}, {"include": ["grain"]}, {"exclude": ["grain"], "threshold": 0.1}, {"remember": True}):
+    asked = {}, {"explain": True}, {"include": ["grain"]}, {"exclude": ["grain"], "threshold": 0.1}, {"remember": True}
+    for more in asked:
         answer = post("/classify", {**wheat, **more}).json()
     post("/learn", {"prediction": answer["id"], "labels": ["grain"]})
-    for config in ({"memory": 5}, {"boolean": True}, {"w_min": 0, "leak": False}, {"max_features": 3}, {"negative": "split"}):
+    configs = {"memory": 5}, {"boolean": True}, {"w_min": 0, "leak": False}, {"max_features": 3}, {"negative": "split"}
+    for config in configs:
         name = next(iter(config))
         assert service.http.put(f"/models/{name}", json=config).is_success
         for text in ("a b c", "d e f"):
