@@ -23,17 +23,19 @@ from dataclasses import dataclass, field
 import structlog
 
 from core.errors import Conflict, Damaged, OutcomeUnknown, StoreUnavailable
-from core.types import Offset
+from core.types import START, Offset
 from service import indexes, pending, pins, presence
 from service import log as stream
 from service import manifest as manifests
+from service.archive import adoption_after
 from service.artifacts import Artifacts
 from service.catalog import Living, ModelKeys
 from service.compaction import compact
 from service.ending import end
 from service.events import APPLY_VERSION, Adopt, Entry, Prepare, decode_entry, encode
+from service.history import History, HistoryParams
 from service.indexes import IndexManifest
-from service.lease import LeaseLost
+from service.lease import LeaseLost, take
 from service.log import LogParams
 from service.manifest import Manifest
 from service.past import entries
@@ -74,7 +76,7 @@ class Place:
         raises ends the work.
     prepare_seconds : float
         Longest wait for replicas to be ready; those that are not by then halt until they are.
-    log, snapshots : parameters of both
+    log, snapshots, history : parameters of these
     """
 
     store: Store
@@ -86,6 +88,7 @@ class Place:
     prepare_seconds: float = 300.0
     log: LogParams = field(default_factory=LogParams)
     snapshots: SnapshotParams = field(default_factory=SnapshotParams)
+    history: HistoryParams = field(default_factory=HistoryParams)
 
     @property
     def keys(self) -> ModelKeys:
@@ -101,11 +104,14 @@ class Adoption:
     id : str
     after : Offset
         The log's end when it began: what the index is to stand for.
+    committed : bool
+        It may be adopted already.
     """
 
     def __init__(self, place: Place, name: str, after: Offset) -> None:
         self.id = name
         self.after = after
+        self.committed = False
         self._place = place
         self._pending = Pending(name)
         self._origin = secrets.token_bytes(8)
@@ -137,6 +143,7 @@ class Adoption:
         padding = bytes(await _node_bytes(place.store)) if padded else b""
         adopt = Adopt(self.id, index.id, prepare.after, index.digest, reason, padding)
         await place.commit(f"{indexes.folder(place.keys)}/{index.id}")
+        self.committed = True
         deadline = asyncio.get_running_loop().time() + APPEND_SECONDS
         while True:
             try:
@@ -260,6 +267,32 @@ async def snapshot_past(place: Place, at: Offset) -> Manifest:
             if loop.time() > deadline:
                 raise Damaged(f"no snapshot past the adoption at {at} came to be") from None
             await asyncio.sleep(POLL_SECONDS)
+
+
+async def sweep_indexes(place: Place) -> list[str]:
+    """Take away the indexes that nothing needs any more: no adoption in history or log, and no history as its base.
+
+    For whoever has begun an adoption, so that none is being made. Their ids; none while the worker has the model.
+    """
+    there = set(await indexes.ids(place.artifacts, place.keys))
+    try:
+        async with take(place.store, place.keys):
+            contents = await History(place.store, place.artifacts, place.keys).contents()
+            if contents is not None and contents.base is not None:
+                there.discard(contents.base.index)
+            beginning = START if contents is None else contents.beginning
+            reading = entries(place.store, place.artifacts, place.keys, beginning, params=place.log)
+            async with contextlib.aclosing(reading):
+                async for elements in reading:
+                    for element in elements:
+                        if adoption_after(element) is not None:
+                            event = decode_entry(element[1]).event
+                            there -= {event.index} if isinstance(event, Adopt) else set()
+            for name in there:
+                await indexes.delete(place.artifacts, place.keys, name)
+    except Conflict:
+        return []
+    return sorted(there)
 
 
 async def _keep_pin(place: Place, pin: pins.Pin) -> None:

@@ -82,6 +82,11 @@ def folder(keys: ModelKeys) -> str:
     return f"{keys.name}/{keys.incarnation}/index"
 
 
+def new_id() -> str:
+    """An id that no index has."""
+    return secrets.token_hex(8)
+
+
 async def _nothing() -> None:
     """Nobody has to be told between two steps."""
 
@@ -93,16 +98,17 @@ async def write(
     after: Offset,
     recipe: dict[str, Any],
     between: Callable[[], Awaitable[None]] = _nothing,
+    name: str | None = None,
 ) -> IndexManifest:
     """Write the state of a model, which nothing changes meanwhile, as an index.
 
     ``between`` is awaited before each part; what it raises ends the writing, and what was written is taken away.
-    ArtifactsUnavailable when it cannot be written.
+    ``name``: its id, from ``new_id``. ArtifactsUnavailable when it cannot be written.
     """
     for _ in live.digest_steps():
         await between()
     arrays = live.to_arrays()
-    name = secrets.token_hex(8)
+    name = name or new_id()
     parts: list[Part] = []
     try:
         for i, part in enumerate(parts_of(arrays, PART_BYTES)):

@@ -121,6 +121,9 @@ class Settings(BaseSettings):
     wait_seconds: float = Field(10.0, gt=0, le=600, description="longest wait for an event to be applied")
     min_offset_seconds: float = Field(5.0, ge=0, le=600, description="longest wait for min_offset to be reached")
     durability: Literal["log", "fsync", "replica"] = Field("log", description="level when a request names none")
+    prepare_seconds: float = Field(
+        300.0, gt=0, le=86_400, description="longest wait for replicas to load a new index before it is adopted"
+    )
     max_staleness: float | None = Field(None, gt=0, description="seconds cut off from the log before unready")
 
     keep_alive_seconds: int = Field(75, ge=1, description="how long an idle connection is kept")

@@ -38,6 +38,7 @@ class House:
         self.store = Store(server.url, QUICK)
         self.artifacts = Artifacts(str(folder))
         self.replicas: list[Replica] = []
+        self.past: list[tuple[Offset, Any]] = []
 
     async def open(self) -> None:
         await self.artifacts.join(self.store)

@@ -1,0 +1,261 @@
+"""Rebuilding the index of a model from its past, three uses of one mechanism (``adoption.py``):
+
+    refit     several passes, with settings that a held-out newest part chose
+    forget    without some events, which history and all else lose as well
+    restore   as it was at an offset
+
+Each is a job: ``(context, params, progress) -> outcome``. Learning goes on meanwhile; what came since the job began is
+on top of the new index when it is adopted. A job that dies after it has committed is begun again and comes to the
+same end: what the log has of its adoption says how far it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from core.errors import ArtifactsUnavailable, InvalidInstance, UnknownOffset
+from core.live import LiveModel
+from core.types import START, Offset
+from service import indexes, past
+from service.adoption import Adoption, Place, begin, found, snapshot_past, sweep_indexes
+from service.compaction import rebuild
+from service.events import Learn, decode_entry, encode
+from service.forgetting import ForgetParams, Forgetting
+from service.history import History, HistoryParams
+from service.log import Element, LogParams
+from service.model_replica import ModelReplica
+from service.refitting import RefitParams, Refitting, start_of
+from service.snapshots import SnapshotParams
+from service.stretches import Start, stretches_of, up_to
+
+if TYPE_CHECKING:
+    from service.job_context import JobContext
+
+__all__ = ["ForgetParams", "RefitParams", "RestoreParams", "forget", "refit", "restore"]
+
+Progress = Callable[[str, float], None]
+Outcome = dict[str, Any]
+
+CLOCKS_MILLISECONDS = 600_000
+"""By how much the clock that a job was recorded by may be ahead of that of its model's store."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreParams:
+    """Back to where.
+
+    Attributes
+    ----------
+    to : str
+        The offset of the last event that stays.
+    reason : str
+    """
+
+    to: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        Offset.parse(self.to)
+        if not 1 <= len(self.reason) <= 1000:
+            raise ValueError("reason must say why, in 1 to 1000 characters")
+
+
+class Made(NamedTuple):
+    """What is to be adopted (None: nothing has to be), how it was made, and what is told of it."""
+
+    live: LiveModel | None
+    recipe: dict[str, Any]
+    outcome: Outcome
+
+
+async def refit(context: JobContext, params: RefitParams, progress: Progress) -> Outcome:
+    """Learn the whole past anew, in several passes and with searched settings."""
+    place = _place(context)
+
+    async def make(adoption: Adoption) -> Made:
+        progress("replaying", 0.0)
+        before = await _as_it_was(place, adoption.after)
+        refitting = await refitting_of(place, adoption.after, before, progress)
+        refitting.refuse(params)
+        chosen = await refitting.choose(params)
+        live = await refitting.fit(chosen.setting, chosen.passes)
+        live.continue_score(before)
+        recipe = {"method": "refit", "setting": chosen.setting, "passes": chosen.passes}
+        return Made(live, recipe, {**recipe, "metrics": {"MRR": chosen.score, "held_out": chosen.n_held_out}})
+
+    return await _adopted(context, place, params.reason or "refit", progress, make)
+
+
+async def restore(context: JobContext, params: RestoreParams, progress: Progress) -> Outcome:
+    """Take the index back to an offset; what came after it is not learned any more, and stays in history."""
+    to = Offset.parse(params.to)
+    place = _place(context)
+
+    async def make(adoption: Adoption) -> Made:
+        if to[:2] > adoption.after[:2]:
+            raise InvalidInstance(f"to: the log ends at {adoption.after}, before {to}", "params.to")
+        progress("replaying", 0.1)
+        live = (await state_at(place, to)).live
+        recipe = {"method": "restore", "to": str(to)}
+        return Made(live, recipe, {**recipe, "learned": live.n_learned})
+
+    return await _adopted(context, place, params.reason, progress, make)
+
+
+async def forget(context: JobContext, params: ForgetParams, progress: Progress) -> Outcome:
+    """Make the index what it would have been without some events, and take them out of everything that is kept."""
+    place = _place(context)
+    forgetting = Forgetting(place, params, progress)
+
+    async def make(adoption: Adoption) -> Made:
+        counts = await forgetting.look(adoption.after)
+        live = await forgetting.state() if forgetting.first is not None else None
+        return Made(live, {"method": "forget"}, counts)
+
+    async def clear(adoption: Adoption, at: Offset) -> Outcome:
+        if forgetting.after is None:  # begun again after the adoption
+            await forgetting.look(adoption.after)
+            await forgetting.state()
+        return await forgetting.clear(at)
+
+    return await _adopted(context, place, params.reason, progress, make, clear=clear, pinned=START, padded=True)
+
+
+async def state_at(place: Place, to: Offset) -> ModelReplica:
+    """A model as it was at an offset; UnknownOffset when history begins past it."""
+    contents = await History(place.store, place.artifacts, place.keys).contents()
+    first = START if contents is None else contents.beginning
+    if to < first:
+        raise UnknownOffset(f"the history of {place.keys.name} begins at {first}; what was before is gone", first)
+    model = await rebuild(
+        place.store, place.living, _before(to), params=place.log, between=place.between, artifacts=place.artifacts
+    )
+    if model.offset[:2] >= to[:2]:
+        return model
+    reading = past.entries(place.store, place.artifacts, place.keys, model.offset, to, params=place.log)
+    async with contextlib.aclosing(reading):
+        async for elements in reading:
+            for element in elements:
+                await model.apply(_cut(element, to))
+    return model
+
+
+async def refitting_of(place: Place, after: Offset, before: LiveModel, progress: Progress) -> Refitting:
+    """A refit of what a model has learned up to an offset."""
+
+    def read(past_offset: Offset, until: Offset) -> AsyncGenerator[list[Element]]:
+        return past.entries(
+            place.store, place.artifacts, place.keys, past_offset, until._replace(position=0), params=place.log
+        )
+
+    contents = await History(place.store, place.artifacts, place.keys).contents()
+    base = contents.base if contents is not None else None
+    beginning = START if contents is None else contents.beginning
+    stretches = await stretches_of(read, place.artifacts, place.keys, beginning, after)
+    counted = start_of(Start(base.index, base.digest) if base is not None else None, stretches)
+    return Refitting(read, place.artifacts, place.keys, before.config, counted, before.n_learned, progress)
+
+
+async def _as_it_was(place: Place, at: Offset) -> LiveModel:
+    model = await rebuild(
+        place.store, place.living, at, params=place.log, between=place.between, artifacts=place.artifacts
+    )
+    return model.live
+
+
+async def _adopted(
+    context: JobContext,
+    place: Place,
+    reason: str,
+    progress: Progress,
+    make: Callable[[Adoption], Awaitable[Made]],
+    *,
+    clear: Callable[[Adoption, Offset], Awaitable[Outcome]] | None = None,
+    pinned: Offset | None = None,
+    padded: bool = False,
+) -> Outcome:
+    """Make an index and adopt it, or go on where an attempt before this one died; then ``clear``."""
+    name = context.job.id
+    outcome: Outcome = {"reason": reason}
+    async with begin(place, name, pinned) as adoption:
+        at = None
+        if context.job.committed:
+            since = Offset(max(0, int(context.job.created or 0) * 1000 - CLOCKS_MILLISECONDS), 0, 0)
+            prepare, at = await found(place, name, since)
+            if prepare is not None:
+                adoption.after = Offset.parse(prepare.after)
+                if at is None:
+                    index = await indexes.manifest_of(place.artifacts, place.keys, prepare.index)
+                    at = await adoption.adopt(index, reason, padded)
+        if at is None:
+            made = await make(adoption)
+            outcome |= made.outcome
+            if made.live is None:
+                return outcome
+            index_id = indexes.new_id()
+            try:
+                progress("writing the index", 0.8)
+                await place.will_write(f"{indexes.folder(place.keys)}/{index_id}")
+                index = await indexes.write(
+                    place.artifacts, place.keys, made.live, adoption.after, made.recipe, place.between, index_id
+                )
+                del made
+                progress("waiting until the replicas are ready", 0.85)
+                at = await adoption.adopt(index, reason, padded)
+            except BaseException:
+                if not adoption.committed:
+                    with contextlib.suppress(ArtifactsUnavailable):
+                        await indexes.delete(place.artifacts, place.keys, index_id)
+                raise
+        progress("making a snapshot", 0.9)
+        manifest = await snapshot_past(place, at)
+        outcome |= {"adopted": str(at), "after": str(adoption.after), "snapshot": manifest.id}
+        if clear is not None:
+            outcome |= await clear(adoption, at)
+        progress("clearing up", 0.99)
+        await sweep_indexes(place)
+    return outcome
+
+
+def _place(context: JobContext) -> Place:
+    async def between() -> None:
+        context.check()
+        await asyncio.sleep(0)
+
+    return Place(
+        store=context.store,
+        artifacts=context.artifacts,
+        living=context.living,
+        between=between,
+        will_write=context.will_write,
+        commit=context.commit,
+        prepare_seconds=context.settings.prepare_seconds,
+        log=context.settings.group(LogParams),
+        snapshots=context.settings.group(SnapshotParams),
+        history=context.settings.group(HistoryParams),
+    )
+
+
+def _cut(element: Element, to: Offset) -> Element:
+    """An entry of the log; the last one that stays only up to its position."""
+    name, fields = element
+    if Offset.of_entry(name)[:2] != to[:2]:
+        return element
+    entry = decode_entry(fields)
+    if type(entry.event) is not Learn:
+        return element
+    payload, checksum = encode(msgspec.structs.replace(entry, event=up_to(entry.event, to.position)))
+    return name, [b"e", payload, b"c", checksum]
+
+
+def _before(to: Offset) -> Offset:
+    """The last place that is in no entry at or past an offset's."""
+    if to.sequence:
+        return Offset(to.milliseconds, to.sequence - 1, 0)
+    return Offset(max(0, to.milliseconds - 1), 2**64 - 1 if to.milliseconds else 0, 0)

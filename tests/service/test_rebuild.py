@@ -1,0 +1,485 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from core.applying import Unit
+from core.errors import Cancelled, Conflict, InvalidInstance, UnknownOffset
+from core.live import LiveModel, warmup
+from core.types import START, Offset
+from service import indexes
+from service.archive import Archiving, archive
+from service.catalog import DEFAULT_MODEL
+from service.compaction import compact, rebuild
+from service.events import Adopt, Configure, Learn
+from service.history import History, HistoryParams
+from service.lease import take
+from service.rebuild import ForgetParams, RefitParams, RestoreParams, forget, refit, restore
+from service.remembered import RememberParams, reading_of, recall, remember
+from service.replica import Replica
+from tests.service.adopting import SMALL, House, apply, digest_at, digest_of, events, learning
+from tests.service.streams import drafts, record
+from tests.service.valkey import Server
+
+
+def _group(kind: Any) -> Any:
+    return SMALL if kind is type(SMALL) else kind()
+
+
+class Context:
+    """What a job is given, without jobs."""
+
+    def __init__(self, house: House, living: Any, job: str = "job", committed: bool = False) -> None:
+        self.store, self.artifacts, self.living = house.store, house.artifacts, living
+        self.job = SimpleNamespace(id=job, committed=committed, created=0.0)
+        self.settings = SimpleNamespace(
+            prepare_seconds=10.0, group=lambda kind: SMALL if kind is type(SMALL) else kind()
+        )
+        self.stages: list[str] = []
+        self.stop_at: str | None = None
+
+    def check(self) -> None:
+        if self.stop_at is not None and self.stages and self.stages[-1].startswith(self.stop_at):
+            raise Cancelled("the job was told to stop")
+
+    async def will_write(self, prefix: str) -> None:
+        self.stages.append(f"will write {prefix}")
+
+    async def commit(self, *prefixes: str) -> None:
+        self.stages.append("commit")
+
+    def progress(self, stage: str, fraction: float) -> None:
+        assert 0 <= fraction <= 1
+        self.stages.append(stage)
+        self.check()
+
+
+@pytest.fixture
+async def house(server: Server, tmp_path: Path) -> AsyncIterator[House]:
+    warmup()
+    house = House(server, tmp_path)
+    await house.open()
+    yield house
+    await house.close()
+
+
+async def run(house: House, method: Any, params: Any, **given: Any) -> dict[str, Any]:
+    context = Context(house, await house.living(), **given)
+    async with asyncio.timeout(60):
+        return cast("dict[str, Any]", await method(context, params, context.progress))
+
+
+async def without(house: House, gone: Any, until: Offset | None = None) -> LiveModel:
+    """A model that never saw what ``gone`` says of a unit and its offset, told as plainly as can be."""
+    live = LiveModel((await house.living()).config, (8, 8))
+    for at, event in house.past:
+        if until is not None and at > until:
+            break
+        if isinstance(event, Learn):
+            units = [Unit(unit.n, batch=unit.batch, emptied=True) if gone(unit, at) else unit for unit in event.units]
+            assert len(units) == 1
+            records = b"" if units[0].emptied else event.records
+            apply(live, at, Learn(records, event.n, units))
+        else:
+            apply(live, at, event)
+    return live
+
+
+async def same(house: House, replica: Replica, expected: LiveModel) -> None:
+    """The replica, and all that can be made of what is kept, is the expected model."""
+    digest = await digest_of(expected)
+    last = replica.model(DEFAULT_MODEL).offset
+    assert await digest_at(replica, last) == digest
+    for from_start in (True, False):
+        model = await rebuild(house.store, await house.living(), from_start=from_start, artifacts=house.artifacts)
+        assert await model.take_digest() == digest
+
+
+def keyed(n: int, seed: int, prefix: str, source: str | None = None) -> list[Learn]:
+    return [Learn(one.records, 1, [Unit(1, f"{prefix}{i}", b"body", source)]) for i, one in enumerate(drafts(n, seed))]
+
+
+async def teach(house: House, *learned: Any) -> list[Offset]:
+    """Append events, and keep what they were."""
+    offsets = await house.append(*learned)
+    house.past += list(zip(offsets, learned, strict=True))
+    return offsets
+
+
+async def archived(house: House) -> None:
+    """Two snapshots, and all that is before them in history."""
+    living = await house.living()
+    for _ in range(2):
+        await compact(house.store, living, SMALL, artifacts=house.artifacts)
+    async with take(house.store, living.keys) as lease:
+        await archive(Archiving(house.store, house.artifacts, living, lease, HistoryParams(segment_bytes=4096)))
+
+
+# restore
+
+
+async def test_restore_takes_the_index_back_and_goes_on_from_there(house: House) -> None:
+    one = await house.replica()
+    early = await teach(house, *events(30, 1))
+    await teach(house, Configure({"d_max": 9}), *events(20, 2))
+    await teach(house, *events(10, 3))
+    outcome = await run(house, restore, RestoreParams(to=str(early[-1]), reason="a bad batch"))
+    await teach(house, *events(5, 4))
+    expected = LiveModel((await house.living()).config, (8, 8))
+    for at, event in [*house.past[:30], *house.past[-5:]]:
+        apply(expected, at, event)
+    assert outcome["learned"] == 30
+    assert outcome["reason"] == "a bad batch"
+    assert [event.reason for _, event in await house.elements() if isinstance(event, Adopt)] == ["a bad batch"]
+    await same(house, one, expected)
+
+
+async def test_restore_into_the_middle_of_an_entry(house: House) -> None:
+    one = await house.replica()
+    records = [draft.records for draft in drafts(6)]
+    units = [Unit(1), Unit(2), Unit(1, batch=2), Unit(1), Unit(1)]
+    (at,) = await teach(house, Learn(b"".join(records), 6, units))
+    for position, n in ((0, 1), (1, 3), (3, 5), (5, 6)):
+        await run(house, restore, RestoreParams(to=str(at._replace(position=position)), reason="r"), job=f"j{position}")
+        last = (await house.elements())[-1][0]
+        await digest_at(one, last)
+        assert one.model(DEFAULT_MODEL).live.n_learned == n
+
+
+async def test_restore_past_the_log_or_before_history_is_refused(house: House) -> None:
+    await teach(house, *events(5))
+    with pytest.raises(InvalidInstance, match="ends at"):
+        await run(house, restore, RestoreParams(to=f"{2**50}-0.0", reason="r"))
+    living = await house.living()
+    await archived(house)
+    await house.store.client.delete(living.keys.of("history"))  # lost
+    await teach(house, *events(5))
+    await archived(house)
+    contents = await History(house.store, house.artifacts, living.keys).contents()
+    assert contents is not None
+    with pytest.raises(UnknownOffset, match=str(contents.beginning)) as refused:
+        await run(house, restore, RestoreParams(to=str(house.past[1][0]), reason="r"))
+    assert refused.value.first == contents.beginning
+    assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
+
+
+async def test_an_empty_model_can_be_restored(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(5))
+    await run(house, restore, RestoreParams(to=str(START), reason="begin anew"))
+    await digest_at(one, (await house.elements())[-1][0])
+    assert one.model(DEFAULT_MODEL).live.n_learned == 0
+
+
+# refit
+
+
+async def test_refit_learns_all_again_with_the_chosen_setting(house: House) -> None:
+    one, other = await house.replica(), await house.replica()
+    await teach(house, *events(300, 1), *keyed(20, 2, "k"), *keyed(20, 2, "k"))
+    before = await rebuild(house.store, await house.living())
+    async with learning(other):
+        outcome = await run(
+            house,
+            refit,
+            RefitParams(passes=3, settings={"leak": False, "d_max": 12}, search={"margin": [0.0, 0.3]}),
+        )
+    last = max(replica.model(DEFAULT_MODEL).offset for replica in (one, other))
+    assert await digest_at(one, last) == await digest_at(other, last) == await house.expected()
+    config = one.model(DEFAULT_MODEL).live.config
+    assert (config.leak, config.d_max) == (False, 12)
+    assert config.margin == outcome["setting"]["margin"]
+    assert 1 <= outcome["passes"] <= 3
+    assert 0 < outcome["metrics"]["MRR"] <= 1
+    assert outcome["metrics"]["held_out"] >= 32
+    assert len(one.model(DEFAULT_MODEL).live.receipts) == 20
+    assert one.model(DEFAULT_MODEL).live.n_learned > before.live.n_learned == 320
+
+
+async def test_refit_of_one_pass_without_a_search_is_a_replay(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(40, 1), *keyed(5, 2, "k"), *keyed(5, 2, "k"), *events(10, 3))
+    expected = await rebuild(house.store, await house.living())
+    outcome = await run(house, refit, RefitParams(passes=1, search={}, reason="the same again"))
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await expected.take_digest()
+    assert outcome["passes"] == 1
+    assert outcome["metrics"] == {"MRR": None, "held_out": 0}
+
+
+async def test_refit_leaves_out_what_was_taken_back(house: House) -> None:
+    one = await house.replica()
+    early = await teach(house, *events(30, 1))
+    await teach(house, *events(30, 2))
+    await run(house, restore, RestoreParams(to=str(early[-1]), reason="bad"), job="restore")
+    await teach(house, *events(10, 3))
+    expected = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
+    assert expected.live.n_learned == 40
+    await run(house, refit, RefitParams(passes=1, search={}), job="refit")
+    assert await digest_at(one, (await house.elements())[-1][0]) == await expected.take_digest()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"settings": {"boolean": True}}, "normalised already"),
+        ({"search": {"analyzer": [{}]}}, "not the texts"),
+        ({"settings": {"negative": "split"}}, "below 0"),
+        ({"settings": {"d_max": 0}}, "d_max"),
+        ({"search": {"margin": []}}, "at least one value"),
+        ({"search": {"margin": list(range(20)), "d_max": list(range(1, 20))}}, "at most 100"),
+        ({"passes": 0}, "passes"),
+        ({"held_out": 0.0}, "held_out"),
+        ({"held_out": 0.9}, "held_out"),
+        ({"settings": {"nonsense": 1}}, "nonsense"),
+    ],
+)
+def test_what_a_refit_cannot_do_is_refused_with_the_reason(wrong: dict[str, Any], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        RefitParams(**wrong)
+
+
+async def test_a_refit_that_is_cancelled_leaves_nothing(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(50))
+    living = await house.living()
+    for stage in ("replaying", "trying", "fitting", "writing", "waiting"):
+        context = Context(house, living, job=stage)
+        context.stop_at = stage
+        with pytest.raises(Cancelled):
+            await refit(cast("Any", context), RefitParams(), context.progress)
+    assert await indexes.ids(house.artifacts, living.keys) == []
+    assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await house.expected()
+    await run(house, refit, RefitParams(search={}), job="another")
+
+
+async def test_a_job_that_died_after_its_commit_comes_to_the_same_end(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(50))
+    living = await house.living()
+
+    class Died(Exception):
+        pass
+
+    class Dying(Context):
+        async def commit(self, *prefixes: str) -> None:
+            raise Died
+
+    first = Dying(house, living, job="job")
+    with pytest.raises(Died):  # before the adoption; the index is the model's, so it is put back
+        await refit(cast("Any", first), RefitParams(search={}), first.progress)
+    outcome = await run(house, refit, RefitParams(search={}), job="job")
+    again = await run(house, refit, RefitParams(search={}), job="job", committed=True)
+    assert again["adopted"] == outcome["adopted"]
+    assert len([event for _, event in await house.elements() if isinstance(event, Adopt)]) == 1
+    assert await digest_at(one, (await house.elements())[-1][0]) == await house.expected()
+
+
+# forget
+
+
+@pytest.mark.parametrize("in_history", [False, True])
+async def test_forgetting_a_source_is_as_if_it_had_never_been(house: House, in_history: bool) -> None:
+    one, other = await house.replica(), await house.replica()
+    await teach(house, *events(20, 1), *events(15, 2, "bad"), *keyed(10, 3, "k"), *keyed(10, 3, "k"))
+    await teach(house, Configure({"margin": 0.1}), *keyed(5, 4, "b", "bad"), *keyed(5, 4, "b", "bad"), *events(10, 5))
+    if in_history:
+        await archived(house)
+    await teach(house, *events(5, 6, "bad"), *events(5, 7))
+    outcome = await run(house, forget, ForgetParams(source="bad", reason="asked for"))
+    assert outcome["forgotten"] == {"requests": 30, "instances": 30}
+    assert outcome["from"] == str(house.past[20][0])
+    await teach(house, *events(5, 8))
+    expected = await without(house, lambda unit, at: unit.source == "bad")
+    await same(house, one, expected)
+    assert await digest_at(other, one.model(DEFAULT_MODEL).offset) == await digest_of(expected)
+    assert one.model(DEFAULT_MODEL).live.n_learned == 20 + 10 + 10 + 5 + 5
+
+
+async def test_forgetting_a_key_or_a_time(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(10, 1), *keyed(10, 3, "k"), *events(10, 5), *keyed(10, 3, "k"), *events(3, 6))
+    await run(house, forget, ForgetParams(key="k4", reason="asked for"), job="key")
+    expected = await without(house, lambda unit, at: unit.key == "k4")
+    await same(house, one, expected)
+    assert one.model(DEFAULT_MODEL).live.receipts.get("k4") is None
+    low, high = house.past[12][0], house.past[22][0]  # k2 to k9, whose repeats go too, and some others
+    await run(
+        house,
+        forget,
+        ForgetParams(since=low.milliseconds / 1000, until=high.milliseconds / 1000, reason="asked for"),
+        job="time",
+    )
+    inside = {
+        unit.key
+        for at, event in house.past
+        for unit in getattr(event, "units", ())
+        if unit.key and low.milliseconds <= at.milliseconds <= high.milliseconds
+    }
+    expected = await without(
+        house,
+        lambda unit, at: unit.key in inside | {"k4"} or low.milliseconds <= at.milliseconds <= high.milliseconds,
+    )
+    await same(house, one, expected)
+
+
+async def test_a_batch_that_was_refused_because_of_a_forgotten_key_is_not_learned_after_it(house: House) -> None:
+    one = await house.replica()
+    plain = [draft.records for draft in drafts(4)]
+    await teach(house, Learn(plain[0], 1, [Unit(1, "k", b"one")]))
+    await house.append(Learn(plain[1] + plain[2], 2, [Unit(1, "k", b"other", batch=2), Unit(1, "l", b"l")]))
+    await teach(house, Learn(plain[3], 1, [Unit(1)]))
+    await run(house, forget, ForgetParams(key="k", reason="asked for"))
+    await same(house, one, await without(house, lambda unit, at: unit.key == "k"))
+    assert one.model(DEFAULT_MODEL).live.n_learned == 1
+
+
+async def test_what_was_adopted_since_is_made_anew_without_the_events(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(30, 1), *events(10, 2, "bad"))
+    early = (await teach(house, *keyed(10, 3, "k")))[-1]
+    await run(house, refit, RefitParams(passes=2, search={}, settings={"d_max": 7}), job="refit")
+    await teach(house, *events(10, 4), *events(5, 5, "bad"))
+    await run(house, restore, RestoreParams(to=str(early), reason="back"), job="restore")
+    await teach(house, *events(10, 6), *events(5, 7, "bad"))
+    await archived(house)
+    outcome = await run(house, forget, ForgetParams(source="bad", reason="asked for"), job="forget")
+    assert len(outcome["indexes_rewritten"]) == 2
+    assert outcome["forgotten"]["requests"] == 20
+    last = (await house.elements())[-1][0]
+    expected = LiveModel((await house.living()).config, (8, 8))
+    for at, event in house.past:
+        if (at <= early or at >= house.past[-15][0]) and event.units[0].source != "bad":
+            apply(expected, at, event)
+    assert await digest_at(one, last) == await digest_of(expected)
+    await same(house, one, expected)
+
+
+async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server, tmp_path: Path) -> None:
+    warmup()
+    house = House(own_server, tmp_path)
+    await house.open()
+    try:
+        one = await house.replica()
+        client = house.store.client
+        secret = Learn(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, "hidden-key", b"b", "spy")])
+        other = Learn(record('{"wheat": 1}', "grain"), 1, [Unit(1, "plain-key", b"b")])
+        await house.append(*events(120, 1), secret, other)
+        await archived(house)
+        await house.append(*events(5, 2))
+        await run(house, refit, RefitParams(search={}), job="refit")
+        await house.append(*events(5, 3), secret)
+        model = one.model(DEFAULT_MODEL)
+        reading = reading_of(model.live.config)
+        vector = model.live.vectorizer.vectorize(b'{"unutterable": 1, "wheat": 2}', None)
+        plain = model.live.vectorizer.vectorize(b'{"wheat": 1}', None)
+        remembering = RememberParams()
+        gone = await remember(house.store, model.keys, vector, remembering, reading)
+        kept = await remember(house.store, model.keys, plain, remembering, reading)
+        words = (b"unutterable", b"unspeakable", b"hidden-key")
+        assert all([await traces(house, word) for word in words])
+        outcome = await run(house, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
+        assert outcome["remembered_deleted"] == 1
+        assert outcome["store_file"] == "rewritten"
+        assert outcome["snapshots_deleted"]
+        assert outcome["segments_rewritten"]
+        assert [await traces(house, word) for word in words] == [[], [], []]
+        assert await recall(house.store, model.keys, kept, remembering, reading) == plain
+        assert await client.xlen(model.keys.of("remembered")) == 1
+        assert gone != kept
+        await one.learn(DEFAULT_MODEL, drafts(5, 9))
+        assert await digest_at(one, model.offset) == (
+            await (
+                await rebuild(house.store, await house.living(), from_start=True, artifacts=house.artifacts)
+            ).take_digest()
+        )
+    finally:
+        await house.close()
+
+
+async def traces(house: House, word: bytes) -> list[str]:
+    """Where a word is found: values of the store, artifacts, the store's own files."""
+    found = []
+    client = house.store.client
+    async for key in client.scan_iter(count=1000):
+        if word in (await client.dump(key) or b""):
+            found.append(f"key {key!r}")
+    for name in await house.artifacts.names():
+        data = await house.artifacts.get(name)
+        if name.endswith(".seg"):
+            from service.segment import decode
+
+            data = b"".join(part for _, fields in decode(data) for part in fields)
+        if word in data:
+            found.append(name)
+    for path in house.server.directory.rglob("*"):
+        if path.is_file() and "aof" in path.name and word in path.read_bytes():
+            found.append(str(path))
+    return found
+
+
+async def test_events_before_history_cannot_be_forgotten(house: House) -> None:
+    living = await house.living()
+    await teach(house, *events(5, 1, "bad"), *keyed(3, 2, "early"))
+    await archived(house)
+    await house.store.client.delete(living.keys.of("history"))
+    await teach(house, *events(5, 3))
+    await archived(house)
+    await teach(house, *keyed(3, 4, "late", "bad"))
+    await archived(house)
+    contents = await History(house.store, house.artifacts, living.keys).contents()
+    assert contents is not None
+    for params in (ForgetParams(source="bad", reason="r"), ForgetParams(key="early1", reason="r")):
+        with pytest.raises(UnknownOffset) as refused:
+            await run(house, forget, params, job="refused")
+        assert refused.value.first == contents.beginning
+    outcome = await run(house, forget, ForgetParams(key="late1", reason="r"), job="late")
+    assert outcome["forgotten"]["requests"] == 1
+
+
+async def test_forgetting_what_never_was_changes_nothing(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(5))
+    outcome = await run(house, forget, ForgetParams(key="never", reason="r"))
+    assert outcome["forgotten"] == {"requests": 0, "instances": 0}
+    assert len(await house.elements()) == 5
+    assert await digest_at(one, house.past[-1][0]) == await house.expected()
+
+
+async def test_forgetting_goes_on_where_it_died(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = await house.replica()
+    await teach(house, *events(20, 1), *events(15, 2, "bad"), *events(5, 3))
+    await archived(house)
+    await run(house, refit, RefitParams(search={}, passes=1), job="refit")
+    context = Context(house, await house.living(), job="forget")
+
+    class Died(Exception):
+        pass
+
+    def dying(stage: str, fraction: float) -> None:
+        if stage.startswith("rewriting"):
+            raise Died
+
+    with pytest.raises(Died):
+        await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), dying)
+    outcome = await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget", committed=True)
+    assert outcome["segments_rewritten"]
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
+
+
+@pytest.mark.parametrize("wrong", [{}, {"key": "k"}, {"reason": "r"}, {"reason": "r", "since": 2.0, "until": 1.0}])
+def test_forgetting_needs_a_reason_and_a_choice(wrong: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        ForgetParams(**wrong)
+
+
+async def test_two_rebuilds_at_one_time_are_refused(house: House) -> None:
+    await teach(house, *events(5))
+    await house.store.client.set((await house.living()).keys.of("adopting"), b'{"adoption":"other"}')
+    with pytest.raises(Conflict, match="another index"):
+        await run(house, refit, RefitParams())
