@@ -117,6 +117,7 @@ class Application(FastAPI):
         )
         self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, rates, budget, desk)
         self.state.draining = False
+        self.state.stopping = False
         errors.install(self)
         self.add_exception_handler(Disconnected, _answer_nobody)
         self._measures = telemetry

@@ -64,6 +64,7 @@ class ReplicaServer(uvicorn.Server):
                 timeout_graceful_shutdown=max(1, round(settings.stop_seconds)),
             )
         )
+        self._app = app
         self._reporter = reporter
 
     @contextlib.contextmanager
@@ -82,6 +83,7 @@ class ReplicaServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, say so, and finish what is being answered."""
         self._reporter.say(Report(stage="stopping", ready=False))
+        self._app.state.stopping = True
         await super().shutdown(sockets)
 
     async def look_at_connections(self) -> None:

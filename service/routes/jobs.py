@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from core.errors import Overloaded, StoreUnavailable
@@ -158,11 +158,11 @@ class Followers:
     responses=problems(404, 422, 503),
 )
 async def follow_job(
-    job: KnownJob, desk: DeskDep, room: Annotated[None, Depends(Followers.check)]
+    job: KnownJob, desk: DeskDep, request: Request, room: Annotated[None, Depends(Followers.check)]
 ) -> AsyncIterator[ServerSentEvent]:
     """Server-sent events: `progress` whenever something changed, and `ended` as the last one; each a job.
 
-    Whoever connects again gets the job as it is then.
+    Whoever connects again gets the job as it is then. The events end early when the service stops.
     """
     Followers.count += 1
     try:
@@ -174,7 +174,7 @@ async def follow_job(
                 yield ServerSentEvent(
                     raw_data=answer.model_dump_json(), event="ended" if job.has_ended else "progress", retry=1000
                 )
-            if job.has_ended:
+            if job.has_ended or request.app.state.stopping:
                 return
             await asyncio.sleep(FOLLOW_SECONDS)
             try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +18,7 @@ from service.desk import Desk, JobRequest
 from service.jobs import job_key
 from service.routes import jobs as route
 from tests.service.job_worker import Office, forget_jobs, office, until
-from tests.service.served import problem
+from tests.service.served import Served, problem
 from tests.service.valkey import Server
 
 
@@ -243,3 +245,23 @@ def test_jobs_may_have_a_store_of_their_own(place: Office) -> None:
             assert here.exists(job_key(job_id)) == 0
     finally:
         other.close()
+
+
+def test_who_follows_does_not_hold_up_the_end_of_the_service(place: Office) -> None:
+    """A job may run for hours; a service that stops does not wait for it."""
+    other = Served(place.service.server)
+    other.start()
+    job_id = place.submit("steps")
+    with (
+        httpx.Client(base_url=other.url, timeout=30) as client,
+        client.stream("GET", f"/jobs/{job_id}/events") as answer,
+    ):
+        lines = answer.iter_lines()
+        assert next(lines)
+        began = time.monotonic()
+        stopping = threading.Thread(target=other.stop)
+        stopping.start()
+        assert [line for line in lines if line.startswith("event")] == []
+        assert time.monotonic() - began < other.settings.stop_seconds / 2
+    stopping.join(20)
+    assert not stopping.is_alive()
