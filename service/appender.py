@@ -32,6 +32,7 @@ from service.lane import Lane
 from service.line import Line
 from service.log import LogParams, xadd
 from service.store import LEVELS, Facts
+from service.timer import Timer
 
 __all__ = ["Appender", "Draft", "Learned"]
 
@@ -85,6 +86,15 @@ class Appender:
     def is_connected(self) -> bool:
         """Whether the store can be reached for appending."""
         return self._fast.line.link is not None
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Requests that have no answer yet, and their bytes."""
+        return self._n_waiting, self._n_bytes
+
+    def timers(self) -> dict[str, Timer]:
+        """How long appending takes, by lane: ``log``, and ``confirmed`` for those who ask for more."""
+        return {"log": self._fast.timer, "confirmed": self._careful.timer}
 
     def learn(self, drafts: Sequence[Draft], level: str, wait: bool, timeout: float) -> asyncio.Future[list[Learned]]:
         """Append drafts; the future has a ``Learned`` for each of them.

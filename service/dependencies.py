@@ -57,6 +57,11 @@ class Parts(NamedTuple):
                 "memory": sum(sizes["memory"].values()),
                 "lag": model.lag or 0,
             }
+            if (appender := model.appender) is not None:
+                requests, n_bytes = appender.waiting
+                figures[name] |= {"waiting_requests": requests, "waiting_bytes": n_bytes}
+                for lane, timer in appender.timers().items():
+                    self.telemetry.add_appends(name, lane, *timer.take())
             if (kept := self.replica.keeping.of(model)) is not None:
                 figures[name] |= kept.figures()
         self.telemetry.set_models(figures)

@@ -13,6 +13,7 @@ from service.line import Line
 from service.link import LinkLost, Reply, packed
 from service.log import LogParams
 from service.store import LEVELS, WAITAOF_VERSION, Facts
+from service.timer import Timer
 
 if TYPE_CHECKING:
     from service.appender import Appender
@@ -24,6 +25,7 @@ class Lane:
     def __init__(self, appender: Appender, line: Line, careful: bool) -> None:
         self.queue: deque[Waiting] = deque()
         self.line = line
+        self.timer = Timer()
         self._appender = appender
         self._careful = careful
         self._busy = False
@@ -49,10 +51,13 @@ class Lane:
         if group is None:
             self._busy = False
             return
+        began = self._loop.time()
         command = self._appender.command(group)
         timeout = self._appender.reply_seconds
         if not self._careful:
-            link.send(command, lambda reply: self._answered(group, reply, int(facts.appendfsync == "always")), timeout)
+            link.send(
+                command, lambda reply: self._answered(group, reply, int(facts.appendfsync == "always"), began), timeout
+            )
             return
         waits = _waits(facts, max(waiting.level for waiting in group.waiting), self._appender.params)
         replies: list[Reply] = []
@@ -60,14 +65,15 @@ class Lane:
         def collect(reply: Reply) -> None:
             replies.append(reply)
             if len(replies) == 1 + len(waits):
-                self._answered(group, replies[0], _reached(facts, waits, replies[1:]))
+                self._answered(group, replies[0], _reached(facts, waits, replies[1:]), began)
 
         link.send(command, collect, timeout)
         for wait in waits:
             link.send(packed(wait), collect, timeout + self._appender.params.wait_store_seconds)
 
-    def _answered(self, group: Group, reply: Reply, reached: int) -> None:
+    def _answered(self, group: Group, reply: Reply, reached: int, began: float) -> None:
         if isinstance(reply, bytes):
+            self.timer.note(self._loop.time() - began)
             group.entry = Offset.of_entry(reply)
             group.reached = reached
             self._appender.settle(group)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,13 +30,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from service.timer import BOUNDS, Timer
+
 if TYPE_CHECKING:
     from service.desk import Figures
 
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-
-BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the classes of durations, seconds."""
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 """Of the request that the present task answers; every log line that it causes carries it."""
@@ -59,25 +57,22 @@ class Durations(Histogram):
 class Meter:
     """Counts the requests of one route in plain integers."""
 
-    __slots__ = ("_counts", "_statuses", "_total", "route")
+    __slots__ = ("_statuses", "_timer", "route")
 
     def __init__(self, route: str) -> None:
         self.route = route
         self._statuses: dict[int, int] = {}
-        self._counts = [0] * (len(BOUNDS) + 1)
-        self._total = 0.0
+        self._timer = Timer()
 
     def note(self, status: int, seconds: float) -> None:
         """One request was answered."""
         self._statuses[status] = self._statuses.get(status, 0) + 1
-        self._counts[bisect_left(BOUNDS, seconds)] += 1
-        self._total += seconds
+        self._timer.note(seconds)
 
     def take(self) -> tuple[dict[int, int], list[int], float]:
         """Requests by status, by class of duration, and seconds in all, since it was last asked."""
-        taken = self._statuses, self._counts, self._total
-        self._statuses, self._counts, self._total = {}, [0] * (len(BOUNDS) + 1), 0.0
-        return taken
+        statuses, self._statuses = self._statuses, {}
+        return statuses, *self._timer.take()
 
 
 class Living(Collector):
@@ -135,6 +130,19 @@ class Telemetry:
                 "abound_snapshot_age_seconds", "Since the newest snapshot was made; 0 without one.", "livemax"
             ),
         }
+        self._appends = Durations(
+            "abound_append_duration_seconds",
+            "From sending a group of events to the store's word that they are durable, by what was asked of it.",
+            ("model", "lane"),
+            buckets=BOUNDS,
+            registry=registry,
+        )
+        self._waiting = {
+            "waiting_requests": self._gauge(
+                "abound_append_waiting_requests", "Requests that wait to be appended.", "livesum"
+            ),
+            "waiting_bytes": self._gauge("abound_append_waiting_bytes", "Bytes that wait to be appended.", "livesum"),
+        }
         self._refused = Counter(
             "abound_refused", "Requests and lines answered with a problem, by its kind.", ("reason",), registry=registry
         )
@@ -185,6 +193,11 @@ class Telemetry:
         """``n`` more instances were let through without the store counting them."""
         self._unchecked.inc(n)
 
+    def add_appends(self, model: str, lane: str, counts: Sequence[int], total: float) -> None:
+        """Groups of events that were appended, by class of duration, and seconds in all."""
+        if any(counts):
+            self._appends.labels(model, lane).add(counts, total)
+
     def set_log(self, connected: bool) -> None:
         """Whether this process is connected to the log."""
         self._connected.set(connected)
@@ -199,6 +212,7 @@ class Telemetry:
             "memory": self._bytes,
             "lag": self._lag,
             **self._kept,
+            **self._waiting,
         }
         for model, values in figures.items():
             for name, gauge in gauges.items():

@@ -169,7 +169,10 @@ def test_metrics_count_requests_and_describe_models(service: Served) -> None:
     assert after[count] - before.get(count, 0.0) == 8
     total = ("abound_request_duration_seconds_sum", (("route", "/learn"),))
     assert 0 < after[total] - before.get(total, 0.0) < 30
+    appended = ("abound_append_duration_seconds_count", (("lane", "log"), ("model", "default")))
+    assert after[appended] - before.get(appended, 0.0) == 7  # one at a time, so each went out alone
     model = (("model", "default"),)
+    assert after[("abound_append_waiting_requests", model)] == 0
     assert after[("abound_model_learned_instances", model)] == service.learned()
     assert after[("abound_model_classes", model)] == 1
     assert after[("abound_model_memory_bytes", model)] > 0
