@@ -282,7 +282,8 @@ class Worker:
         if n_entries <= (newest.n_entries if newest else 0):
             return None
         made = newest.created if newest else int(keys.incarnation.partition("-")[0])
-        if seconds - made / 1000 > self._params.every_seconds:
+        age = seconds - made / 1000
+        if age > self._params.every_seconds or age < -1.0:  # of the future: the store's clock was set back
             return "it is time"
         sizes = [replica.log_bytes for replica in await presence.present(self._store, keys)]
         grown = max(sizes, default=0) - (newest.log_bytes if newest else 0)

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.serving import free_port
@@ -17,10 +18,13 @@ from benchmarks.wire import Wire
 from core.errors import OutcomeUnknown, StoreUnavailable
 from core.types import Offset
 from service.catalog import read_catalog
-from service.compaction import rebuild
+from service.compaction import compact, rebuild
 from service.events import APPLY_VERSION, Entry, Mark, encode
+from service.manifest import manifest_key
 from service.replica import Replica
+from service.snapshots import SnapshotParams
 from service.store import Store
+from service.worker import Worker
 from tests.service.conftest import QUICK, StartReplica
 from tests.service.streams import drafts
 from tests.service.test_replica import digests, teach, until
@@ -216,3 +220,26 @@ async def test_offsets_go_up_when_the_clock_goes_back(server: Server, start_repl
     await late.wait_for("default", offsets[-1], 5)
     assert late.model("default").live.n_learned == 25
     assert len(await digests(replica, late)) == 1
+
+
+async def test_a_snapshot_of_the_future_does_not_put_off_the_next_one(
+    server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(server)
+    await teach(replica, 10, 1)
+    living = (await read_catalog(replica.store)).get("default")
+    assert living is not None
+    made = await compact(replica.store, living, SnapshotParams())
+    later = msgspec.structs.replace(made, created=made.created + 3_600_000).sealed()
+    await replica.store.client.set(manifest_key(living.keys, made.id), msgspec.json.encode(later))
+    await teach(replica, 10, 2)
+    store = Store(server.url, QUICK)
+    worker = Worker(store, SnapshotParams(every_seconds=600.0))
+    working = asyncio.create_task(worker.run())
+    async with asyncio.timeout(10):
+        while len(found := await replica.snapshots("default")) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert found[0].position.offset == replica.model("default").offset
+    worker.stop()
+    await working
+    await store.close()
