@@ -97,6 +97,7 @@ class Rates:
         self._pool = store.client.connection_pool
         self._storage: RedisStorage | None = None
         self._resting_until = 0.0
+        self._away = False
 
     def let_through(self) -> int:
         """Instances that the store could not count, since this was last asked."""
@@ -163,11 +164,15 @@ class Rates:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     wait = await self._hit(rate, (kind, name), n)
         except StoreUnavailable as error:
-            if now >= self._resting_until:
+            if not self._away:
                 log.warning("rates are not checked: the store is away", reason=str(error))
+            self._away = True
             self._resting_until = time.monotonic() + REST_SECONDS
             self._unchecked += n
             return
+        if self._away:
+            self._away = False
+            log.info("rates are checked again")
         if wait is not None:
             raise RateLimited(f"this {kind} may send {rate.amount} instances {_per(rate)}; try again later", wait)
 
