@@ -3,6 +3,8 @@
     unreadable   an entry of a log, or of the catalog, is not what was written
     baseless     the log has lost its beginning, and no snapshot and no history stands in for it
     newer        a newer release wrote it: nothing is to be mended, that release is to be run
+    away         its history is needed and the artifact store cannot be reached: nothing is to be mended, that is to be
+                 made available
 
 An unreadable entry of a log becomes a mark at the same place: what it said is lost, nothing else is, and no offset
 moves. One of the catalog becomes the creation that it must have been when the store has keys of that model, else a
@@ -14,15 +16,24 @@ moment, unless something was appended meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Literal, NamedTuple
 
 import redis.exceptions
 
 from core.config import ModelConfig
-from core.errors import ArtifactsUnavailable, Conflict, Damaged, InvalidInstance, UnknownApplyVersion
+from core.errors import (
+    ArtifactsUnavailable,
+    Conflict,
+    Damaged,
+    InvalidInstance,
+    UnknownApplyVersion,
+    UnknownOffset,
+)
 from core.types import START, Offset
 from service import log as stream
 from service import manifest as manifests
+from service import past
 from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, Catalog, Living, ModelKeys
 from service.events import (
@@ -49,7 +60,7 @@ class Finding(NamedTuple):
 
     Attributes
     ----------
-    kind : ``unreadable`` | ``baseless`` | ``newer``
+    kind : ``unreadable`` | ``baseless`` | ``newer`` | ``away``
     model : str
         Empty for the catalog.
     entry : str
@@ -58,7 +69,7 @@ class Finding(NamedTuple):
         What is wrong, and what mending it would do.
     """
 
-    kind: Literal["unreadable", "baseless", "newer"]
+    kind: Literal["unreadable", "baseless", "newer", "away"]
     model: str
     entry: str
     reason: str
@@ -80,10 +91,10 @@ async def mend(store: Store, finding: Finding) -> None:
     Raises
     ------
     Conflict
-        Only another release can do that, or the stream was changed meanwhile.
+        Only another release, or an artifact store that is there, can do that, or the stream was changed meanwhile.
     StoreUnavailable
     """
-    if finding.kind == "newer":
+    if finding.kind in ("newer", "away"):
         raise Conflict(finding.mending)
     if not finding.model:
         await _rewrite(store, CATALOG_KEY, {finding.entry: await _catalog_entry(store, finding.entry)})
@@ -171,8 +182,14 @@ async def _unreadable(store: Store, living: Living) -> list[Finding]:
 async def _baseless(store: Store, artifacts: Artifacts | None, living: Living) -> list[Finding]:
     model = ModelReplica(living.keys, living.config)
     try:
-        await restore_newest(store, model, artifacts=artifacts)
-    except (Damaged, ArtifactsUnavailable) as error:
+        if await restore_newest(store, model, artifacts=artifacts) is None:
+            reading = past.entries(store, artifacts, living.keys, model.offset)
+            async with contextlib.aclosing(reading):
+                async for _ in reading:  # a start would need all of it
+                    pass
+    except ArtifactsUnavailable as error:
+        return [Finding("away", living.keys.name, "", str(error), "make the artifact store available")]
+    except (Damaged, UnknownOffset) as error:
         n_entries = (await stream.tail(store, living.keys.log)).n_entries
         cost = f"it is learned anew from the {n_entries} entries that its log still has; the rest is given up"
         return [Finding("baseless", living.keys.name, "", str(error), cost)]

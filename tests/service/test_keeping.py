@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import CannotStart, Overloaded
+from core.errors import CannotStart, Conflict, Overloaded
 from core.types import START, Offset
 from service import history, past
 from service import log as stream
@@ -24,6 +24,7 @@ from service.history import HistoryParams
 from service.keeping import NO_ARTIFACTS
 from service.lease import take
 from service.log import LogParams
+from service.mending import examine, mend
 from service.replica import Replica, ReplicaParams
 from service.snapshots import SnapshotParams
 from service.store import Store
@@ -199,6 +200,38 @@ async def test_a_start_without_a_good_snapshot_goes_by_history(
     with pytest.raises(CannotStart, match=rf"{contents.segments[0].name}.*is missing"):
         await broken.start()
     await broken.stop()
+
+
+async def test_mending_gives_up_no_history_that_is_only_away(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store, tmp_path: Path
+) -> None:
+    replica = await start_replica(server)
+    for seed in range(3):
+        await teach(replica, 20, seed)
+        await archived(store, artifacts)
+    keys = replica.model("default").keys
+    for manifest in await manifests.manifests(store, keys):
+        await store.client.delete(manifests.part_key(keys, manifest.id, 0))
+    assert await examine(store, artifacts) == []
+    for elsewhere in (None, Artifacts(str(tmp_path / "elsewhere"))):
+        (finding,) = await examine(store, elsewhere)
+        assert finding.kind == "away"
+        with pytest.raises(Conflict):
+            await mend(store, finding)
+    contents = await history.History(store, artifacts, keys).contents()
+    assert contents is not None
+    await artifacts.delete(contents.segments[-1].name)
+    (finding,) = await examine(store, artifacts)
+    assert finding.kind == "baseless"
+    assert contents.segments[-1].name in finding.reason
+    await mend(store, finding)
+    assert await examine(store, artifacts) == []
+    again = await start_replica(server, artifacts=artifacts)
+    assert again.model("default").live.n_learned == (await stream.tail(store, keys.log)).n_entries
+    for seed in (5, 6):
+        await teach(again, 20, seed)
+        await archived(store, artifacts)
+    assert (await verify(store, "default", 10, artifacts)).from_start == await again.model("default").take_digest()
 
 
 async def test_what_nothing_points_to_leaves_the_artifact_store(
