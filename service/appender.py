@@ -163,11 +163,6 @@ class Appender:
             group.updated = applied.updated.tolist()
         self.settle(group)
 
-    async def refresh(self) -> None:
-        """Ask again what the store is at the end of this model's own line, if that is open."""
-        seconds = self.reply_seconds + 2 * self.params.wait_store_seconds  # it comes behind WAITAOF and WAIT
-        await self._careful.line.refresh(seconds)
-
     async def stop(self, reason: str) -> None:
         """End every request: what was not sent is refused, the outcome of the rest is unknown."""
         for lane in (self._fast, self._careful):

@@ -71,7 +71,8 @@ async def rebuild(
             raise UnknownOffset(f"the history of {model.name} begins at {model.offset}, past {until}", model.offset)
     else:
         await restore_newest(store, model, until=until, artifacts=artifacts)
-    reading = past.entries(store, artifacts, living.keys, model.offset, until, params=params)
+    at, checksum = model.offset, model.position.checksum
+    reading = past.entries(store, artifacts, living.keys, at, until, params=params, checksum=checksum)
     async with contextlib.aclosing(reading):
         async for elements in reading:
             for element in elements:

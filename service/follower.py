@@ -30,6 +30,7 @@ from core.errors import (
     UnknownOffset,
 )
 from core.limits import Limits
+from core.types import START
 from service import log as stream
 from service import past
 from service.artifacts import Artifacts
@@ -158,6 +159,16 @@ class Follower:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
+    async def knows(self, link: Link, seconds: float) -> bool:
+        """Whether the catalog at the other end of a link goes on from ours.
+
+        If not, its server has lost a tail and with it models, and what is appended to their logs would be nowhere.
+        """
+        offset, checksum = self.catalog.offset, self.catalog.checksum
+        if offset == START:
+            return True
+        return await stream.holds_over(link, CATALOG_KEY, offset, checksum, seconds)
+
     def doubt(self) -> None:
         """Step *return* is taken as soon as what is being applied is: somebody saw less in the store than was read."""
         if self._link is not None:
@@ -218,6 +229,7 @@ class Follower:
                     params=self._params,
                     link=link,
                     most=self._most,
+                    checksum=model.position.checksum,
                 )
             ) as reading:
                 async for elements in reading:
@@ -243,7 +255,8 @@ class Follower:
 
     async def _return(self, link: Link) -> None:
         """Check that all logs go on from where we are; load anew what does not."""
-        if not await stream.holds(self._store, CATALOG_KEY, self.catalog.offset, self.catalog.checksum):
+        seconds = self._store.params.reply_seconds
+        if not await self.knows(link, seconds):
             log.error("the catalog does not go on from where it was; reading it anew", offset=str(self.catalog.offset))
             await self._read_catalog(link)
         for model in list(self.models.values()):
@@ -251,7 +264,7 @@ class Follower:
                 continue
             position = model.position
             trusted = model.ready or model.halted is not None
-            if trusted and await stream.holds(self._store, model.keys.log, position.offset, position.checksum):
+            if trusted and await stream.holds_over(link, model.keys.log, position.offset, position.checksum, seconds):
                 continue
             if trusted:
                 log.error(

@@ -33,7 +33,7 @@ class Housekeeping:
     replica : str
         Id of the replica.
     line : Line
-        Whose facts are kept fresh.
+        Whose facts are watched.
     follower : Follower
         Who has the models, and is told when a log is shorter than it was.
     """
@@ -49,16 +49,10 @@ class Housekeeping:
         self._seen: dict[str, Offset] = {}
         self._danger: str | None = None
 
-    async def keep_facts(self) -> None:
-        """Ask the store what it is, every second, for ever.
-
-        Apart from ``keep_presence``, whose digests may wait for a long entry: a store is not to be trusted so long.
-        """
+    async def watch(self) -> None:
+        """Say so when the store has come to be one that could lose the log, or is safe again. For ever."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            appenders = [model.appender for model in self._models.values() if model.appender is not None]
-            refreshing = [appender.refresh() for appender in appenders]
-            await asyncio.gather(self._line.refresh(self._store.params.reply_seconds), *refreshing)
             if self._line.facts is not None:
                 self._tell_of_danger(self._line.facts.danger)
 

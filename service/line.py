@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -20,10 +21,24 @@ from service.store import Facts, Store, facts_over
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+FACTS_SECONDS = 1.0
+
+
+async def _anybody(link: Link, seconds: float) -> bool:
+    """Every server will do."""
+    return True
 
 
 class Line:
     """Keeps one link open.
+
+    Parameters
+    ----------
+    wait_seconds : float
+        Longest time for which other commands on the link keep the store from answering.
+    knows : async callable
+        Whether the server at the other end of a link is one to append at, asked with so many seconds for a reply; else
+        there is no link.
 
     Attributes
     ----------
@@ -33,11 +48,19 @@ class Line:
         What the store said when the link was opened, or since.
     """
 
-    def __init__(self, store: Store, purpose: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        purpose: str,
+        wait_seconds: float = 0.0,
+        knows: Callable[[Link, float], Awaitable[bool]] = _anybody,
+    ) -> None:
         self.facts: Facts | None = None
         self.link: Link | None = None
         self._store = store
         self._purpose = purpose
+        self._knows = knows
+        self._patience = store.params.reply_seconds + wait_seconds
         self._lost = asyncio.Event()
         self._opened = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -49,16 +72,6 @@ class Line:
     async def opened(self) -> None:
         """Wait until there is a link."""
         await self._opened.wait()
-
-    async def refresh(self, seconds: float) -> None:
-        """Ask again what the store is. A link over which there is no answer in so many ``seconds`` is lost."""
-        link = self.link
-        if link is None:
-            return
-        with contextlib.suppress(StoreUnavailable):
-            facts = await facts_over(link, seconds)
-            if self.link is link:
-                self.facts = facts
 
     async def stop(self) -> None:
         """Close the link and open no other."""
@@ -83,15 +96,30 @@ class Line:
             pause = FIRST_PAUSE
             self.facts, self.link = facts, link
             self._opened.set()
-            await self._lost.wait()
+            await self._keep_facts(link)
 
     async def _open(self) -> tuple[Link, Facts]:
         link = await self._store.open_link(self._purpose, self._on_lost)
         try:
-            return link, await facts_over(link, self._store.params.reply_seconds)
+            facts = await facts_over(link, self._patience)
+            if not await self._knows(link, self._patience):
+                raise StoreUnavailable("the store has lost a tail, and models with it")
+            return link, facts
         except BaseException:
             link.close()
             raise
+
+    async def _keep_facts(self, link: Link) -> None:
+        """Ask every second what the store is, until the link is lost."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FACTS_SECONDS):
+                    await self._lost.wait()
+                return
+            with contextlib.suppress(StoreUnavailable):
+                self.facts = await facts_over(link, self._patience)
+                if not await self._knows(link, self._patience):
+                    link.close()
 
     def _on_lost(self) -> None:
         if self.link is not None:

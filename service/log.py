@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import redis.exceptions
 
-from core.errors import Damaged
+from core.errors import Damaged, StoreUnavailable
 from core.types import START, Offset
 from service.link import Link, Reply, packed
 from service.store import Store, reaching
@@ -117,6 +117,10 @@ class Trim(NamedTuple):
         """As it stands in the store."""
         return f"{self.last.entry} {self.n_entries} {self.log_bytes}".encode()
 
+    def covers(self, offset: Offset) -> bool:
+        """Whether the entry of ``offset`` itself is gone."""
+        return self.last[:2] >= offset[:2]
+
     def is_past(self, offset: Offset) -> bool:
         """Whether an entry after ``offset`` is gone."""
         return self.last[:2] > offset[:2]
@@ -196,17 +200,24 @@ async def read(
     read_bytes: int,
     seconds: float,
     most: int = MOST_ENTRIES,
+    checksum: bytes = b"",
 ) -> AsyncGenerator[list[Element]]:
     """The entries past ``after``, up to and with ``until`` (default: all there are), up to ``most`` at a time.
 
     The next ones are on their way while the caller is busy with those it was given.
+
+    Parameters
+    ----------
+    checksum : bytes
+        Of the entry at ``after``. A log in which it is another one does not go on from there: a state that came from
+        elsewhere, a snapshot that another server gave, must not go on with it.
 
     Raises
     ------
     Trimmed
         The next entry is not in the log any more.
     StoreUnavailable
-        The store goes away.
+        The store goes away, or is not the one that ``after`` came from.
     """
     pace = Pace(read_bytes, most)
 
@@ -217,6 +228,10 @@ async def read(
         return asked
 
     with reaching():
+        if checksum and not await holds_over(link, key, after, checksum, seconds):
+            trim = Trim.parse(await link.call("GET", trimmed_key(key), seconds=seconds))
+            if not trim.covers(after):
+                raise StoreUnavailable(f"the log does not go on from {after}: the store has lost a tail meanwhile")
         coming = ask()
         while True:
             elements, text = await coming
@@ -247,6 +262,22 @@ async def holds(store: Store, key: bytes, offset: Offset, checksum: bytes) -> bo
     with reaching():
         found = await store.client.xrange(key, offset.entry, offset.entry)
     return bool(found) and found[0][1].get(b"c") == checksum
+
+
+async def holds_over(link: Link, key: bytes, offset: Offset, checksum: bytes, seconds: float) -> bool:
+    """What ``holds`` says, asked over a link: another connection may end at another server."""
+    with reaching():
+        if offset != START:
+            found = await link.call("XRANGE", key, offset.entry, offset.entry, seconds=seconds)
+            return bool(found) and found[0][1][-1] == checksum
+        if Trim.parse(await link.call("GET", trimmed_key(key), seconds=seconds)).n_entries:
+            return False
+        first = await link.call("XRANGE", key, "-", "+", "COUNT", 1, seconds=seconds)
+        if not first:
+            return True
+        info = await link.call("XINFO", "STREAM", key, seconds=seconds)
+        said = dict(zip(info[::2], info[1::2], strict=True))
+        return int(said.get(b"entries-added") or said[b"length"]) == int(said[b"length"])
 
 
 async def trim_of(store: Store, key: bytes) -> Trim:

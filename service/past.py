@@ -31,6 +31,7 @@ async def entries(
     params: LogParams | None = None,
     link: Link | None = None,
     most: int = MOST_ENTRIES,
+    checksum: bytes = b"",
 ) -> AsyncGenerator[list[Element]]:
     """The entries past ``after``, up to and with ``until`` (default: all there are), a few at a time.
 
@@ -40,6 +41,8 @@ async def entries(
         Without one, what has left the log cannot be read.
     link : Link, optional
         To read the log over; else one is opened for it.
+    checksum : bytes
+        Of the entry at ``after``, by which the log is known to go on from there; see ``log.read``.
 
     Raises
     ------
@@ -61,6 +64,7 @@ async def entries(
                 read_bytes=params.read_bytes,
                 seconds=store.params.reply_seconds,
                 most=most,
+                checksum=checksum,
             )
             trimmed = None
             try:
@@ -72,7 +76,7 @@ async def entries(
                 trimmed = error
             if trimmed is None:
                 return
-            before = after
+            before, checksum = after, b""
             async with contextlib.aclosing(History(store, artifacts, keys).read(after, until, most)) as archived:
                 async for elements in archived:
                     yield elements

@@ -112,8 +112,8 @@ class Replica:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._origin = secrets.token_bytes(8)
         self._sequences = itertools.count(1)
-        self._line = Line(store, "append")
         self._follower = Follower(store, self.params.log, self.params.limits, self, artifacts)
+        self._line = Line(store, "append", knows=self._follower.knows)
         source = Source(store, artifacts, self.params.log)
         self._shadows = Shadows(store, source, self._follower.models)
         self._stage = ("connecting", 0.0)
@@ -174,7 +174,7 @@ class Replica:
         self._refuse_level()
         self._tasks = [
             asyncio.create_task(self._follow(), name="follower"),
-            asyncio.create_task(self._housekeeping.keep_facts(), name="facts"),
+            asyncio.create_task(self._housekeeping.watch(), name="watch"),
             asyncio.create_task(self._housekeeping.keep_presence(), name="presence"),
             asyncio.create_task(self._shadows.keep(), name="shadows"),
             asyncio.create_task(self.keeping.keep(), name="keeping"),
@@ -396,7 +396,12 @@ class Replica:
             self._origin,
             self._sequences,
             self._line,
-            Line(self.store, f"careful-{model.name}"),
+            Line(
+                self.store,
+                f"careful-{model.name}",
+                2 * self.params.log.wait_store_seconds,  # what it asks comes behind WAITAOF and WAIT
+                self._follower.knows,
+            ),
             self.params.log,
             self.store.params.reply_seconds,
             lambda: model.held_bytes,
