@@ -25,6 +25,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from core.errors import InvalidInstance, NeedsMemory
+from service.rebuild import ForgetParams, RefitParams, RestoreParams, forget, refit, restore
 
 if TYPE_CHECKING:
     from service.job_context import JobContext
@@ -137,4 +138,13 @@ def names_of(params: type[Any]) -> list[str]:
     return [field.name for field in fields(params)]
 
 
-METHODS: dict[str, JobMethod] = {}
+def of_an_index(sizes: Sizes, params: Any) -> dict[str, int]:
+    """What making an index anew needs: there are two of them, and the bytes of one while it is written or read."""
+    return dict.fromkeys(("the index as it is", "the new one", "its bytes while it is written"), sizes.memory)
+
+
+METHODS: dict[str, JobMethod] = {
+    "forget": JobMethod(ForgetParams, forget, of_an_index),
+    "refit": JobMethod(RefitParams, refit, of_an_index),
+    "restore": JobMethod(RestoreParams, restore, of_an_index),
+}
