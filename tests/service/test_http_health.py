@@ -60,7 +60,7 @@ async def test_not_ready_before_the_first_catch_up() -> None:
     """Asked in the process itself: no connection is accepted that early."""
     app = create_app(Settings(redis_url=SecretStr("unix:///nowhere.sock")))
     transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert (await client.get("/livez")).status_code == 200
         answer = await client.get("/readyz")
         assert problem(answer, 503, "not-ready")["retry_after"] > 0
@@ -78,7 +78,7 @@ async def test_the_start_is_reported_and_the_stop_is_clean() -> None:
         async with app.router.lifespan_context(app):
             assert said[-1] == ("ready", 1.0)
             transport = httpx.ASGITransport(app=app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
                 body = {"text": "a", "labels": ["x"]}
                 assert (await client.post("/learn", json=body)).status_code == 200
                 streamed = await client.post(
