@@ -22,3 +22,15 @@ def quietly(stage: str, fraction: float) -> None:
 def part(progress: Progress, first: float, last: float) -> Progress:
     """Progress of a part: its 0 to 1 is ``first`` to ``last`` of the whole."""
     return lambda stage, fraction: progress(stage, first + (last - first) * fraction)
+
+
+def rising(progress: Progress) -> Progress:
+    """Progress that never goes back, whatever its parts say."""
+    most = 0.0
+
+    def told(stage: str, fraction: float) -> None:
+        nonlocal most
+        most = max(most, fraction)
+        progress(stage, most)
+
+    return told

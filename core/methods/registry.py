@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import InvalidInstance
-from core.methods import ff, frequency, ind, ogeec, rembrandt, swnn, unweighted
+from core.methods import exmlds1, ff, frequency, ind, ogeec, rembrandt, swnn, unweighted
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.progress import Progress, part
 from core.methods.rankings import Rankings
@@ -85,6 +85,7 @@ METHODS: dict[str, Method] = {
     "swnn": Method.of(swnn),
     "ogeec": Method.of(ogeec),
     "rembrandt": Method.of(rembrandt),
+    "exmlds1": Method.of(exmlds1),
 }
 
 

@@ -21,7 +21,7 @@ from core.methods import checks, fourier, ridge
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.decoders import BATCH, Descent
 from core.methods.fourier import Waves
-from core.methods.progress import Progress, part
+from core.methods.progress import Progress, part, rising
 from core.methods.rankings import Rankings, dense_top, in_blocks
 from core.methods.ridge import Floats, Ridge, product
 from core.methods.subspace import leading
@@ -161,6 +161,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     Cancelled
         By ``progress``.
     """
+    progress = rising(progress)
     progress("least squares", 0.0)
     W = _inputs(data, params, rng, part(progress, 0.0, 0.3))
     X = data.X

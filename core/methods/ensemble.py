@@ -1,0 +1,228 @@
+"""Linear embeddings of clusters of instances, several clusterings together, and the vote of the neighbours there.
+
+The frame of SLEEC (Bhatia et al., NIPS 2015) that all ExMLDS methods share (Wadbude et al. 2017, algorithm 1): a query
+goes to the nearest cluster of each clustering, is projected by the regressor V of that cluster, and the k nearest of
+the projected training instances V x_i of the cluster vote for their labels with their cosine. Neighbours are searched
+over V x_i; searching over the learned embeddings z_i costs a point or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from core.kernels.voting import vote_rows
+from core.methods import clusters, nearest, ridge
+from core.methods.clusters import Centres
+from core.methods.data import Csr, Matrices, Sizes
+from core.methods.nearest import Neighbors
+from core.methods.progress import Progress, part, rising
+from core.methods.rankings import Rankings, in_blocks, of_padded
+from core.methods.ridge import product
+from core.metrics import Ints
+
+Singles = npt.NDArray[np.float32]
+
+Regressor = Callable[[Csr, Csr, np.random.Generator, Progress], npt.NDArray[Any]]
+"""``learn(X, Y, rng, progress)``: the weights V of shape (f + 1, dim) for the rows of a cluster; the last one is the
+bias."""
+
+ROWS = 512
+"""Queries of a cluster that are ranked together, about."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cluster:
+    """A cluster's regressor and its projected instances.
+
+    Attributes
+    ----------
+    features : int32 array, shape (f,)
+        Columns that occur in the cluster, ascending.
+    weights : float32 array, shape (f + 1, dim)
+    rows : int32 array, shape (m,)
+        Training instances.
+    vectors : float32 array, shape (m, dim)
+        Their projections, of length 1.
+    """
+
+    features: npt.NDArray[np.int32]
+    weights: Singles
+    rows: npt.NDArray[np.int32]
+    vectors: Singles
+
+    def projected(self, X: Csr) -> Singles:
+        """The rows in the embedding, of length 1 or 0."""
+        return unit(product(narrowed(X, self.features), self.weights))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learner:
+    """One clustering: centres of shape (c, d), and the cluster of each."""
+
+    centres: Centres
+    clusters: tuple[Cluster, ...]
+
+    def search(self, X: Csr, k: int) -> Neighbors:
+        """The k nearest training instances of each row within its cluster; what is not used has similarity 0."""
+        found = Neighbors.none(X.shape[0], k)
+        places = clusters.nearest(X, self.centres)
+        for number in np.unique(places).tolist():
+            cluster = self.clusters[number]
+            rows = np.flatnonzero(places == number)
+            near = nearest.exact(cluster.projected(X[rows]), cluster.vectors, k)
+            near.sims[np.arange(near.sims.shape[1]) >= near.counts[:, None]] = 0.0
+            found.ids[rows, : near.ids.shape[1]] = cluster.rows[near.ids]
+            found.sims[rows, : near.ids.shape[1]] = near.sims
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """The learners, and the labels of the training instances."""
+
+    neighbors: int
+    learners: tuple[Learner, ...]
+    Y: Csr
+
+    def rank(self, X: Csr, k: int) -> Rankings:
+        """The best ``k`` labels by the votes of all learners; a label that no neighbour has is not ranked."""
+        k = min(k, self.Y.shape[1])
+
+        def block(first: int, end: int) -> Rankings:
+            found = [learner.search(X[first:end], self.neighbors) for learner in self.learners]
+            ids = np.concatenate([near.ids for near in found], axis=1)
+            sims = np.concatenate([near.sims for near in found], axis=1) / len(self.learners)
+            best, scores = np.zeros((end - first, k), np.int32), np.zeros((end - first, k))
+            all_used = np.full(end - first, ids.shape[1], np.int64)
+            labels = (self.Y.indptr, self.Y.indices, np.zeros(self.Y.shape[1]))
+            counts = vote_rows(ids, sims, all_used, labels, 1.0, best, scores)
+            return of_padded(best, scores, counts)
+
+        return in_blocks(X.shape[0], min(8192, ROWS * len(self.learners[0].clusters)), block)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The model as named arrays."""
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "sizes": np.array([self.neighbors, self.Y.shape[1]], np.int64),
+            "label_starts": self.Y.indptr,
+            "labels": self.Y.indices,
+        }
+        for number, learner in enumerate(self.learners):
+            parts = learner.clusters
+            arrays[f"centres/{number}"] = learner.centres
+            arrays[f"counts/{number}"] = np.array([(len(part.features), len(part.rows)) for part in parts], np.int64)
+            for name in ("features", "weights", "rows", "vectors"):
+                arrays[f"{name}/{number}"] = np.concatenate([getattr(part, name) for part in parts])
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
+        """The model that ``to_arrays`` wrote."""
+        neighbors, n_labels = arrays["sizes"].tolist()
+        learners: list[Learner] = []
+        while f"centres/{len(learners)}" in arrays:
+            number = len(learners)
+            counts = arrays[f"counts/{number}"]
+            cuts = np.cumsum(counts, axis=0)[:-1]
+            pieces = [
+                np.split(arrays[f"{name}/{number}"], places)
+                for name, places in (
+                    ("features", cuts[:, 0]),
+                    ("weights", np.cumsum(counts[:, 0] + 1)[:-1]),
+                    ("rows", cuts[:, 1]),
+                    ("vectors", cuts[:, 1]),
+                )
+            ]
+            learners.append(Learner(arrays[f"centres/{number}"], tuple(map(Cluster, *pieces))))
+        shape = (len(arrays["label_starts"]) - 1, n_labels)
+        ones = np.ones(len(arrays["labels"]), np.int8)
+        return cls(
+            neighbors,
+            tuple(learners),
+            sparse.csr_matrix((ones, arrays["labels"], arrays["label_starts"]), shape=shape),
+        )
+
+
+def fit(
+    data: Matrices,
+    shape: tuple[int, int, int],
+    learn: Regressor,
+    rng: np.random.Generator,
+    progress: Progress,
+) -> Model:
+    """Cluster, and fit each cluster on its own.
+
+    Parameters
+    ----------
+    shape : (int, int, int)
+        Neighbours, clusters (0: by the number of instances), learners.
+    learn : callable
+        Fits the regressor of a cluster.
+    """
+    neighbors, n_clusters, n_learners = shape
+    progress = rising(progress)
+    learners: list[Learner] = []
+    for number, seed in enumerate(rng.spawn(n_learners)):
+        whole = part(progress, number / n_learners, (number + 1) / n_learners)
+        learners.append(_learner(data, n_clusters, learn, seed, whole))
+    return Model(neighbors, tuple(learners), data.Y)
+
+
+def _learner(
+    data: Matrices, n_clusters: int, learn: Regressor, rng: np.random.Generator, progress: Progress
+) -> Learner:
+    centres, places = clusters.found(data.X, n_clusters, rng, part(progress, 0.0, 0.1))
+    fitted = []
+    for number, seed in enumerate(rng.spawn(len(centres))):
+        whole = part(progress, 0.1 + 0.9 * number / len(centres), 0.1 + 0.9 * (number + 1) / len(centres))
+        rows = np.flatnonzero(places == number)
+        fitted.append(_cluster(data, rows, learn, seed, whole))
+    return Learner(centres, tuple(fitted))
+
+
+def _cluster(data: Matrices, rows: Ints, learn: Regressor, rng: np.random.Generator, progress: Progress) -> Cluster:
+    X = data.X[rows]
+    features = np.unique(X.indices).astype(np.int32)
+    X = narrowed(X, features)
+    weights = np.asarray(learn(X, data.Y[rows], rng, progress), np.float32)
+    return Cluster(features, weights, rows.astype(np.int32), unit(product(X, weights)))
+
+
+def narrowed(X: Csr, features: npt.NDArray[np.int32]) -> Csr:
+    """The rows in some of the columns (ascending) only."""
+    columns = np.searchsorted(features, X.indices)
+    columns[columns == len(features)] = 0
+    known = features[columns] == X.indices if len(features) else np.zeros(X.nnz, np.bool_)
+    starts = np.concatenate(([0], np.cumsum(known)))[X.indptr]
+    return sparse.csr_matrix(
+        (X.data[known], columns[known].astype(np.int32), starts), shape=(X.shape[0], len(features))
+    )
+
+
+def unit(Z: npt.NDArray[np.floating]) -> Singles:
+    """The rows with length 1; a row of zeros stays."""
+    lengths = np.linalg.norm(Z, axis=1, keepdims=True)
+    return np.asarray(Z / np.where(lengths > 0, lengths, 1.0), np.float32)
+
+
+def needs(sizes: Sizes, shape: tuple[int, int, int], dim: int) -> dict[str, int]:
+    """Bytes of the model and of the fit of the largest cluster's regressor."""
+    _, n_clusters, n_learners = shape
+    c, m = clusters.number_of(n_clusters, sizes.n), clusters.largest(n_clusters, sizes.n)
+    features = min(sizes.d, -(-sizes.nnz // c))
+    one = Sizes(n=m, d=features, L=sizes.L, nnz=-(-sizes.nnz * m // max(sizes.n, 1)), assertions=sizes.assertions)
+    return {
+        f"regressors, 4 B x {n_learners} learners x {c} clusters x up to {features:,} features x {dim}": (
+            4 * n_learners * c * (features + 1) * dim
+        ),
+        f"centres, 4 B x {n_learners} learners x {c} x {sizes.d:,} features": 4 * (n_learners + 1) * c * sizes.d,
+        f"projected instances, 4 B x {n_learners} learners x {sizes.n:,} x {dim}": 4 * n_learners * sizes.n * (dim + 1),
+        f"similarities to centres, 4 B x {sizes.n:,} x {c}": 4 * sizes.n * c,
+        f"least squares in a cluster of {m:,}": ridge.needs(one, dim) + 8 * 4 * m * dim,
+    }

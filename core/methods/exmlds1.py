@@ -1,0 +1,95 @@
+"""ExMLDS1: instances embedded by the mutual information of their labels, a regressor, and neighbours.
+
+Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (2017), algorithms 1 and 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from core.methods import checks, clusters, ensemble, sppmi
+from core.methods.data import Csr, Matrices, Sizes
+from core.methods.ensemble import Model
+from core.methods.progress import Progress, part
+from core.methods.ridge import Floats, Ridge
+
+__all__ = ["COST", "USE", "Model", "Params", "fit", "needs"]
+
+COST = "fit O(learners (sum of squared label counts + pairs dim) / clusters); rank O(learners (l + n / clusters) dim)"
+USE = "Several labels an instance that come together in groups; the most accurate of the fast multi-label methods."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """The embedding, the regressor and the vote.
+
+    Attributes
+    ----------
+    dim : int
+        Dimensions of the embedding.
+    neighbors : int
+        That vote, of each learner.
+    clusters : int
+        Of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
+    learners : int
+        Clusterings, whose votes are added.
+    shift : float
+        Of the mutual information: its logarithm is taken off.
+    ridge : float
+        Penalty of the regressor.
+    """
+
+    dim: int = 100
+    neighbors: int = 30
+    clusters: int = 0
+    learners: int = 5
+    shift: float = 1.0
+    ridge: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.whole("dim", self.dim, 1, 10_000)
+        checks.whole("neighbors", self.neighbors, 1, 100_000)
+        checks.whole("clusters", self.clusters, 0, 100_000)
+        checks.whole("learners", self.learners, 1, 1_000)
+        checks.number("shift", self.shift, 1e-6, 1e6)
+        checks.number("ridge", self.ridge, 1e-6, 1e9)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the ensemble."""
+        return self.neighbors, self.clusters, self.learners
+
+
+def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+    """Bytes of memory, by what they are for."""
+    m = clusters.largest(params.clusters, sizes.n)
+    pairs = {f"mutual information of a cluster, 16 B x {m:,} x {m:,} pairs": 16 * m * m}
+    return ensemble.needs(sizes, params.shape, params.dim) | pairs
+
+
+def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
+    """Embed each cluster and regress onto the embedding.
+
+    Raises
+    ------
+    Cancelled
+        By ``progress``.
+    """
+
+    def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
+        Z = embed(Y, params, rng, part(progress, 0.0, 0.7))
+        return Ridge(X, params.ridge).fit(Z, part(progress, 0.7, 1.0))
+
+    return ensemble.fit(data, params.shape, learn, rng, progress)
+
+
+def embed(Y: Csr, params: Params, rng: np.random.Generator, progress: Progress) -> Floats:
+    """The embedding Z of instances, shape (n, min(dim, n)), out of their labels; columns of 0 for what is missing."""
+    P = sppmi.of_labels(Y, params.shift, part(progress, 0.0, 0.5))
+    Z = np.zeros((Y.shape[0], params.dim))
+    found = sppmi.embedding(P, params.dim, rng, part(progress, 0.5, 1.0))
+    Z[:, : found.shape[1]] = found
+    return Z

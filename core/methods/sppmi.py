@@ -1,0 +1,77 @@
+"""Shifted positive pointwise mutual information, and the embedding that comes of it.
+
+Levy and Goldberg (NIPS 2014) showed that the skip-gram objective with negative sampling factorises this matrix;
+Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (2017), equation 4 and algorithm 2, embed
+instances by it, taking labels for what they have in common.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from joblib import Parallel, delayed
+from scipy import sparse
+
+from core.kernels.sppmi import fill_rows
+from core.methods.data import Csr
+from core.methods.progress import Progress
+from core.methods.subspace import Floats, leading
+
+OVERSAMPLING = 20
+ROUNDS = 2
+"""Of the randomized subspace iteration."""
+
+BLOCK = 2**22
+"""Entries for which a block of rows has room."""
+
+
+def of_labels(Y: Csr, shift: float, progress: Progress) -> Csr:
+    """SPPMI of M = Y Y', shape (n, n), float32, without ever holding M.
+
+    Costs the sum of the squares of the label counts; 8 bytes an entry, of which there are at most as many as M has.
+    """
+    n = Y.shape[0]
+    carriers = sparse.csr_matrix(Y.T)
+    # Row sums of Y Y': each label counts as often as it is carried. A row without labels has no entry and no sum.
+    sums = Y.astype(np.float64) @ np.diff(carriers.indptr).astype(np.float64)
+    log_sums = np.log(np.maximum(sums, 1.0))
+    offset = float(np.log(max(float(sums.sum()), 1.0)) - np.log(shift))
+    rows = max(1, BLOCK // max(n, 1))
+
+    def block(first: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        progress("mutual information", first / n)
+        end = min(first + rows, n)
+        ids, values = np.empty((end - first) * n, np.int32), np.empty((end - first) * n, np.float32)
+        counts = np.empty(end - first, np.int64)
+        known, back = (Y.indptr, Y.indices), (carriers.indptr, carriers.indices)
+        written = fill_rows(first, end, known, back, log_sums, offset, ids, values, counts)
+        return ids[:written].copy(), values[:written].copy(), counts
+
+    parts = Parallel(require="sharedmem")(delayed(block)(first) for first in range(0, n, rows))
+    starts = np.concatenate(([0], np.cumsum(np.concatenate([part[2] for part in parts]))))
+    return sparse.csr_matrix(
+        (np.concatenate([part[1] for part in parts]), np.concatenate([part[0] for part in parts]), starts), shape=(n, n)
+    )
+
+
+def of_counts(A: Csr, shift: float) -> Csr:
+    """SPPMI of a symmetric matrix of counts >= 0, float32."""
+    A = sparse.csr_matrix(A, dtype=np.float64)
+    A.eliminate_zeros()
+    sums = np.asarray(A.sum(axis=1)).ravel()
+    log_sums = np.log(sums, out=np.zeros_like(sums), where=sums > 0)
+    rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
+    values = np.log(A.data) - log_sums[rows] - log_sums[A.indices] + np.log(max(sums.sum(), 1.0)) - np.log(shift)
+    result = sparse.csr_matrix((np.maximum(values, 0.0).astype(np.float32), A.indices, A.indptr), shape=A.shape)
+    result.eliminate_zeros()
+    return result
+
+
+def embedding(P: Csr, dim: int, rng: np.random.Generator, progress: Progress) -> Floats:
+    """Z = U S^(1/2) of the ``dim`` leading singular values of a symmetric matrix, shape (n, min(dim, n))."""
+
+    def of(Q: Floats, progress: Progress) -> Floats:
+        return np.asarray(P @ Q.astype(np.float32), np.float64)
+
+    vectors, values = leading(of, P.shape[0], dim, OVERSAMPLING, ROUNDS, rng, progress)
+    return vectors * np.sqrt(values)
