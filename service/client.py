@@ -44,6 +44,9 @@ Answer = dict[str, Any]
 _decode = msgspec.json.Decoder(Answer).decode
 
 
+IMPORT_SECONDS = 900.0
+
+
 class ClientError(AboundError):
     """A request did not lead to what was asked for."""
 
@@ -156,6 +159,36 @@ class Client:
     def delete(self, name: str) -> None:
         """Delete a model and all that it learned."""
         self._once("DELETE", _model(name))
+
+    def export(self, name: str) -> Iterator[bytes]:
+        """A model as one file, piece by piece. Refused, Unreachable; Interrupted when it breaks off."""
+        try:
+            with self._http.stream("GET", f"{_model(name)}/export") as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise _refused(response)
+                yield from response.iter_bytes()
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise self._unreachable(error) from error
+        except httpx.TransportError as error:
+            raise Interrupted(f"{self.url}: the file broke off: {_said(error)}", [], 1) from error
+
+    def import_(self, name: str, pieces: Iterable[bytes]) -> Answer:
+        """Let a model take over what a file holds; the model. Takes as long as the replicas need to load it."""
+        try:
+            response = self._http.put(
+                f"{_model(name)}/import",
+                content=pieces,
+                headers={"content-type": "application/vnd.abound.model"},
+                timeout=IMPORT_SECONDS,
+            )
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise self._unreachable(error) from error
+        except httpx.TransportError as error:
+            raise Interrupted(f"{self.url}: the answer broke off: {_said(error)}", [], 1) from error
+        if not response.is_success:
+            raise _refused(response)
+        return _decode(response.content)
 
     def snapshots(self, name: str) -> Answer:
         """The snapshots of a model, newest first."""

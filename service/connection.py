@@ -30,6 +30,7 @@ class Connection(Shortcut):
 
     most_head_bytes: ClassVar[int]
     most_request_bytes: ClassVar[int]
+    most_import_bytes: ClassVar[int]
     most_connections: ClassVar[int]
 
     _counted: object = None  # the scope of the request that the bytes belong to
@@ -39,10 +40,20 @@ class Connection(Shortcut):
 
     @classmethod
     def with_bounds(
-        cls, head_bytes: int, request_bytes: int, connections: int, shortcuts: Shortcuts = no_shortcut
+        cls,
+        head_bytes: int,
+        request_bytes: int,
+        connections: int,
+        shortcuts: Shortcuts = no_shortcut,
+        import_bytes: int = 0,
     ) -> type[Connection]:
-        """The class for the connections of a process."""
-        bounds = {"most_head_bytes": head_bytes, "most_request_bytes": request_bytes, "most_connections": connections}
+        """The class for the connections of a process; ``import_bytes``: of a request that brings a model's file."""
+        bounds = {
+            "most_head_bytes": head_bytes,
+            "most_request_bytes": request_bytes,
+            "most_import_bytes": max(request_bytes, import_bytes),
+            "most_connections": connections,
+        }
         return type("BoundedConnection", (cls,), {**bounds, "shortcuts": staticmethod(shortcuts)})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -65,7 +76,7 @@ class Connection(Shortcut):
                 "Too large",
                 f"the head of a request is over {self.most_head_bytes} bytes",
             )
-        elif self._bytes > self.most_request_bytes:
+        elif self._bytes > self.most_request_bytes and not (self._imports() and self._bytes <= self.most_import_bytes):
             self._refuse(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 "too-large",
@@ -98,6 +109,10 @@ class Connection(Shortcut):
     def _in_head(self) -> bool:
         """Whether a request's head is awaited: of the first request, or begun and not whole."""
         return not self.answered_at_once and (self.cycle is None or self.cycle.scope is not self.scope)
+
+    def _imports(self) -> bool:
+        """Whether the request brings a model's file, which the route reads piece by piece."""
+        return self.scope.get("method") == "PUT" and self.scope.get("path", "").endswith("/import")
 
     def _refuse(self, status: HTTPStatus, slug: str, title: str, detail: str) -> None:
         """Answer with a problem document, where nothing is being answered, and close."""

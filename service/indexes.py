@@ -113,25 +113,43 @@ async def write(
     try:
         for i, part in enumerate(parts_of(arrays, PART_BYTES)):
             await between()
-            await artifacts.put(_part_name(keys, name, i), part)
+            await artifacts.put(part_name(keys, name, i), part)
             parts.append(Part(len(part), checksum_of(part)))
-        manifest = IndexManifest(
-            id=name,
-            format=FORMAT,
-            apply_version=APPLY_VERSION,
-            model=keys.name,
-            incarnation=keys.incarnation,
-            after=str(after),
-            digest=live.digest(),
-            recipe=recipe,
-            state=live.meta(),
-            arrays=shapes_of(arrays),
-            parts=parts,
-        ).sealed()
-        await artifacts.put(_manifest_name(keys, name), msgspec.json.encode(manifest))
+        manifest = await finish(
+            artifacts, keys, name, after, recipe, live.digest(), live.meta(), shapes_of(arrays), parts
+        )
     except BaseException:
         await delete(artifacts, keys, name)
         raise
+    return manifest
+
+
+async def finish(
+    artifacts: Artifacts,
+    keys: ModelKeys,
+    name: str,
+    after: Offset,
+    recipe: dict[str, Any],
+    digest: str,
+    state: dict[str, Any],
+    arrays: list[ArrayShape],
+    parts: list[Part],
+) -> IndexManifest:
+    """Write the manifest of an index whose parts are all there. ArtifactsUnavailable."""
+    manifest = IndexManifest(
+        id=name,
+        format=FORMAT,
+        apply_version=APPLY_VERSION,
+        model=keys.name,
+        incarnation=keys.incarnation,
+        after=str(after),
+        digest=digest,
+        recipe=recipe,
+        state=state,
+        arrays=arrays,
+        parts=parts,
+    ).sealed()
+    await artifacts.put(_manifest_name(keys, name), msgspec.json.encode(manifest))
     return manifest
 
 
@@ -224,12 +242,13 @@ async def ids(artifacts: Artifacts, keys: ModelKeys) -> list[str]:
 
 async def _read_parts(artifacts: Artifacts, keys: ModelKeys, manifest: IndexManifest) -> AsyncIterator[bytes]:
     for i, expected in enumerate(manifest.parts):
-        part = await artifacts.get(_part_name(keys, manifest.id, i))
+        part = await artifacts.get(part_name(keys, manifest.id, i))
         check_part(i, part, expected)
         yield part
 
 
-def _part_name(keys: ModelKeys, name: str, i: int) -> str:
+def part_name(keys: ModelKeys, name: str, i: int) -> str:
+    """The artifact that a part of an index is."""
     return f"{folder(keys)}/{name}/part-{i:05d}"
 
 

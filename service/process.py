@@ -46,7 +46,9 @@ class ReplicaServer(uvicorn.Server):
 
     def __init__(self, app: Application, settings: Settings, reporter: Reporter) -> None:
         largest = 2 * max(settings.max_body_bytes, settings.max_ndjson_bytes) + MIB
-        connection = Connection.with_bounds(settings.max_header_bytes, largest, settings.max_connections, app.shortcut)
+        connection = Connection.with_bounds(
+            settings.max_header_bytes, largest, settings.max_connections, app.shortcut, settings.max_import_bytes + MIB
+        )
         super().__init__(
             uvicorn.Config(
                 app,

@@ -111,6 +111,7 @@ class Settings(BaseSettings):
     max_batch: int = Field(1000, ge=1, description="most instances in a batch")
     max_ndjson_lines: int = Field(100_000, ge=1, description="most lines in an NDJSON request")
     max_ndjson_bytes: int = Field(64 * MIB, ge=1024, description="largest NDJSON request")
+    max_import_bytes: int = Field(4096 * MIB, ge=1024, description="largest file of a model that is imported")
     max_header_bytes: int = Field(65_536, ge=1024, description="largest head of a request")
     max_models: int = Field(1000, ge=1, le=100_000, description="most models that can be created")
     max_memory: int | None = Field(

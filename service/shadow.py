@@ -69,7 +69,7 @@ class Shadow:
         self.live = await source.load(model.keys, self.index, self.digest, model.limits, progress)
         for n_rounds in itertools.count():
             began = loop.time()
-            while model.shadow is self and model.offset[:2] < self.offset[:2]:
+            while model.shadow is self and model.offset[:2] < self.offset[:2]:  # noqa: ASYNC110
                 await asyncio.sleep(PAUSE_SECONDS)  # the live state has not come to the index's offset yet
             await self._catch_up(source)
             if loop.time() - began < CLOSE_SECONDS or n_rounds >= MOST_ROUNDS:

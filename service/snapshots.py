@@ -152,7 +152,7 @@ async def load(
         manifest.arrays,
         manifest.size,
         manifest.digest,
-        _read_parts(store, keys, manifest),
+        read_parts(store, keys, manifest),
         limits,
         progress,
     )
@@ -248,7 +248,8 @@ async def _drop(store: Store, keys: ModelKeys, name: str) -> None:
         await store.client.unlink(manifest_key(keys, name), *(part_key(keys, name, i) for i in range(n_parts)))
 
 
-async def _read_parts(store: Store, keys: ModelKeys, manifest: Manifest) -> AsyncIterator[bytes]:
+async def read_parts(store: Store, keys: ModelKeys, manifest: Manifest) -> AsyncIterator[bytes]:
+    """The parts of a snapshot in order; Damaged when one is not there or not what was written. StoreUnavailable."""
     for i, expected in enumerate(manifest.parts):
         with reaching():
             part = await store.client.get(part_key(keys, manifest.id, i))

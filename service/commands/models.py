@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -22,6 +25,8 @@ from service.commands.options import (
 
 models = typer.Typer(no_args_is_help=True, help="The models of a running service.")
 snapshots = typer.Typer(no_args_is_help=True, help="The snapshots of a model.")
+
+PIECE_BYTES = 2**20
 
 Name = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")]
 
@@ -126,6 +131,65 @@ def delete_model(
     with Client(url, key=key) as client:
         client.delete(name)
     _tell({"deleted": name}, f"deleted {name}", as_json)
+
+
+@models.command("export")
+def export_model(
+    name: Name,
+    file: Annotated[Path, typer.Argument(help="The file to write; - is standard output.", dir_okay=False)],
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a whole model into one file."""
+    from service.client import Client
+
+    size = 0
+    beside = file.with_name(f".{file.name}.part")
+    with Client(url, key=key) as client:
+        if str(file) == "-":
+            for piece in client.export(name):
+                sys.stdout.buffer.write(piece)
+            return
+        try:
+            with beside.open("wb") as out:
+                for piece in client.export(name):
+                    out.write(piece)
+                    size += len(piece)
+            beside.replace(file)
+        except OSError as error:
+            raise Refusal(f"cannot write {file}: {error}") from error
+        finally:
+            beside.unlink(missing_ok=True)
+    _tell({"model": name, "file": str(file), "bytes": size}, f"wrote {name} to {file}, {size:,} bytes", as_json)
+
+
+@models.command("import")
+def import_model(
+    name: Name,
+    file: Annotated[Path, typer.Argument(help="The file to read; - is standard input.", dir_okay=False)],
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a model of a file. Fails when there is one of this name that has learned."""
+    from service.client import Client
+
+    try:
+        with Client(url, key=key) as client, _opened(file) as data:
+            answer = client.import_(name, iter(lambda: data.read(PIECE_BYTES), b""))
+    except OSError as error:
+        raise Refusal(f"cannot read {file}: {error}") from error
+    _tell(answer, f"imported {name}: {answer['learned']:,} learned, digest {answer['digest']}", as_json)
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    if str(file) == "-":
+        yield sys.stdin.buffer
+        return
+    with file.open("rb") as data:
+        yield data
 
 
 @snapshots.command("list")

@@ -54,7 +54,7 @@ async def list_models(replica: ReplicaDep, grant: GrantDep) -> ModelsAnswer:
 @router.get("/models/{model}", summary="A model", responses=problems(404, 422, 503))
 async def get_model(model: ModelName, replica: ReplicaDep) -> ModelAnswer:
     """Its configuration, size, and the digest of its state at the offset named beside it."""
-    return await _whole(replica.model(model))
+    return await whole(replica.model(model))
 
 
 @router.put(
@@ -74,14 +74,14 @@ async def put_model(
         if created:
             response.status_code = 201
             response.headers["location"] = f"/models/{model}"
-            return await _whole(replica.model(model))
+            return await whole(replica.model(model))
     live = replica.model(model).live
     if live.config.changed(changes) != live.config:
         async with act(replica.store, actor, "model.configure", model=model, config=changes):
             live.check_change(changes)
             with parts.changing.to(model, changes):
                 await replica.configure(model, changes)
-    return await _whole(replica.model(model))
+    return await whole(replica.model(model))
 
 
 @router.delete("/models/{model}", status_code=204, summary="Delete a model", responses=problems(404, 422, 503, 504))
@@ -151,7 +151,8 @@ def _kept(kept: Kept) -> dict[str, Any]:
     }
 
 
-async def _whole(model: ModelReplica) -> ModelAnswer:
+async def whole(model: ModelReplica) -> ModelAnswer:
+    """A model as it is answered, digest and all."""
     digest = await model.take_digest()
     return ModelAnswer(**_summary(model), digest=str(digest))
 

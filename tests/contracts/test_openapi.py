@@ -19,6 +19,7 @@ PROMISED = {
     "GET /models", "GET /models/{model}", "PUT /models/{model}", "DELETE /models/{model}",
     "GET /models/{model}/stats", "GET /models/{model}/labels",
     "GET /models/{model}/snapshots", "POST /models/{model}/snapshots",
+    "GET /models/{model}/export", "PUT /models/{model}/import",
     "GET /keys", "POST /keys", "POST /keys/{key_id}/rotate", "DELETE /keys/{key_id}", "GET /audit",
     "GET /methods", "POST /jobs", "GET /jobs", "GET /jobs/{id}", "DELETE /jobs/{id}", "GET /jobs/{id}/events",
     "GET /livez", "GET /readyz", "GET /metrics",
