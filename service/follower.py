@@ -309,9 +309,7 @@ class Follower:
         words.append(self.catalog.offset.entry)
         words += [model.offset.entry for model in followed]
         keys = [stream.trimmed_key(model.keys.log) for model in followed] or [stream.trimmed_key(CATALOG_KEY)]
-        reply, trims = await asyncio.gather(
-            link.call(*words, seconds=seconds), link.call("MGET", *keys, seconds=seconds)
-        )
+        reply, trims = await link.call_both(tuple(words), ("MGET", *keys), seconds)
         reply = reply or ()
         left = []
         for one, text in zip(followed, trims, strict=False):

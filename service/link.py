@@ -160,6 +160,30 @@ class Link(asyncio.Protocol):
         self.send(packed(words), answer, seconds)
         return future
 
+    def call_both(
+        self, first: tuple[str | bytes | int, ...], second: tuple[str | bytes | int, ...], seconds: float
+    ) -> asyncio.Future[tuple[Reply, Reply]]:
+        """Send two commands in one piece; the future has both replies, or raises what came of the first that failed."""
+        future: asyncio.Future[tuple[Reply, Reply]] = self._loop.create_future()
+        replies: list[Reply] = []
+
+        def answer(reply: Reply) -> None:
+            replies.append(reply)
+            if future.done() or len(replies) < 2:
+                return
+            for one in replies:
+                if isinstance(one, (LinkLost, hiredis.ReplyError)):
+                    future.set_exception(one)
+                    return
+            future.set_result((replies[0], replies[1]))
+
+        if self._transport is None:
+            future.set_exception(LinkLost("the connection is closed"))
+            return future
+        self._waiting.append((answer, self._loop.time() + seconds))
+        self.send(packed(first) + packed(second), answer, seconds)
+        return future
+
     def close(self) -> None:
         """End the connection now."""
         if self._transport is not None:

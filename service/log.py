@@ -222,8 +222,7 @@ async def read(
     pace = Pace(read_bytes, most)
 
     def ask() -> asyncio.Future[Reply]:
-        words = between(key, after, until, pace.count)
-        asked = asyncio.gather(link.call(*words, seconds=seconds), link.call("GET", trimmed_key(key), seconds=seconds))
+        asked = link.call_both(between(key, after, until, pace.count), ("GET", trimmed_key(key)), seconds)
         asked.add_done_callback(_forget)
         return asked
 

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import hiredis
+import pytest
+
+from service.link import LinkLost
+from service.store import Store
+from tests.service.conftest import QUICK
+from tests.service.valkey import Server
+
+
+async def test_two_commands_in_one_piece(store: Store) -> None:
+    link = await store.open_link("test")
+    for i in range(1, 4):
+        assert await link.call_both(("INCR", "n"), ("GET", "n"), 5) == (i, str(i).encode())
+        assert await link.call("GET", "n", seconds=5) == str(i).encode()
+    for pair in ((("INCR",), ("GET", "n")), (("GET", "n"), ("INCR",))):
+        with pytest.raises(hiredis.ReplyError):
+            await link.call_both(*pair, 5)
+        assert await link.call("GET", "n", seconds=5) == b"3"
+    link.close()
+    with pytest.raises(LinkLost):
+        await link.call_both(("INCR", "n"), ("GET", "n"), 5)
+    assert await store.client.get("n") == b"3"
+
+
+async def test_two_commands_and_a_link_that_is_lost(own_server: Server) -> None:
+    store = Store(own_server.url, QUICK)
+    link = await store.open_link("test")
+    own_server.pause()
+    both = link.call_both(("INCR", "n"), ("GET", "n"), 5)
+    given_up = link.call_both(("INCR", "n"), ("GET", "n"), 5)
+    given_up.cancel()
+    own_server.kill()
+    with pytest.raises(LinkLost):
+        await both
+    await store.close()
