@@ -1,0 +1,148 @@
+"""The files that run the service elsewhere: they name settings, metrics and paths that there are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from service.settings import Settings, unknown_variables
+from tests.service.served import Served, served
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+RULES = DEPLOY / "prometheus" / "rules.yaml"
+DASHBOARD = DEPLOY / "grafana" / "abound.json"
+KUBERNETES = DEPLOY / "kubernetes"
+VERSION = "1.30"
+
+SUFFIXES = ("_bucket", "_count", "_sum", "_total")
+
+
+def needs(program: str) -> str:
+    """The path of a program; skips where it is missing."""
+    found = shutil.which(program)
+    if found is None:
+        pytest.skip(f"{program} is not installed")
+    return found
+
+
+@pytest.fixture(scope="module")
+def exported() -> Iterator[set[str]]:
+    """The names of all metrics that a running service has."""
+    with served() as service:
+        yield names_of(service)
+
+
+def names_of(service: Served) -> set[str]:
+    text = service.http.get("/metrics").text
+    return set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+
+
+def asked(expression: str) -> set[str]:
+    """The metrics of ours that an expression names, without what Prometheus puts behind the name."""
+    return set(re.findall(r"\babound_\w+", expression))
+
+
+def is_exported(name: str, exported: set[str]) -> bool:
+    return name in exported or any(name.removesuffix(suffix) in exported for suffix in SUFFIXES)
+
+
+def test_every_alert_asks_for_metrics_that_there_are_and_has_its_page(exported: set[str]) -> None:
+    pages = (ROOT / "docs" / "operating.md").read_text()
+    alerts = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    assert alerts
+    for alert in alerts:
+        for name in asked(alert["expr"]):
+            assert is_exported(name, exported), (alert["alert"], name)
+        assert f"### {alert['alert']}\n" in pages
+        assert alert["annotations"]["runbook"] == f"docs/operating.md#{alert['alert'].lower()}"
+
+
+def test_every_panel_asks_for_metrics_that_there_are(exported: set[str]) -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    for panel in panels:
+        for target in panel["targets"]:
+            assert asked(target["expr"]), panel["title"]
+            for name in asked(target["expr"]):
+                assert is_exported(name, exported), (panel["title"], name)
+
+
+def test_prometheus_takes_the_rules() -> None:
+    subprocess.run([needs("promtool"), "check", "rules", str(RULES)], check=True, capture_output=True)
+
+
+def test_the_load_balancer_takes_its_configuration() -> None:
+    done = subprocess.run(
+        [needs("haproxy"), "-c", "-f", str(ROOT / "docker" / "haproxy.cfg")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def rendered(folder: str) -> list[dict[str, Any]]:
+    """The documents that kustomize makes of a folder."""
+    done = subprocess.run(
+        [needs("kubectl"), "kustomize", str(KUBERNETES / folder)], capture_output=True, text=True, check=True
+    )
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@pytest.mark.parametrize("folder", ["base", "overlays/small", "overlays/production"])
+def test_kubernetes_takes_the_documents(folder: str) -> None:
+    documents = rendered(folder)
+    assert {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy"} <= {
+        document["kind"] for document in documents
+    }
+    for document in documents:
+        kubernetes_validate.validate(document, VERSION, strict=True)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["docker/compose.yaml", "deploy/kubernetes/base/settings.yaml", "docker/Dockerfile"],
+    ids=lambda p: Path(p).name,
+)
+def test_every_variable_is_a_setting(path: str) -> None:
+    found = set(re.findall(r"\bABOUND_[A-Z_]+\b", (ROOT / path).read_text()))
+    assert found
+    assert unknown_variables(dict.fromkeys(found, "x")) == []
+
+
+@pytest.mark.parametrize("name", ["replica", "worker", "store"])
+def test_every_container_is_locked_down(name: str) -> None:
+    (document,) = [
+        one
+        for one in rendered("base")
+        if one["kind"] in ("Deployment", "StatefulSet") and one["metadata"]["name"] == name
+    ]
+    pod = document["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    for container in pod["containers"]:
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"]["memory"]
+
+
+def test_the_image_gets_only_what_it_is_made_of() -> None:
+    taken = set(re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE))
+    wanted = {part.split("/")[0] for line in taken for part in line.split()}
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert wanted == allowed
+
+
+def test_every_setting_is_in_the_manual_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in list(os.environ):
+        if variable.startswith("ABOUND_"):
+            monkeypatch.delenv(variable)
+    manual = (ROOT / "docs" / "operating.md").read_text()
+    missing = [one.name for one in Settings.load().describe() if f"| `{one.name}` | {one.value or '-'} |" not in manual]
+    assert missing == []
