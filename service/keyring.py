@@ -32,7 +32,7 @@ BEARER = b"bearer "
 
 
 class Grant:
-    """What one key may do; the form of a key that costs least to ask.
+    """What one key may do; the form of a key that costs least to ask. ValueError when the key cannot be so.
 
     Attributes
     ----------
@@ -125,18 +125,25 @@ class KeyRing:
         """Take up all keys. StoreUnavailable."""
         kept = await keys.read(self._store)
         self._set_clock(kept.now)
-        if kept.damaged:
-            log.error("keys in the store cannot be read and open nothing", number=kept.damaged)
+        grants: dict[bytes, Grant] = {}
+        damaged = kept.damaged
+        for key in kept.keys:
+            try:
+                grants[key.id.encode()] = Grant(key)
+            except ValueError:
+                damaged += 1
+        if damaged:
+            log.error("keys in the store cannot be read and open nothing", number=damaged)
         if kept.version == keys.OPEN:
             self.required = self._locked
         elif kept.keys or kept.damaged:
             self.required = True
         elif self.required and not self._locked:
             log.error("the keys have gone from the store; all requests are refused until there is one again")
-        used = {key_id for key_id, grant in self._grants.items() if grant.used}
-        self._grants = {key.id.encode(): Grant(key) for key in kept.keys}
-        for key_id in used & self._grants.keys():
-            self._grants[key_id].used = True
+        for key_id, grant in grants.items():
+            before = self._grants.get(key_id)
+            grant.used = before is not None and before.used
+        self._grants = grants
         self._version = kept.version
 
     async def start(self, seconds: float) -> None:

@@ -16,9 +16,10 @@ everything else                                ``admin``, not limited to models
 
 What is not named here asks for the most: a new route is closed until it is opened.
 
-Without any key nothing is asked for. The service is bound to loopback then, and answers only to names of this
-machine and addresses, and no pages but its own and this machine's: a page in a browser cannot reach it by having its
-own name resolve to 127.0.0.1, nor by sending there what it cannot read the answer of.
+Without any key nothing is asked for. The service is bound to loopback then, and browsers (they all send
+Accept-Language, and Origin with what changes something) are answered only under names of this machine and addresses,
+and no pages but its own and this machine's. So a page cannot reach it by having its own name resolve to 127.0.0.1,
+nor by sending there what it cannot read the answer of.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ LISTS = frozenset({"/models", "/methods"})
 READABLE = frozenset({"stats", "labels", "snapshots", "versions"})
 
 TELL_SECONDS = 1.0
-HOSTS_KEPT = 64
 MOST_FORWARDED = 256
 MOST_PATH = 512
 
@@ -101,7 +101,6 @@ class Guard:
     def __init__(self, ring: KeyRing, any_host: bool) -> None:
         self._ring = ring
         self._any_host = any_host
-        self._hosts: set[bytes | None] = {None, b"localhost", b"127.0.0.1"}
         self._told = -TELL_SECONDS
         self._untold = 0
 
@@ -124,8 +123,8 @@ class Guard:
     def grant_of(self, headers: Headers, needed: str, model: str) -> Grant | None:
         """What ``admit`` returns and raises; nothing is told to anybody."""
         if not self._ring.required:
-            if not self._any_host and (b"origin" in headers or headers.get(b"host") not in self._hosts):
-                self._check_browser(headers.get(b"host"), headers.get(b"origin"))
+            if not self._any_host and (b"origin" in headers or b"accept-language" in headers):
+                _check_browser(headers.get(b"host"), headers.get(b"origin"))
             return None
         grant = self._ring.find(headers.get(b"authorization"))
         grant.check(needed, model)
@@ -135,8 +134,8 @@ class Guard:
         """The same for any request, by its method and path."""
         need = need_of(scope["method"], scope["path"])
         if not self._ring.required:
-            if not self._any_host and (b"origin" in headers or headers.get(b"host") not in self._hosts):
-                self._check_browser(headers.get(b"host"), headers.get(b"origin"))
+            if not self._any_host and (b"origin" in headers or b"accept-language" in headers):
+                _check_browser(headers.get(b"host"), headers.get(b"origin"))
             return None
         if need is None:
             return None
@@ -150,21 +149,6 @@ class Guard:
         scope["grant"] = grant
         return grant
 
-    def _check_browser(self, host: bytes | None, origin: bytes | None) -> None:
-        """Forbidden when the name that was asked for may be anybody's, or a page of somebody else's asks."""
-        name = _name_of(host or b"")
-        if not _is_local(name) and not _is_address(name):
-            raise Forbidden(
-                f"without any key this service answers to localhost and to addresses, not to {name[:100]!r}. "
-                "Make a key (abound keys create), or say --insecure"
-            )
-        if origin is not None:
-            scheme, _, asking = origin.partition(b"://")
-            if scheme not in (b"http", b"https") or (asking != host and not _is_local(_name_of(asking))):
-                raise Forbidden(f"without any key this service answers no page of {origin[:100].decode('latin-1')!r}")
-        if len(self._hosts) < HOSTS_KEPT:
-            self._hosts.add(host)
-
     def _tell(self, error: Unauthorized | Forbidden, client: Any) -> None:
         """A line for what is refused: one a second, with how many there were in between."""
         now = time.monotonic()
@@ -173,6 +157,20 @@ class Guard:
             return
         log.warning("refused", reason=str(error), address=address_of(client), others=self._untold)
         self._told, self._untold = now, 0
+
+
+def _check_browser(host: bytes | None, origin: bytes | None) -> None:
+    """Forbidden when the name that was asked for may be anybody's, or a page of somebody else's asks."""
+    name = _name_of(host or b"")
+    if not _is_local(name) and not _is_address(name):
+        raise Forbidden(
+            f"without any key this service answers browsers as localhost and by addresses, not as {name[:100]!r}. "
+            "Make a key (abound keys create), or say --insecure"
+        )
+    if origin is not None:
+        scheme, _, asking = origin.partition(b"://")
+        if scheme not in (b"http", b"https") or (asking != host and not _is_local(_name_of(asking))):
+            raise Forbidden(f"without any key this service answers no page of {origin[:100].decode('latin-1')!r}")
 
 
 def _name_of(location: bytes) -> str:

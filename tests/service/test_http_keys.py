@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -221,6 +222,20 @@ def test_a_body_that_is_not_read_does_not_disturb_the_next_request(service: Serv
         assert ask(service, admin).status_code == 200
 
 
+def test_a_damaged_key_opens_nothing_and_disturbs_no_other() -> None:
+    with served() as service:
+        good, bad = make(service, "classify"), make(service, "classify")
+        with service.server.client() as client:
+            for name, value in (("x", b"not json"), ("y", b"{}"), (bad.key.id, b"")):
+                client.hset(keys.KEYS_KEY, name, value)
+            odd = {"id": "z", "digest": "xyz", "scopes": ["admin"], "rate": "much"}
+            client.hset(keys.KEYS_KEY, "z", json.dumps(odd))
+            client.set(keys.VERSION_KEY, "another")
+        until(lambda: ask(service, bad).status_code == 401)
+        assert ask(service, good).status_code == 200
+        problem(service.http.get("/models"), 401, "unauthorized")
+
+
 def test_cut_off_it_goes_on_with_the_keys_that_it_knows() -> None:
     with served() as service:
         made, other = make(service, "classify"), make(service, "learn")
@@ -251,8 +266,10 @@ def test_revoking_the_only_key_does_not_open_the_service_and_clearing_does() -> 
         until(lambda: service.http.get("/models").status_code == 200)
 
 
-def test_without_a_key_only_names_of_this_machine_are_answered() -> None:
+def test_without_a_key_browsers_are_answered_only_under_names_of_this_machine() -> None:
     with served() as service:
+        assert service.http.get("/models", headers={"host": "any.example"}).status_code == 200  # no browser
+        service.http.headers["accept-language"] = "fi"
         for host in ("127.0.0.1:80", "localhost", "[::1]:8000", "a.localhost:1", "10.0.0.1"):
             assert service.http.post("/classify", json=INSTANCE, headers={"host": host}).status_code == 200, host
             assert service.http.get("/models", headers={"host": host}).status_code == 200, host
