@@ -41,6 +41,9 @@ from service.store import Store, reaching
 
 log = structlog.get_logger(__name__)
 
+BASE_PREFIX = "base-"
+"""Of the ids of indexes that are bases: they are only written under the lease, so whoever has it can sweep them."""
+
 KEPT_FOR_CERTAIN = 2
 """So many snapshots must be good before anything is taken out of a log."""
 
@@ -170,7 +173,8 @@ async def make_base(to: Archiving, model: ModelReplica) -> Base:
     """Write the state of a model, which nothing is being applied to, as a base."""
     position = model.position
     recipe = {"method": "base", "offset": str(position.offset)}
-    index = await indexes.write(to.artifacts, to.keys, model.live, position.offset, recipe, to.between)
+    name = f"{BASE_PREFIX}{indexes.new_id()}"
+    index = await indexes.write(to.artifacts, to.keys, model.live, position.offset, recipe, to.between, name)
     return Base(
         index=index.id,
         digest=index.digest,

@@ -16,7 +16,9 @@ import structlog
 
 from core.errors import Conflict
 from core.types import Offset
+from service import indexes
 from service import manifest as manifests
+from service.archive import BASE_PREFIX
 from service.artifacts import Artifacts
 from service.catalog import Catalog, ModelKeys
 from service.history import History, folder
@@ -67,7 +69,8 @@ async def sweep_store(store: Store, catalog: Catalog) -> int:
 async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog) -> int:
     """Take out of the artifact store what nothing points to: models that are gone, segments, files half written.
 
-    Indexes and versions of living models are left to those who know who points to them. Returns the number of files.
+    Versions of living models, and indexes that are no bases, are left to those who know who points to them. Returns the
+    number of files.
     ArtifactsUnavailable, Damaged (the list of a history cannot be read; its files stay), StoreUnavailable.
     """
     swept = await artifacts.sweep_unfinished()
@@ -82,15 +85,16 @@ async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog) 
             if Offset.of_entry(match["incarnation"]) <= catalog.offset:
                 await artifacts.delete(name)
                 swept += 1
-        elif name.startswith(folder(one, "history/")):
+        elif name.startswith((folder(one, "history/"), f"{indexes.folder(one)}/{BASE_PREFIX}")):
             found.setdefault(one, []).append(name)
     for one, names in found.items():
         try:
             async with take(store, one):
                 contents = await History(store, artifacts, one).contents()
                 good = {segment.name for segment in contents.segments} if contents is not None else set()
+                base = contents.base.index if contents is not None and contents.base is not None else "-"
                 for name in names:
-                    if name not in good:
+                    if name not in good and f"/{base}/" not in name:
                         await artifacts.delete(name)
                         swept += 1
         except Conflict:

@@ -16,7 +16,7 @@ from core.types import START, Offset
 from service import history, past
 from service import log as stream
 from service import manifest as manifests
-from service.archive import Archiving, archive
+from service.archive import Archiving, archive, begin_anew
 from service.artifacts import Artifacts
 from service.catalog import Living, read_catalog
 from service.compaction import compact
@@ -249,19 +249,28 @@ async def test_what_nothing_points_to_leaves_the_artifact_store(
     await replica.delete("gone")
     assert await artifacts.names("gone") == []
     keys = replica.model("default").keys
+    history_files = [name for name in await artifacts.names() if name.endswith(".seg")]
+    assert history_files
     late = f"{gone.name}/{gone.incarnation}/index/x/part-00000"
     orphan = f"{keys.name}/{keys.incarnation}/history/1-0-0.seg"
     first = f"{other.name}/{other.incarnation}/history/1-0-0.seg"
     newer, foreign = f"newer/{2**60}-0/history/1-0.seg", f"{keys.name}/{keys.incarnation}/versions/v/x.npy"
-    before = await artifacts.names()
-    for name in (late, orphan, first, newer, foreign):
+    living = await the_model(store)
+    async with take(store, living.keys) as lease:
+        begun = await begin_anew(Archiving(store, artifacts, living, lease))
+    assert begun.base is not None
+    bases = [f"{keys.name}/{keys.incarnation}/index/{begun.base.index}/manifest.json"]
+    before = [name for name in await artifacts.names() if name not in history_files]
+    half_base = f"{keys.name}/{keys.incarnation}/index/base-0123/part-00000"
+    assert bases[0] in before
+    for name in (half_base, late, orphan, first, newer, foreign):
         await artifacts.put(name, b"x")
     path = artifacts.path(f"{keys.name}/{keys.incarnation}/history/x")
     assert path is not None
     half = path.with_name(".half.part")
     half.write_bytes(b"x")
     os.utime(half, (1, 1))
-    assert await sweep_artifacts(store, artifacts, await read_catalog(store)) == 4
+    assert await sweep_artifacts(store, artifacts, await read_catalog(store)) == 5 + len(history_files)
     assert sorted(await artifacts.names()) == sorted([*before, newer, foreign])
     assert not half.exists()
 
