@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from service.client import Client
 from service.jobs import job_key
+from service.own import own_service
 from tests.service.job_worker import Office, office, until
-
-SETTLING = 0.4
 
 
 def processes_of(parent: int) -> list[int]:
@@ -111,3 +113,62 @@ def test_jobs_end_after_fifty_kills(seed: int) -> None:
     states = run(seed=seed, kills=50)
     assert sum(states.values()) == 100
     print(states)
+
+
+def teach(client: Client, n: int) -> None:
+    instances = [{"features": {f"f{i % 7}": 1.0, f"n{i}": 0.3}, "labels": [f"c{i % 7}"]} for i in range(n)]
+    client.learn("default", {"instances": instances, "source": "some"})
+
+
+def processes_that_work(client: Client) -> list[int]:
+    """The worker of a service that runs, the process that does its jobs, and that of a job."""
+    found = []
+    for job in client.jobs(state="running")["jobs"]:
+        if job["worker"] is None:  # it is being taken over
+            continue
+        stable = int(job["worker"].split("-")[-2])
+        status = Path(f"/proc/{stable}/status")
+        if status.exists():
+            found += [int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("PPid")]
+            found += processes_of(stable)
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("seed", "kills"), [(7, 12)])
+def test_rebuilds_end_whatever_is_killed(seed: int, kills: int, tmp_path: Path) -> None:
+    """refit and restore under kills, while learning goes on: every job ends, and the index is what the log says."""
+    random_ = random.Random(seed)
+    ids = []
+    with own_service(data_dir=tmp_path / "data", worker=True) as url, Client(url) as client:
+        teach(client, 700)
+        for _ in range(kills):
+            here = client.model("default")["offset"]
+            if random_.random() < 0.5:
+                asked: dict[str, object] = {"method": "restore", "params": {"to": here, "reason": "to try it"}}
+            else:
+                asked = {"method": "refit", "params": {"passes": 2, "search": {"margin": [0.0, 0.1]}}}
+            ids.append(client.submit(asked)["id"])
+            until(lambda: processes_that_work(client), 120)
+            time.sleep(random_.uniform(0.0, 1.0))
+            teach(client, 20)
+            working = processes_that_work(client)
+            if working:
+                os.kill(random_.choice(working), signal.SIGKILL)
+        states: dict[str, int] = {}
+        for job_id in ids:
+            job = list(client.follow(job_id))[-1]
+            states[job["state"]] = states.get(job["state"], 0) + 1
+            assert job["state"] == "succeeded" or (job["state"] == "failed" and job["error"]), job
+        print(states)
+        assert client.classify("default", {"features": {"f3": 1.0}})["labels"][0]["label"] == "c3"
+        verified = subprocess.run(
+            [sys.executable, "-m", "service.cli", "verify", "--data-dir", str(tmp_path / "data"), "--json"],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+        print(verified.stdout)
