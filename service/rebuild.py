@@ -25,8 +25,9 @@ from core.types import START, Offset
 from service import indexes, past
 from service.adoption import Adoption, Place, begin, found, snapshot_past, sweep_indexes
 from service.compaction import rebuild
+from service.emptying import ForgetParams
 from service.events import Learn, decode_entry, encode
-from service.forgetting import ForgetParams, Forgetting
+from service.forgetting import Forgetting
 from service.history import History, HistoryParams
 from service.log import Element, LogParams
 from service.model_replica import ModelReplica

@@ -1,0 +1,177 @@
+"""Emptying: one pass over a model's past, entry by entry, that leaves some events out and their positions in.
+
+A repeat of a request that is left out goes with it. What was refused or passed over when it came, since it repeated
+something, must not come to be learned because that is gone; so the receipts are followed as they were (``Outcomes``),
+over adoptions too, and from the first event that is left out on, what was not learned is emptied as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from core.applying import Unit
+from core.limits import Limits
+from core.outcomes import Outcomes
+from core.record import record_ends
+from core.types import START, Offset
+from service import indexes, past
+from service.adoption import Place
+from service.events import Adopt, Entry, Learn, Prepare, decode_entry, encode
+from service.history import History
+from service.indexes import IndexManifest
+from service.log import Element
+
+Note = Callable[[Learn, list[bool], Offset], None]
+"""Told of each entry from which something is left out: the entry as it was, and which of its requests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetParams:
+    """Which events: those that fulfil all that is given.
+
+    Attributes
+    ----------
+    key : str or None
+        Their idempotency key.
+    source : str or None
+    since, until : float or None
+        Seconds of the store's clock, between which, both included, they were appended.
+    reason : str
+    """
+
+    reason: str
+    key: str | None = None
+    source: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.reason) <= 1000:
+            raise ValueError("reason must say why, in 1 to 1000 characters")
+        if self.key is None and self.source is None and self.since is None and self.until is None:
+            raise ValueError("key, source, since or until must say which events")
+        if self.since is not None and self.until is not None and self.since > self.until:
+            raise ValueError("since must not be after until")
+
+    def matches(self, unit: Unit, at: Offset) -> bool:
+        """Whether a request in the entry at an offset is one of them."""
+        return (
+            (self.key is None or unit.key == self.key)
+            and (self.source is None or unit.source == self.source)
+            and (self.since is None or at.milliseconds >= int(self.since * 1000))
+            and (self.until is None or at.milliseconds <= int(self.until * 1000))
+        )
+
+
+class Emptying:
+    """One pass, from the beginning on.
+
+    Parameters
+    ----------
+    params : ForgetParams
+        Which events are left out.
+    after : Offset
+        Of those up to here.
+    remade : mapping
+        What indexes that are adopted on the way were made anew as.
+    note : callable
+    """
+
+    def __init__(
+        self, place: Place, params: ForgetParams, after: Offset, remade: Mapping[str, IndexManifest], note: Note
+    ) -> None:
+        self._place = place
+        self._params = params
+        self._after = after
+        self._remade = remade
+        self._note = note
+        self._forgotten: set[tuple[str, bytes]] = set()
+        self._outcomes = Outcomes()
+        self._adopted = START
+        self._began = False
+
+    async def begin(self) -> None:
+        """Take the receipts that there are at the beginning."""
+        place = self._place
+        contents = await History(place.store, place.artifacts, place.keys).contents()
+        if contents is not None and contents.base is not None:
+            base = contents.base
+            live = await indexes.load(place.artifacts, place.keys, base.index, base.digest, Limits())
+            self._outcomes = Outcomes(live.receipts)
+            self._adopted = base.position.adopted
+
+    async def rewritten(self, element: Element) -> Element:
+        """The next entry, without what is to be forgotten."""
+        name, fields = element
+        entry = decode_entry(fields)
+        event, at = entry.event, Offset.of_entry(name)
+        if isinstance(event, Learn):
+            changed = self._emptied(event, at)
+            return element if changed is event else element_of(name, msgspec.structs.replace(entry, event=changed))
+        if isinstance(event, Adopt | Prepare):
+            if isinstance(event, Adopt) and Offset.parse(event.after) >= self._adopted:
+                self._adopted = at
+                await self._adopt(event, at)
+            new = self._remade.get(event.index)
+            if new is not None:
+                changed_event = msgspec.structs.replace(event, index=new.id, digest=new.digest)
+                return element_of(name, msgspec.structs.replace(entry, event=changed_event))
+        return element
+
+    async def _adopt(self, event: Adopt, at: Offset) -> None:
+        """Go on with the receipts that the model had from an adoption on."""
+        place = self._place
+        live = await indexes.load(place.artifacts, place.keys, event.index, event.digest, Limits())
+        self._outcomes = Outcomes(live.receipts)
+        reading = past.entries(
+            place.store, place.artifacts, place.keys, Offset.parse(event.after), at, params=place.log
+        )
+        async with contextlib.aclosing(reading):
+            async for elements in reading:
+                for name, fields in elements:
+                    learned = decode_entry(fields).event
+                    if isinstance(learned, Learn):
+                        self._outcomes.of(learned.records, learned.units, Offset.of_entry(name))
+
+    def _emptied(self, event: Learn, at: Offset) -> Learn:
+        units = event.units
+        learned = self._outcomes.of(event.records, units, at)
+        selecting = at[:2] <= self._after[:2]
+        gone = [selecting and not unit.emptied and self._params.matches(unit, at) for unit in units]
+        for i, unit in enumerate(units):
+            if unit.key is None or unit.emptied:
+                continue
+            if gone[i]:
+                self._forgotten.add((unit.key, unit.body))
+            elif (unit.key, unit.body) in self._forgotten and not learned[i]:
+                gone[i] = True
+        if any(gone):
+            self._began = True
+            self._note(event, gone, at)
+        if self._began:  # what was not learned must not come to be
+            gone = [one or not good for one, good in zip(gone, learned, strict=True)]
+        if not any(is_gone and not unit.emptied for unit, is_gone in zip(units, gone, strict=True)):
+            return event
+        ends = record_ends(event.records, event.n_records).tolist()
+        kept: list[Unit] = []
+        records: list[bytes] = []
+        place = 0
+        for unit, is_gone in zip(units, gone, strict=True):
+            n = 0 if unit.emptied else unit.n
+            if is_gone or unit.emptied:
+                kept.append(Unit(unit.n, batch=unit.batch, emptied=True))
+            else:
+                kept.append(unit)
+                records.append(event.records[ends[place] : ends[place + n]])
+            place += n
+        return Learn(b"".join(records), event.n, kept)
+
+
+def element_of(name: bytes, entry: Entry) -> Element:
+    """An element of a log with another entry under its id."""
+    payload, checksum = encode(entry)
+    return name, [b"e", payload, b"c", checksum]
