@@ -177,7 +177,13 @@ class Forgetting:
         found: Stretches = await stretches_of(read, place.artifacts, place.keys, self._beginning, until)
         counted = refitting.start_of(Start(base.index, base.digest) if base is not None else None, found)
         again = refitting.Refitting(
-            read, place.artifacts, place.keys, before.config, counted, before.n_learned, self._tell
+            read,
+            place.artifacts,
+            place.keys,
+            before.config,
+            counted,
+            before.n_learned,
+            lambda stage, done: self._tell(stage, 0.4),
         )
         live = await again.fit(manifest.recipe["setting"], manifest.recipe["passes"])
         live.continue_score(before)

@@ -82,7 +82,9 @@ async def refit(context: JobContext, params: RefitParams, progress: Progress) ->
     async def make(adoption: Adoption) -> Made:
         progress("replaying", 0.0)
         before = await _as_it_was(place, adoption.after)
-        refitting = await refitting_of(place, adoption.after, before, progress)
+        refitting = await refitting_of(
+            place, adoption.after, before, lambda stage, done: progress(stage, 0.05 + 0.7 * min(1.0, done))
+        )
         refitting.refuse(params)
         chosen = await refitting.choose(params)
         live = await refitting.fit(chosen.setting, chosen.passes)
