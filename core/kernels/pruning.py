@@ -15,6 +15,8 @@
 Sums are whole numbers, so the order in which they are added does not matter; bounds are rounded up by ``SLACK``.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from core.kernels.inverted import (
@@ -36,15 +38,27 @@ from core.kernels.inverted import (
 from core.kernels.machine import U0, U1, address_of, inlined, kernel, prefetch_word
 
 SLACK = 1.0 + 1e-6
-FIRST = 1024
-"""Postings after which the bound is taken for the first time."""
 
-FEW = 0.12
-"""Of all instances at most so many postings are added and noted one by one."""
 
-SMALL = 100_000
-"""Postings and half the instances together: with fewer, going through all is faster."""
+class Effort(NamedTuple):
+    """When pruning pays; decides the time, never what is found.
 
+    Attributes
+    ----------
+    small : int
+        Postings and half the instances together: with fewer, all lists are gone through.
+    first : int
+        Postings after which the bound is taken for the first time.
+    few : float
+        Of all instances at most so many postings are added and noted one by one.
+    """
+
+    small: int
+    first: int
+    few: float
+
+
+EFFORT = Effort(small=100_000, first=1024, few=0.12)
 AHEAD = 12
 """Instances whose rows are fetched ahead."""
 
@@ -153,7 +167,7 @@ def narrow(touched, sums, sizes, query_size, most_dot, most_lists, bound):
 
 
 @kernel
-def add_few(lists, search, features, factors, beta):
+def add_few(lists, search, features, factors, beta, effort):
     """Steps 3 and 4.
 
     Returns
@@ -165,7 +179,8 @@ def add_few(lists, search, features, factors, beta):
         Of the similarity of the S-th neighbour.
     """
     n, rest, order = len(features), search.rest, search.order
-    most, next_bound, postings, m, n_touched, bound = FEW * len(search.sums), FIRST, 0, 0, 0, 0.0
+    most, next_bound = effort.few * len(search.sums), effort.first
+    postings, m, n_touched, bound = 0, 0, 0, 0.0
     while m < n and rest[1, m] >= bound:
         feature, factor = features[order[m]], factors[order[m]]
         start, end = lists.starts[feature], lists.starts[feature + 1]
@@ -209,19 +224,19 @@ def verify(lists, search, candidates, query_size, beta):
 
 
 @kernel
-def search_pruned(lists, search, features, factors, beta):
+def search_pruned(lists, search, features, factors, beta, effort):
     """As ``inverted.scan``, whose arguments it has; ``beta`` must be 0 or 1."""
     work = len(search.sums) // 2
     for i in range(len(features)):
         work += lists.starts[features[i] + 1] - lists.starts[features[i]]
-    if work < SMALL:
+    if work < effort.small:
         return scan(lists, search, features, factors, beta)
     query_size = np.float64(len(features))
     order_lists(lists, features, search.order)
     bound_rest(lists, features, factors, search.order, beta, search.rest)
     for i in range(len(features)):
         search.left[features[i]] = factors[i]
-    m, n_touched, bound = add_few(lists, search, features, factors, beta)
+    m, n_touched, bound = add_few(lists, search, features, factors, beta, effort)
     if m < 0:
         n_kept = take_nearest(lists.sizes, search, query_size, beta)
     else:

@@ -4,7 +4,7 @@ import numpy as np
 
 from core.kernels.inverted import SCALE, offer, scan, sort_nearest
 from core.kernels.machine import kernel
-from core.kernels.pruning import search_pruned
+from core.kernels.pruning import EFFORT, search_pruned
 from core.kernels.ranking import make_heap, sort_heap
 
 
@@ -72,7 +72,7 @@ def rank_rows(lists, search, queries, labels, alpha_beta, prune, ids_out, scores
         for i in range(len(features)):
             factors[i] = np.uint64(np.float64(values[starts[row] + i]) * SCALE + 0.5)
         if prune and (beta == 0.0 or beta == 1.0):
-            n = search_pruned(lists, search, features, factors, beta)
+            n = search_pruned(lists, search, features, factors, beta, EFFORT)
         else:
             n = scan(lists, search, features, factors, beta)
         sort_nearest(search.ids, search.sims, n)

@@ -27,8 +27,8 @@ USE = "The fastest to fit; a start for a live index; where features do not depen
 IDF = False
 """Features are Boolean here."""
 
-TRIED = tuple(p / 100 for p in (*range(1, 10), *range(10, 61, 5)))
-"""Values of p_ind that the paper chooses from (section 6.3.7)."""
+TRIED = tuple(p / 100 for p in (*range(1, 10), *range(10, 91, 5)))
+"""Values of p_ind to choose from: those of the paper (section 6.3.7), which end at 0.6, and on to 0.9."""
 
 Model = Weights
 

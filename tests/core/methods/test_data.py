@@ -1,0 +1,179 @@
+"""Matrices: built in a stream, in an order that the data decide, and refused where they are wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from core.config import ModelConfig
+from core.dataset import Instance, vectorized
+from core.errors import InvalidInstance, Malformed
+from core.evaluate import LIMITS
+from core.methods import fitted, idf, registry
+from core.methods.data import Hierarchy, Matrices, gather, hide_labels, of_dataset, vector_rows
+from core.methods.progress import quietly
+from core.vectorize import Vectorizer
+from tests.core.methods.toy import SECRET, made
+
+ROWS = [
+    Instance(text="wheat and wheat", labels=("grain", "10"), line=1),
+    Instance(features=b'{"10": 3, "9": 4}', labels=("9",), line=2),
+    Instance(features=b"{}", line=3),
+]
+
+
+def vectorizer() -> Vectorizer:
+    return Vectorizer(ModelConfig(), LIMITS)
+
+
+def read(rows: list[Instance], like: Matrices | None = None) -> Matrices:
+    return gather(rows, vectorizer().vectorize, LIMITS, SECRET, like)
+
+
+def test_columns_stand_in_the_order_of_numbers_and_letters() -> None:
+    data = read(ROWS)
+    assert data.keys == [b"9", b"10", b"and", b"wheat"]
+    assert data.labels == ["9", "10", "grain"]
+    assert data.text
+    log = 1 + np.log(2)
+    expected = [[0, 0, 1 / np.hypot(1, log), log / np.hypot(1, log)], [0.8, 0.6, 0, 0], [0, 0, 0, 0]]
+    np.testing.assert_allclose(data.X.toarray(), expected, rtol=1e-6)
+    assert data.Y.toarray().tolist() == [[0, 1, 1], [1, 0, 0], [0, 0, 0]]
+    assert data.learnable.tolist() == [0, 1]
+    assert data.label_counts.tolist() == [1, 1, 1]
+    assert data.sizes.nnz == 4
+
+
+def test_the_order_of_the_rows_is_only_the_order_of_the_rows() -> None:
+    data, turned = read(ROWS), read(ROWS[::-1])
+    np.testing.assert_array_equal(data.X.toarray(), turned.X.toarray()[::-1])
+    np.testing.assert_array_equal(data.Y.toarray(), turned.Y.toarray()[::-1])
+
+
+def test_other_instances_in_the_same_columns() -> None:
+    data = read(ROWS)
+    rows = [Instance(text="wheat or corn", labels=("corn", "9")), Instance(text="oats", labels=("grain",))]
+    test = read(rows, like=data)
+    assert test.keys == data.keys
+    assert test.labels == [*data.labels, "corn"]
+    np.testing.assert_allclose(test.X.toarray(), [[0, 0, 0, 1], [0, 0, 0, 0]])  # of length 1 without the unknown
+    assert test.Y.toarray().tolist() == [[1, 0, 0, 1], [0, 0, 1, 0]]
+    vectors = [vectorizer().vectorize(row.features, row.text) for row in rows]
+    np.testing.assert_array_equal(vector_rows(vectors, data.features).toarray(), test.X.toarray())
+
+
+def test_from_a_data_set_that_is_vectorized_already() -> None:
+    data, same = read(ROWS), of_dataset(vectorized(ROWS, vectorizer().vectorize, LIMITS), SECRET)
+    assert (data.keys, data.labels) == (same.keys, same.labels)
+    np.testing.assert_array_equal(data.X.toarray(), same.X.toarray())
+
+
+def test_many_instances_outgrow_the_first_arrays() -> None:
+    rows = [Instance(text=" ".join(f"w{i}x{j}" for j in range(40)), labels=(str(i),)) for i in range(3000)]
+    data = read(rows)
+    assert data.X.shape == (3000, 120_000)
+    assert data.Y.nnz == 3000
+    np.testing.assert_allclose(np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel(), 1.0, rtol=1e-5)
+
+
+def test_an_invalid_instance_is_named() -> None:
+    with pytest.raises(Malformed, match=r"line 4: labels\[0\]: a label must not be empty"):
+        read([Instance(text="a", labels=("",), line=4)])
+
+
+def matrices(X: object, Y: object) -> Matrices:
+    data = read(ROWS)
+    return Matrices(X=X, Y=Y, features=data.features, labels=data.labels)  # type: ignore[arg-type]
+
+
+def of(values: list[float], columns: list[int], ends: list[int], width: int) -> sparse.csr_matrix:
+    matrix = sparse.csr_matrix((len(ends), width), dtype=np.float32)
+    matrix.data, matrix.indices = np.array(values, np.float32), np.array(columns, np.int32)
+    matrix.indptr = np.array([0, *ends], np.int32)
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("X", "Y", "message"),
+    [
+        (of([1], [4], [1], 4), of([1], [0], [1], 3), "X has a column out of range: it has 4"),
+        (of([1], [-1], [1], 4), of([1], [0], [1], 3), "X has a column out of range"),
+        (of([1], [0], [1], 4), of([1], [3], [1], 3), "Y has a column out of range: it has 3"),
+        (of([np.nan], [0], [1], 4), of([1], [0], [1], 3), "X has a value that is not finite"),
+        (of([-1], [0], [1], 4), of([1], [0], [1], 3), "X has a value that is not above 0"),
+        (of([1, 1], [2, 1], [2], 4), of([1], [0], [1], 3), "X has a row whose columns do not ascend"),
+        (of([1, 1], [2, 2], [2], 4), of([1], [0], [1], 3), "X has a row whose columns do not ascend"),
+        (of([1], [0], [1], 4), of([1, 1], [0, 0], [1, 2], 3), "X has 1 rows and Y 2"),
+        (of([1], [0], [1], 5), of([1], [0], [1], 3), "a column for each feature"),
+    ],
+)
+def test_wrong_matrices_are_refused(X: sparse.csr_matrix, Y: sparse.csr_matrix, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        matrices(X, Y)
+
+
+def test_a_hierarchy_and_cooccurrence_have_a_place_for_each_label() -> None:
+    data = read(ROWS)
+    with pytest.raises(ValueError, match="hierarchy must be a square"):
+        Hierarchy(parents=sparse.csr_matrix((3, 4)))
+    small = sparse.csr_matrix((2, 2), dtype=np.float32)
+    for wrong in ({"hierarchy": Hierarchy(parents=small)}, {"cooccurrence": small}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must have a"):
+            Matrices(X=data.X, Y=data.Y, features=data.features, labels=data.labels, **wrong)  # type: ignore[arg-type]
+
+
+def test_hidden_labels() -> None:
+    data = made(200, seed=0)
+    hidden = hide_labels(data, 0.8, np.random.default_rng(1))
+    assert hidden.Y.nnz == round(0.2 * data.Y.nnz)
+    assert (hidden.Y.toarray() <= data.Y.toarray()).all()
+    assert hidden.labels == data.labels
+    assert hidden.cooccurrence is not None
+    full = data.Y.toarray().astype(int)
+    np.testing.assert_array_equal(hidden.cooccurrence.toarray(), full.T @ full)
+    again = hide_labels(data, 0.8, np.random.default_rng(1))
+    np.testing.assert_array_equal(hidden.Y.toarray(), again.Y.toarray())
+    assert hide_labels(data, 1.0, np.random.default_rng(1)).Y.nnz == 0
+
+
+def test_idf_weights() -> None:
+    X = read([Instance(text="a b"), Instance(text="a"), Instance(text="a c")]).X
+    factors = idf.weights(X)
+    np.testing.assert_allclose(factors, [1, 1 + np.log(2), 1 + np.log(2)], rtol=1e-6)
+    rows = idf.weighted(X, factors).toarray()
+    np.testing.assert_allclose(rows[0], np.array([1, factors[1], 0]) / np.hypot(1, factors[1]), rtol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "use_idf", "expected"),
+    [(ROWS, None, True), (ROWS[1:], None, False), (ROWS, False, False), (ROWS[1:], True, True)],
+)
+def test_idf_is_on_for_text_unless_told(rows: list[Instance], use_idf: bool | None, expected: bool) -> None:
+    params = registry.params_of("swnn", {"S": 1})
+    model = fitted.fit("swnn", read(rows), params, np.random.default_rng(0), quietly, use_idf=use_idf)
+    assert (model.idf is not None) is expected
+    assert ("idf" in model.to_arrays()) is expected
+
+
+def test_a_method_without_use_for_idf_has_none() -> None:
+    params, rng = registry.params_of("ff", {}), np.random.default_rng(0)
+    assert fitted.fit("ff", read(ROWS), params, rng, quietly).idf is None
+    with pytest.raises(InvalidInstance, match="ff takes no idf"):
+        fitted.fit("ff", read(ROWS), params, rng, quietly, use_idf=True)
+
+
+def test_a_search_needs_a_label_that_is_there_twice() -> None:
+    with pytest.raises(InvalidInstance, match="labels that at least two instances have"):
+        registry.fit("swnn", read(ROWS), "auto", np.random.default_rng(0), quietly)
+    with pytest.raises(InvalidInstance, match="frequency has no parameters that can be searched for"):
+        registry.fit("frequency", read(ROWS), "auto", np.random.default_rng(0), quietly)
+
+
+def test_vectors_are_answered_by_an_artifact() -> None:
+    model = fitted.fit("swnn", read(ROWS), registry.params_of("swnn", {"S": 1}), np.random.default_rng(0), quietly)
+    vectors = [vectorizer().vectorize(None, text) for text in ("wheat", "unheard of")]
+    found = model.rank_vectors(vectors, 5)
+    assert [model.labels[i] for i in found.ids] == ["10", "grain"]
+    assert found.starts.tolist() == [0, 2, 2]

@@ -1,0 +1,105 @@
+"""Neighbours of dense vectors: exact ones against a full product, approximate ones by their recall; projections."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.errors import InvalidInstance
+from core.methods import nearest, ogeec, registry
+from core.methods.progress import quietly
+from core.methods.projection import Vectors, project
+from tests.core.methods.toy import made, queries
+
+
+def vectors(n: int, dim: int, seed: int) -> Vectors:
+    drawn = np.random.default_rng(seed).standard_normal((n, dim)).astype(np.float32)
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("n", [3, 700, nearest.TILE + 5])
+def test_exact_neighbours_are_those_of_the_whole_product(n: int) -> None:
+    train, test = vectors(n, 20, seed=0), vectors(40, 20, seed=1)
+    found = nearest.exact(test, train, 10)
+    products = test @ train.T
+    for row in range(40):
+        order = np.argsort(-products[row], kind="stable")[:10]
+        order = order[products[row][order] > 0]
+        assert found.counts[row] == len(order)
+        np.testing.assert_allclose(found.sims[row, : len(order)], products[row][order], atol=1e-6)
+        assert set(found.ids[row, : len(order)]) == set(order) or n > 3
+
+
+def test_projected_vectors_are_products_with_independent_normals() -> None:
+    """Mean 0, variance 1, no correlation; another seed is another matrix; rows do not depend on what else is there."""
+    from scipy import sparse
+
+    eye = sparse.identity(3000, dtype=np.float32, format="csr")
+    seed = np.uint64(7)
+    drawn = np.empty((3000, 51), np.float32)
+    from core.kernels.projection import draw_rows
+
+    draw_rows(seed, np.arange(3000, dtype=np.int32), drawn)
+    assert abs(drawn.mean()) < 0.01
+    assert abs(drawn.std() - 1) < 0.01
+    assert np.abs(np.corrcoef(drawn.T) - np.eye(51)).max() < 0.1
+    assert abs((np.abs(drawn) > 1.96).mean() - 0.05) < 0.005
+    one = project(eye[[5, 2000]], seed, 51)
+    np.testing.assert_allclose(one[1], drawn[2000] / np.linalg.norm(drawn[2000]), rtol=1e-5)
+    assert np.abs(project(eye[5], np.uint64(8), 51) - one[0]).max() > 0.01
+    assert not project(eye[5] * 0, seed, 51).any()
+
+
+def test_projections_keep_cosines() -> None:
+    data = made(200, seed=0)
+    exact = (data.X @ data.X.T).toarray()
+    z = project(data.X, np.uint64(3), 4000)
+    assert np.abs(z @ z.T - exact).max() < 0.1
+
+
+@pytest.mark.parametrize(("index", "least"), [("graph", 0.95), ("lsh", 0.3)])
+def test_approximate_neighbours_tell_their_recall(index: str, least: float) -> None:
+    if index == "graph":
+        pytest.importorskip("usearch")
+    data = made(400, seed=0)
+    params = registry.params_of("ogeec", {"index": index, "learners": 2, "neighbors": 10})
+    model = ogeec.fit(data, params, np.random.default_rng(0), quietly)
+    assert least <= model.recall <= 1.0
+    assert model.facts() == {"recall_of_neighbors": model.recall}
+    again = ogeec.Model.from_arrays(model.to_arrays())
+    X = queries(data, 60, seed=1)
+    for one, other in zip(model.rank(X, 5), again.rank(X, 5), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_an_exact_search_is_its_own_recall() -> None:
+    data = made(100, seed=0)
+    assert ogeec.fit(data, ogeec.Params(), np.random.default_rng(0), quietly).recall == 1.0
+
+
+def test_scores_are_means_of_cosines_over_the_learners() -> None:
+    data = made(100, seed=0)
+    params = ogeec.Params(dim=30, neighbors=4, learners=3)
+    model = ogeec.fit(data, params, np.random.default_rng(0), quietly)
+    X = queries(data, 10, seed=1)
+    expected = np.zeros((11, len(data.labels)))
+    for learner in model.learners:
+        z = project(X, learner.seed, 30)
+        products = z @ learner.vectors.T
+        for row in range(10):
+            for i in np.argsort(-products[row])[:4]:
+                expected[row] += max(products[row, i], 0) * data.Y[i].toarray()[0] / 3
+    found = model.rank(X, 100)
+    dense = np.zeros_like(expected)
+    dense[np.repeat(np.arange(11), np.diff(found.starts)), found.ids] = found.scores
+    np.testing.assert_allclose(dense, expected, atol=1e-5)
+
+
+def test_the_number_of_neighbours_is_searched_for() -> None:
+    _, params = registry.fit("ogeec", made(200, seed=0), "auto", np.random.default_rng(0), quietly)
+    assert params.neighbors in ogeec.TRIED
+
+
+def test_more_neighbours_than_instances_are_refused() -> None:
+    with pytest.raises(InvalidInstance, match="neighbors must be at most the 20 instances"):
+        registry.fit("ogeec", made(20, seed=0), ogeec.Params(neighbors=21), np.random.default_rng(0), quietly)
