@@ -16,6 +16,7 @@ from core.types import START, Offset
 from service import compaction, presence
 from service.catalog import CATALOG_KEY, read_catalog
 from service.events import APPLY_VERSION, Entry, Learn, Mark, encode
+from service.keeping import NO_ARTIFACTS
 from service.log import LogParams
 from service.replica import Replica, ReplicaParams
 from service.snapshots import SnapshotParams
@@ -53,7 +54,7 @@ async def test_the_default_model_is_there_from_the_start_and_only_once(
     assert first.model("default").incarnation == second.model("default").incarnation
     assert first.model("default").offset == START
     durability = ("always", ("log", "fsync"), None)
-    assert first.status() == ("ready", 1.0, True, None, "connected", None, None, durability)
+    assert first.status() == ("ready", 1.0, True, None, "connected", None, None, durability, NO_ARTIFACTS)
 
 
 async def test_replicas_of_one_log_are_the_same(server: Server, start_replica: StartReplica) -> None:
