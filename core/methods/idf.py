@@ -10,14 +10,17 @@ from core.methods.data import Csr, l2_normalise
 
 Weights = npt.NDArray[np.float32]
 
+LEAST = 0.01
+"""The weight of a feature is not below this."""
+
 
 def weights(X: Csr) -> Weights:
-    """The weight of each feature, shape (d,): 1 + ln((1 + n) / (1 + df)) where df of n instances have it.
+    """The weight of each feature, shape (d,): ln((n + 1) / (df + 1/2)) where df of n instances have it, at least 0.01.
 
-    The form that scikit-learn calls smooth: above 0 for every feature, at most 1 + ln(1 + n).
+    So a feature that every instance has weighs next to nothing, and none weighs nothing at all.
     """
     counts = np.bincount(X.indices, minlength=X.shape[1])
-    return np.asarray(1.0 + np.log((1.0 + X.shape[0]) / (1.0 + counts)), np.float32)
+    return np.asarray(np.maximum(LEAST, np.log((X.shape[0] + 1.0) / (counts + 0.5))), np.float32)
 
 
 def weighted(X: Csr, factors: Weights) -> Csr:

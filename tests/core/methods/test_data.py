@@ -140,9 +140,11 @@ def test_hidden_labels() -> None:
 def test_idf_weights() -> None:
     X = read([Instance(text="a b"), Instance(text="a"), Instance(text="a c")]).X
     factors = idf.weights(X)
-    np.testing.assert_allclose(factors, [1, 1 + np.log(2), 1 + np.log(2)], rtol=1e-6)
+    np.testing.assert_allclose(factors, np.log([4 / 3.5, 4 / 1.5, 4 / 1.5]), rtol=1e-6)
     rows = idf.weighted(X, factors).toarray()
-    np.testing.assert_allclose(rows[0], np.array([1, factors[1], 0]) / np.hypot(1, factors[1]), rtol=1e-6)
+    np.testing.assert_allclose(rows[0], [*factors[:2] / np.hypot(*factors[:2]), 0], rtol=1e-6)
+    everywhere = idf.weights(read([Instance(text="a")] * 400).X)
+    assert everywhere.tolist() == [np.float32(idf.LEAST)]
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
 
 
