@@ -12,7 +12,7 @@ from service.group import Group, Waiting
 from service.line import Line
 from service.link import LinkLost, Reply, packed
 from service.log import LogParams
-from service.store import LEVELS, WAITAOF_VERSION, Facts
+from service.store import LEVELS, Facts
 from service.timer import Timer
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _waits(facts: Facts, level: int, params: LogParams) -> list[tuple[str | int,
     """The commands behind an XADD that wait until it is on disk (if its reply does not say so) and on a replica."""
     milliseconds = int(params.wait_store_seconds * 1000)
     waits: list[tuple[str | int, ...]] = []
-    if facts.appendfsync != "always" and facts.version >= WAITAOF_VERSION:
+    if facts.appendfsync != "always" and facts.waitaof:
         waits.append(("WAITAOF", 1, 0, milliseconds))
     if LEVELS[level] == "replica":
         waits.append(("WAIT", 1, milliseconds))

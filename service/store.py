@@ -27,7 +27,9 @@ from service.link import Address, Link, LinkLost, Reply
 log = structlog.get_logger(__name__)
 
 OLDEST_VERSION = (6, 2)
-WAITAOF_VERSION = (7, 2)
+WAITAOF_VERSION = (8, 0)
+"""Redis from here on says by WAITAOF that an event is on disk. Redis 7.4, and Valkey so far, say so of what is only
+written and not yet synced, for up to a second, unless every command is (redis/redis#13793)."""
 
 SECTIONS = ("server", "persistence", "memory", "replication")
 
@@ -79,6 +81,8 @@ class Facts(NamedTuple):
         ``maxmemory_policy``.
     replicas : int
         Servers that copy it, connected now.
+    waitaof : bool
+        It has WAITAOF, and what it answers holds.
     """
 
     version: tuple[int, int]
@@ -86,10 +90,11 @@ class Facts(NamedTuple):
     appendfsync: str | None
     eviction: str
     replicas: int
+    waitaof: bool = False
 
     def reachable(self, level: str) -> bool:
         """Whether an append can be confirmed to have reached this level of durability here."""
-        on_disk = self.appendfsync == "always" or (self.aof and self.version >= WAITAOF_VERSION)
+        on_disk = self.appendfsync == "always" or (self.aof and self.waitaof)
         return level == "log" or (on_disk and (level == "fsync" or self.replicas > 0))
 
     @property
@@ -141,8 +146,8 @@ class Facts(NamedTuple):
         if level == "replica" and self.replicas == 0:
             raise InvalidInstance("the store has no connected replica, so replica cannot be reached", "durability")
         raise InvalidInstance(
-            "the store cannot confirm that an event is on disk: that takes appendfsync always, or "
-            "Valkey or Redis 7.2 or later with an append-only file",
+            "the store cannot confirm that an event is on disk: that takes CONFIG SET appendfsync always, or "
+            "Redis 8.0 or later with an append-only file",
             "durability",
         )
 
@@ -259,16 +264,27 @@ def reaching() -> Iterator[None]:
 
 
 def _facts(server: Reply, persistence: Reply, memory: Reply, replication: Reply, config: Reply) -> Facts:
-    numbers = re.findall(r"\d+", str(server.get("redis_version", "0.0")))[:2]
     appendfsync = config.get("appendfsync") if isinstance(config, dict) else None
     aof = bool(int(persistence.get("aof_enabled", 0)))
     return Facts(
-        version=(int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0),
+        version=_version(server),
         aof=aof,
         appendfsync=appendfsync if aof else None,
         eviction=str(memory.get("maxmemory_policy", "unknown")),
         replicas=int(replication.get("connected_slaves", 0)),
+        waitaof=_waitaof_holds(server),
     )
+
+
+def _version(server: Reply) -> tuple[int, int]:
+    numbers = re.findall(r"\d+", str(server.get("redis_version", "0.0")))[:2]
+    return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0
+
+
+def _waitaof_holds(server: Reply) -> bool:
+    """Whether a server's WAITAOF means what it says. Valkey gives a version of Redis as well, and its own."""
+    is_valkey = server.get("server_name") == "valkey" or "valkey_version" in server
+    return not is_valkey and _version(server) >= WAITAOF_VERSION
 
 
 def _refuse_unsafe(facts: Facts, address: Address) -> None:

@@ -11,7 +11,7 @@ from core.types import START, Offset
 from service import log as stream
 from service.link import Address, Link, LinkLost
 from service.log import MOST_ENTRIES, LogParams, Pace
-from service.store import Facts, Store, StoreParams
+from service.store import Facts, Store, StoreParams, _waitaof_holds
 from tests.service.conftest import QUICK
 from tests.service.proxy import Proxy
 from tests.service.valkey import Server, free_port
@@ -209,7 +209,7 @@ async def test_a_store_that_does_not_tell_its_configuration_is_taken() -> None:
     try:
         facts = await store.check()
         assert facts.appendfsync is None
-        assert facts.reachable("fsync")  # by WAITAOF
+        assert not facts.reachable("fsync")
     finally:
         await store.close()
         own.close()
@@ -227,17 +227,33 @@ def test_levels_that_a_store_can_reach() -> None:
     everysec = always._replace(appendfsync="everysec")
     assert always.reachable("fsync")
     assert not everysec.reachable("fsync")
-    assert everysec._replace(version=(7, 2)).reachable("fsync")
+    assert not everysec._replace(version=(7, 2)).reachable("fsync")
+    assert everysec._replace(waitaof=True).reachable("fsync")
     assert not always.reachable("replica")
     assert always._replace(replicas=1).reachable("replica")
     for facts, level, what in (
-        (everysec, "fsync", "7.2"),
+        (everysec, "fsync", "CONFIG SET appendfsync always"),
         (always, "replica", "no connected"),
         (always, "x", "must be"),
     ):
         with pytest.raises(InvalidInstance, match=what) as caught:
             facts.check_level(level)
         assert caught.value.field == "durability"
+
+
+@pytest.mark.parametrize(
+    ("said", "holds"),
+    [
+        ({"redis_version": "7.2.4"}, False),
+        ({"redis_version": "7.4.1"}, False),
+        ({"redis_version": "8.0.0"}, True),
+        ({"redis_version": "10.1"}, True),
+        ({"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "9.1.2"}, False),
+        ({"redis_version": "8.0.0", "server_name": "valkey"}, False),
+    ],
+)
+def test_whose_word_is_taken_that_something_is_on_disk(said: dict[str, str], holds: bool) -> None:
+    assert _waitaof_holds(said) is holds
 
 
 def test_parameters_out_of_range_are_refused() -> None:
