@@ -409,6 +409,7 @@ class Replica:
 
     def gone(self, model: ModelReplica) -> None:
         """End what waits for a model that was deleted."""
+        model.shadow = None
         self._housekeeping.forget(model.name)
         if model.appender is not None:
             self._run_errand(model.appender.stop(f"the model {model.name} was deleted"))
