@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.simulation.hosts import Host, ReplicaHost
 from tests.simulation.network import Network
@@ -20,7 +20,7 @@ REFUSALS = (
 class Chaos:
     """Chooses for each seed what can go wrong, then lets it go wrong until ``heal``."""
 
-    def __init__(self, seed: int, network: Network, hosts: list[Host]) -> None:
+    def __init__(self, seed: int, network: Network, hosts: list[Host], faults: Sequence[str] | None = None) -> None:
         self.rng = random.Random(f"chaos {seed}")
         self._network = network
         self._hosts = hosts
@@ -32,6 +32,8 @@ class Chaos:
             self._kill_store, self._lose_power, self._pause_store, self._fail_over, self._refuse, self._set_clock,
         ]  # fmt: skip
         self._actions = rng.sample(every, rng.randint(1, len(every)))
+        if faults is not None:
+            self._actions = [getattr(self, fault) for fault in faults]
         self._pause_between = rng.choice((0.1, 0.4, 1.0))
         for fault in MESSAGE_FAULTS:
             if rng.random() < 0.3:

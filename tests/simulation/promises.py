@@ -54,9 +54,7 @@ def broken_by(requests: list[Request], truths: dict[str, Truth], lost: Lost) -> 
         if truth.twice:
             yield f"learned more than once: {truth.twice}"
     for request in requests:
-        truth = truths.get(request.model)
-        if truth is None:
-            continue
+        truth = truths.get(request.model) or Truth(None)
         outcomes = {attempt.outcome for attempt in request.attempts}
         if outcomes <= {REFUSED}:
             there = [event for events in request.events for event in events if event in truth.facts]

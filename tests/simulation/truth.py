@@ -12,7 +12,7 @@ from core.applying import Unit
 from core.config import ModelConfig
 from core.live import LiveModel
 from core.record import iterate, record_ends
-from core.types import Offset
+from core.types import START, Offset
 from service.catalog import CATALOG_KEY, Catalog, Living
 from service.events import Configure, Entry, Learn, decode_entry
 from tests.simulation.keyspace import Words
@@ -28,7 +28,7 @@ class Fact(NamedTuple):
 
 @dataclass
 class Truth:
-    """The content of one model's log.
+    """The content of one model's log; of none, when there is no such model.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Truth:
         By idempotency key, the body that came first.
     """
 
-    living: Living
+    living: Living | None
     last: Offset | None = None
     n_entries: int = 0
     facts: dict[int, Fact] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Truth:
     keys: dict[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.live = LiveModel(self.living.config, (1, 2))
+        self.live = LiveModel(self.living.config if self.living is not None else ModelConfig(), (1, 2))
 
     def take(self, words: Words) -> None:
         """The next entry."""
@@ -103,8 +103,26 @@ def events_of(event: Learn) -> list[int]:
     return numbers
 
 
+def ends_of(history: list[list[Words]]) -> dict[str, Offset]:
+    """The last entry of every model that there is, by name; START when it has none."""
+    catalog, logs = _logs_of(history)
+    return {
+        one.keys.name: Offset.of_entry(logs[one.keys.log][-1][2]) if one.keys.log in logs else START for one in catalog
+    }
+
+
 def truths_of(history: list[list[Words]]) -> dict[str, Truth]:
     """The truth of every model that there is, by name, from the effects of all commands."""
+    catalog, logs = _logs_of(history)
+    truths = {}
+    for living in catalog:
+        truth = truths[living.keys.name] = Truth(living)
+        for words in logs.get(living.keys.log, ()):
+            truth.take(words)
+    return truths
+
+
+def _logs_of(history: list[list[Words]]) -> tuple[Catalog, dict[bytes, list[Words]]]:
     catalog = Catalog()
     logs: dict[bytes, list[Words]] = {}
     for effects in history:
@@ -115,12 +133,7 @@ def truths_of(history: list[list[Words]]) -> dict[str, Truth]:
                 catalog.apply((words[2], words[3:]))
             else:
                 logs.setdefault(words[1], []).append(words)
-    truths = {}
-    for living in catalog:
-        truth = truths[living.keys.name] = Truth(living)
-        for words in logs.get(living.keys.log, ()):
-            truth.take(words)
-    return truths
+    return catalog, logs
 
 
 def entry_of(words: Words) -> Entry | None:
@@ -128,6 +141,3 @@ def entry_of(words: Words) -> Entry | None:
     if words[0] != b"XADD" or words[1] == CATALOG_KEY:
         return None
     return decode_entry(words[3:])
-
-
-__all__ = ["Fact", "ModelConfig", "Truth", "entry_of", "events_of", "truths_of"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
+from core.config import ModelConfig
 from core.errors import InvalidInstance, NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge, UnknownModel
 from core.types import Offset
 from service.dependencies import trusted_model
@@ -33,6 +35,7 @@ class Users:
         self._hosts = hosts
         self._network = network
         self._rng = author.rng
+        self._models = ["default", "default"]
 
     @property
     def requests(self) -> list[Request]:
@@ -49,7 +52,9 @@ class Users:
         rng = self._rng
         for _ in range(n):
             await asyncio.sleep(rng.random() * rng.choice((0.01, 0.2, 0.8)))
-            request = self.author.request("default", rng.choice(LEVELS), self._old_key())
+            if rng.random() < 0.1:
+                await self._create()
+            request = self.author.request(rng.choice(self._models), rng.choice(LEVELS), self._old_key())
             if request.keyed and rng.random() < 0.15:  # something on the way has sent it twice
                 await asyncio.gather(self.learn(request), self.learn(request))
             else:
@@ -58,9 +63,18 @@ class Users:
             if rng.random() < 0.1:
                 await self._mark()
 
+    async def _create(self) -> None:
+        name = self._rng.choice(("news", "mail"))
+        if name not in self._models:
+            self._models.append(name)
+        host = self._rng.choice(self._hosts)
+        with contextlib.suppress(Gone, NotReady, OutcomeUnknown, StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await host.ask(lambda replica: replica.create(name, ModelConfig(), 1.0))
+
     def _old_key(self) -> str | None:
         """Now and then a key that came before, for another body."""
-        keyed = [request.drafts[0].key for request in self.requests[-5:] if request.keyed and len(request.drafts) == 1]
+        keyed = [one.drafts[0].key for one in self.requests[-5:] if one.keyed and len(one.drafts) == 1]
         return self._rng.choice(keyed) if keyed and self._rng.random() < 0.05 else None
 
     async def learn(self, request: Request) -> bool:

@@ -1,0 +1,224 @@
+"""The simulation sees mistakes: each one is made on purpose, and some history must tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from core.errors import StoreUnavailable
+from core.receipts import Receipts
+from core.types import Offset
+from service import log as stream
+from service import snapshots
+from service.appender import Appender
+from service.events import checksum_of
+from service.group import Group
+from service.lane import Lane
+from service.line import Line
+from service.link import Link, LinkLost
+from service.model_replica import ModelReplica, Position
+from service.replica import Replica
+from tests.simulation.history import run
+from tests.simulation.loop import Process, here
+
+SEEDS = 1000
+
+Patch = pytest.MonkeyPatch
+
+
+def wait_on_another_connection(patch: Patch) -> None:
+    """WAITAOF and WAIT go out over the link that all models share, whose own last write is another one, if any."""
+    links: dict[Process, Link] = {}
+    opening, send = Link.open, Link.send
+
+    async def open_link(address: Any, name: str, *args: Any) -> Link:
+        link = await opening(address, name, *args)
+        if name == "abound-append":
+            links[here()] = link
+        return link
+
+    held: dict[Link, list[Any]] = {}
+
+    def wrong(self: Link, command: bytes, on_reply: Any, seconds: float) -> None:
+        other = links.get(here(), self)
+
+        def appended(reply: Any) -> None:
+            on_reply(reply)
+            for waits in held.pop(self, ()):
+                send(other, *waits)
+
+        if b"\r\nWAIT" in command[:16]:
+            held.setdefault(self, []).append((command, on_reply, seconds))
+        else:
+            send(self, command, appended if self is not other else on_reply, seconds)
+
+    patch.setattr(Link, "open", open_link)
+    patch.setattr(Link, "send", wrong)
+
+
+def count_no_replies(patch: Patch) -> None:
+    """What WAITAOF and WAIT were told is not looked at: the level asked for counts as reached."""
+    patch.setattr("service.lane._reached", lambda facts, waits, replies: 2 if any(w[0] == "WAIT" for w in waits) else 1)
+
+
+def refuse_what_may_be_there(patch: Patch) -> None:
+    """An append without a reply is said to be none."""
+    answered = Lane._answered
+
+    def wrong(self: Lane, group: Group, reply: Any, *args: Any) -> None:
+        answered(self, group, RuntimeError("lost") if isinstance(reply, LinkLost) else reply, *args)
+
+    patch.setattr(Lane, "_answered", wrong)
+
+
+def send_again(patch: Patch) -> None:
+    """An append without a reply is sent a second time."""
+    answered = Lane._answered
+
+    def wrong(self: Lane, group: Group, reply: Any, *args: Any) -> None:
+        answered(self, group, reply, *args)
+        if isinstance(reply, LinkLost) and group.waiting and not group.sighted:
+            command = self._appender.command(group)
+
+            def later() -> None:
+                if self.line.link is not None:
+                    self.line.link.send(command, lambda reply: None, 5.0)
+                else:
+                    self._loop.call_later(0.1, later)
+
+            later()
+
+    patch.setattr(Lane, "_answered", wrong)
+
+
+def answer_before_the_reply(patch: Patch) -> None:
+    """What is sent counts as durable: its requests end when the follower has met it, whatever the waits say."""
+    take = Appender.take
+
+    def wrong(self: Appender, queue: Any) -> Group | None:
+        group = take(self, queue)
+        if group is not None:
+            group.reached = max(waiting.level for waiting in group.waiting)
+        return group
+
+    patch.setattr(Appender, "take", wrong)
+
+
+def do_not_check_on_return(patch: Patch) -> None:
+    """A follower goes on from its last entry, whether it is there or not."""
+
+    async def holds_over(*args: Any) -> bool:
+        return True
+
+    patch.setattr(stream, "holds_over", holds_over)
+
+
+def append_to_anybody(patch: Patch) -> None:
+    """A line takes any server for the one whose models it knows."""
+
+    init = Line.__init__
+
+    def wrong(self: Line, *args: Any, **options: Any) -> None:
+        init(self, *args[:2])
+
+    patch.setattr(Line, "__init__", wrong)
+
+
+def forget_keys(patch: Patch) -> None:
+    """A key that came before is learned again."""
+    patch.setattr(Receipts, "get", lambda self, key: None)
+
+
+def do_not_wait_for_an_offset(patch: Patch) -> None:
+    """``min_offset`` is looked at and not waited for."""
+
+    async def wait_for(*args: Any) -> None:
+        return None
+
+    patch.setattr(Replica, "wait_for", wait_for)
+
+
+def apply_the_last_entry_again(patch: Patch) -> None:
+    """A position names the entry before the one applied last."""
+    apply = ModelReplica.apply
+
+    async def wrong(self: ModelReplica, element: Any) -> Any:
+        before = self.position
+        applied = await apply(self, element)
+        if self.position.n_entries % 7 == 3:
+            self.position = Position(before.offset, checksum_of(element[1]), before.n_entries, before.log_bytes)
+        return applied
+
+    patch.setattr(ModelReplica, "apply", wrong)
+
+
+def leave_an_entry_out(patch: Patch) -> None:
+    """A snapshot says that it is one entry further than it is."""
+    restore = snapshots.restore_newest
+
+    async def wrong(store: Any, model: ModelReplica, *args: Any, **options: Any) -> Any:
+        manifest = await restore(store, model, *args, **options)
+        if manifest is not None:
+            found = await store.client.xrange(model.keys.log, f"({model.offset.entry}", "+", 1)
+            if found:
+                at = Offset.of_entry(found[0][0])
+                model.position = model.position._replace(offset=at, checksum=found[0][1][b"c"])
+        return manifest
+
+    patch.setattr("service.follower.restore_newest", wrong)
+
+
+def do_not_open_again(patch: Patch) -> None:
+    """A line that is lost stays lost."""
+
+    async def once(self: Line) -> None:
+        try:
+            self.link, self.facts = await self._open()
+            self._opened.set()
+        except StoreUnavailable:
+            return
+
+    patch.setattr(Line, "_keep_open", once)
+
+
+MISTAKES: list[Callable[[Patch], None]] = [
+    wait_on_another_connection,
+    count_no_replies,
+    refuse_what_may_be_there,
+    send_again,
+    answer_before_the_reply,
+    do_not_check_on_return,
+    append_to_anybody,
+    forget_keys,
+    do_not_wait_for_an_offset,
+    apply_the_last_entry_again,
+    leave_an_entry_out,
+    do_not_open_again,
+]
+
+
+WEATHER: dict[Callable[[Patch], None], tuple[str, ...]] = {
+    wait_on_another_connection: ("_lose_power",),
+    count_no_replies: ("_lose_power", "_fail_over"),
+    send_again: ("_cut", "_cut_all"),
+    append_to_anybody: ("_fail_over",),
+    leave_an_entry_out: ("_kill", "_stop"),
+}
+"""Faults by which a mistake is found soon; the others are found in any weather."""
+
+
+def broken_by(mistake: Callable[[Patch], None], seeds: range) -> Iterator[tuple[int, list[str]]]:
+    """The seeds whose histories tell of a mistake."""
+    with pytest.MonkeyPatch.context() as patch:
+        mistake(patch)
+        for seed in seeds:
+            broken = run(seed, faults=WEATHER.get(mistake)).broken
+            if broken:
+                yield seed, broken
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_a_mistake_is_caught(mistake: Callable[[Patch], None]) -> None:
+    assert next(broken_by(mistake, range(SEEDS)), None) is not None
