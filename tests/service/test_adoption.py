@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from core.errors import ArtifactsUnavailable, Cancelled, Conflict, Damaged, UnknownArtifact
+from core.errors import ArtifactsUnavailable, Cancelled, Conflict, Damaged, StoreUnavailable, UnknownArtifact
 from core.live import warmup
 from core.types import START, Offset
 from service import adoption, indexes, pending, pins
@@ -263,3 +263,55 @@ async def test_without_an_artifact_store_nothing_is_rebuilt_over_an_adoption(hou
     await adopt(house)
     with pytest.raises(ArtifactsUnavailable, match="ABOUND_ARTIFACTS_URL"):
         await rebuild(house.store, await house.living())
+
+
+async def test_a_store_that_goes_away_before_the_adoption_leaves_the_model_as_it_was(
+    own_server: Server, tmp_path: Path
+) -> None:
+    warmup()
+    house = House(own_server, tmp_path)
+    await house.open()
+    try:
+        one = await house.replica()
+        await one.learn("default", drafts(40))
+
+        async def go_away() -> None:
+            if one.model("default").prepared is not None and own_server.process is not None:
+                own_server.kill()
+
+        with pytest.raises(StoreUnavailable):
+            await adopt(house, between=go_away)
+        own_server.start()
+        await until(lambda: one.status().log == "connected" and one.status().ready)
+        assert await digest_at(one, one.model("default").offset) == await house.expected()
+        at = await adopt(house)  # begun again under its name
+        await until(lambda: one.model("default").position.adopted == at)
+    finally:
+        await house.close()
+
+
+async def test_an_adoption_gets_through_to_a_store_that_comes_back(own_server: Server, tmp_path: Path) -> None:
+    warmup()
+    house = House(own_server, tmp_path)
+    await house.open()
+    try:
+        one, other = await house.replica(), await house.replica()
+        await one.learn("default", drafts(40))
+        coming = []
+
+        async def come_back() -> None:
+            await until(lambda: one.status().log == "cut off")
+            own_server.start()
+
+        async def go_away(*_: str) -> None:
+            own_server.kill()
+            coming.append(asyncio.create_task(come_back()))
+
+        at = await adopt(house, commit=go_away)
+        await asyncio.gather(*coming)
+        last = (await house.elements())[-1][0]
+        for replica in (one, other):
+            await until(lambda replica=replica: replica.model("default").position.adopted == at)
+            assert await digest_at(replica, last) == await house.expected()
+    finally:
+        await house.close()
