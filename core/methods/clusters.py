@@ -12,7 +12,9 @@ from core.metrics import Ints
 
 Centres = npt.NDArray[np.float32]
 
-ROUNDS = 10
+ROUNDS = 2
+"""Few, so that different seeds give different clusters: an ensemble lives on that."""
+
 ROWS = 2**16
 """Rows whose similarities to all centres are held at a time."""
 

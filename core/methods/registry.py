@@ -19,7 +19,19 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import InvalidInstance
-from core.methods import exmlds1, ff, frequency, ind, ogeec, rembrandt, swnn, unweighted
+from core.methods import (
+    exmlds1,
+    exmlds2,
+    exmlds3,
+    exmlds_joint,
+    ff,
+    frequency,
+    ind,
+    ogeec,
+    rembrandt,
+    swnn,
+    unweighted,
+)
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.progress import Progress, part
 from core.methods.rankings import Rankings
@@ -86,6 +98,9 @@ METHODS: dict[str, Method] = {
     "ogeec": Method.of(ogeec),
     "rembrandt": Method.of(rembrandt),
     "exmlds1": Method.of(exmlds1),
+    "exmlds2": Method.of(exmlds2),
+    "exmlds3": Method.of(exmlds3),
+    "exmlds_joint": Method.of(exmlds_joint),
 }
 
 

@@ -34,7 +34,7 @@ DRAWN_FOR_ROWS: set[str] = {
 }
 """Methods that draw something for each row: in another order they learn something else, as well as before."""
 
-DRAWN_FOR_FEATURES: set[str] = {"ogeec", "rembrandt", "unweighted"}
+DRAWN_FOR_FEATURES: set[str] = {"ogeec", "rembrandt", "unweighted", "exmlds_joint"}
 """Methods that draw something for each feature, or penalise by their number: with features that stand twice they learn
 something else, too."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import sparse
 
-from core.methods import clusters, ensemble, exmlds1, sppmi
+from core.methods import clusters, contexts, ensemble, exmlds1, exmlds2, exmlds3, exmlds_joint, sppmi
+from core.methods.data import hide_labels
 from core.methods.progress import quietly
 from tests.core.methods.toy import made, queries
 
@@ -83,3 +86,81 @@ def test_ranks_as_a_brute_force_does():
         part = slice(*ranked.starts[row : row + 2])
         np.testing.assert_allclose(ranked.scores[part], np.sort(votes[votes > 0])[::-1], rtol=1e-4)
         np.testing.assert_allclose(votes[ranked.ids[part]], ranked.scores[part], rtol=1e-4)
+
+
+def test_contexts_are_the_nearest_by_label_vectors():
+    Y = made(150, seed=0).Y[:, 1:]
+    found = contexts.nearest_by_label(Y, 40, np.random.default_rng(0), quietly)
+    dense = Y.toarray().astype(np.float64)
+    lengths = np.linalg.norm(dense, axis=1)
+    with np.errstate(invalid="ignore"):
+        cosines = dense @ dense.T / np.outer(lengths, lengths)
+    np.fill_diagonal(cosines, 0)
+    for row in range(150):
+        near = found[row][found[row] >= 0]
+        best = np.sort(np.nan_to_num(cosines[row]))[::-1][:40]
+        assert len(set(near.tolist())) == len(near) == np.count_nonzero(best)
+        np.testing.assert_allclose(np.sort(cosines[row, near])[::-1], best[best > 0])
+
+
+def test_skip_grams_bring_instances_with_the_same_labels_together():
+    Y = made(200, seed=0).Y
+    Y = Y[np.diff(Y.indptr) == 1]
+    params = exmlds2.Params(dim=8, contexts=5, epochs=60)
+    Z = ensemble.unit(exmlds2.embed(Y, params, np.random.default_rng(0), quietly))
+    same = (Y @ Y.T).toarray() > 0
+    cosines = Z @ Z.T
+    assert cosines[same].mean() > cosines[~same].mean() + 0.3
+
+
+def test_labels_are_scored_by_neighbours_and_by_their_own_vectors():
+    """Of one cluster, by dense arithmetic: s1 / |s1| + s2 / |s2|."""
+    data = made(200, seed=0)
+    model = exmlds3.fit(data, exmlds3.Params(dim=6, neighbors=9), np.random.default_rng(0), quietly)
+    (cluster,) = model.ensemble.learners[0].clusters
+    X = queries(data, 20, seed=1)[:20]
+    Z = cluster.projected(X).astype(np.float64)
+    sims = Z @ cluster.vectors.T
+    near = np.argsort(-sims, axis=1, kind="stable")[:, :9]
+    votes = np.zeros_like(sims)
+    np.put_along_axis(votes, near, np.maximum(np.take_along_axis(sims, near, 1), 0), 1)
+    first, second = votes @ data.Y[cluster.rows].toarray(), Z @ model.labels[0].T
+    expected = first / np.linalg.norm(first, axis=1)[:, None] + second / np.linalg.norm(second, axis=1)[:, None]
+    ranked = model.rank(X, 6)
+    np.testing.assert_allclose(ranked.scores.reshape(20, 6), -np.sort(-expected, axis=1), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_known_of_labels_beyond_the_data_helps():
+    full = made(300, seed=0)
+    hidden = hide_labels(full, 0.8, np.random.default_rng(0))
+    rows = hidden.learnable
+    hidden = hidden.rows(rows)
+    known = exmlds3.fit(hidden, exmlds3.Params(dim=6), np.random.default_rng(0), quietly)
+    alone = exmlds3.fit(replace(hidden, cooccurrence=None), exmlds3.Params(dim=6), np.random.default_rng(0), quietly)
+    assert not np.array_equal(known.labels, alone.labels)
+    truth = made(100, seed=1)
+    assert truth.labels == full.labels
+    ids = known.rank(queries(full, 100, seed=1)[:100], 1).ids
+    assert truth.Y.toarray()[np.arange(100), ids].mean() > 0.8
+
+
+def test_the_gradient_is_that_of_the_objective():
+    data = made(40, seed=0)
+    params = exmlds_joint.Params(negatives=3.0, sharpness=2.0)
+    rng = np.random.default_rng(0)
+    V = rng.standard_normal((data.X.shape[1] + 1, 4)).astype(np.float32)
+
+    def objective(V):
+        Z = np.hstack([data.X.toarray(), np.ones((40, 1))]) @ V
+        U = Z / np.linalg.norm(Z, axis=1, keepdims=True)
+        K = 2.0 * U[:20] @ U[20:].T
+        off = np.log(1 / (1 + np.exp(K)))
+        np.fill_diagonal(off, 0)
+        return np.log(1 / (1 + np.exp(-np.diagonal(K)))).sum() + 3.0 / 19 * off.sum()
+
+    slope = exmlds_joint.gradient(data.X, V, params)
+    for row, column in [(0, 0), (7, 3), (-1, 2)]:
+        step = np.zeros(V.shape)
+        step[row, column] = 1e-5
+        numeric = (objective(V + step) - objective(V - step)) / 2e-5
+        np.testing.assert_allclose(slope[row, column], numeric, rtol=1e-3, atol=1e-4)

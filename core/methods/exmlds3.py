@@ -1,0 +1,177 @@
+"""ExMLDS3: instances and labels embedded together, with what is known of labels that come together beyond the data.
+
+Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (2017), algorithms 3 and 4: the mutual
+information of A = [[mu2 M, mu3 Y], [mu3 Y', mu1 C]] with M = Y Y', and C how often labels come together. A label's
+score is s1 / |s1| + s2 / |s2|, of the neighbours' votes s1 and of the products s2 of the projected query with the
+labels' vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from core.methods import checks, clusters, ensemble, nearest, sppmi
+from core.methods.data import Csr, Matrices, Sizes
+from core.methods.ensemble import Cluster
+from core.methods.progress import Progress, part
+from core.methods.rankings import Rankings, dense_top, in_blocks
+from core.methods.ridge import Ridge
+
+COST = "fit as exmlds1 with L more rows; rank O(learners ((l + n / clusters) dim + L dim))"
+USE = "Training data that lack most of their labels, with counts of labels that come together from elsewhere."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """The embedding, the regressor and the vote.
+
+    Attributes
+    ----------
+    dim : int
+        Dimensions of the embedding.
+    neighbors : int
+        That vote, of each learner.
+    clusters : int
+        Of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
+    learners : int
+        Clusterings, whose scores are added.
+    shift : float
+        Of the mutual information: its logarithm is taken off.
+    ridge : float
+        Penalty of the regressor.
+    mu1, mu2, mu3 : float
+        Weights of what labels, instances, and instances and labels have in common.
+    """
+
+    dim: int = 100
+    neighbors: int = 20
+    clusters: int = 1
+    learners: int = 1
+    shift: float = 1.0
+    ridge: float = 5.0
+    mu1: float = 1.0
+    mu2: float = 1.0
+    mu3: float = 100.0
+
+    def __post_init__(self) -> None:
+        checks.whole("dim", self.dim, 1, 10_000)
+        checks.whole("neighbors", self.neighbors, 1, 100_000)
+        checks.whole("clusters", self.clusters, 0, 100_000)
+        checks.whole("learners", self.learners, 1, 1_000)
+        checks.number("shift", self.shift, 1e-6, 1e6)
+        checks.number("ridge", self.ridge, 1e-6, 1e9)
+        for name in ("mu1", "mu2", "mu3"):
+            checks.number(name, getattr(self, name), 0.0, 1e9)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the ensemble."""
+        return self.neighbors, self.clusters, self.learners
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """Clusters of instances, and the vectors of the labels in the embedding of each.
+
+    Attributes
+    ----------
+    ensemble : ensemble.Model
+    labels : float32 array, shape (clusters of all learners, L, dim)
+    """
+
+    ensemble: ensemble.Model
+    labels: npt.NDArray[np.float32]
+
+    def rank(self, X: Csr, k: int) -> Rankings:
+        """The best ``k`` labels of each row; all labels have a score."""
+
+        def block(first: int, end: int) -> Rankings:
+            return dense_top(self._scores(X[first:end]), k)
+
+        return in_blocks(X.shape[0], max(16, 2**23 // self.labels.shape[1]), block)
+
+    def _scores(self, X: Csr) -> npt.NDArray[np.float64]:
+        scores = np.zeros((X.shape[0], self.labels.shape[1]))
+        number = 0
+        for learner in self.ensemble.learners:
+            places = clusters.nearest(X, learner.centres)
+            for place, cluster in enumerate(learner.clusters):
+                rows = np.flatnonzero(places == place)
+                if len(rows):
+                    scores[rows] += self._of_cluster(X[rows], cluster, self.labels[number])
+                number += 1
+        return scores
+
+    def _of_cluster(self, X: Csr, cluster: Cluster, labels: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        Z = cluster.projected(X)
+        near = nearest.exact(Z, cluster.vectors, self.ensemble.neighbors)
+        near.sims[np.arange(near.sims.shape[1]) >= near.counts[:, None]] = 0.0
+        starts = np.arange(len(Z) + 1) * near.ids.shape[1]
+        shape = (len(Z), len(cluster.rows))
+        votes = sparse.csr_matrix((near.sims.ravel(), near.ids.ravel(), starts), shape=shape)
+        of_neighbours = (votes @ self.ensemble.Y[cluster.rows].astype(np.float64)).toarray()
+        return _unit(of_neighbours) + _unit((Z @ labels.T).astype(np.float64))
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The model as named arrays."""
+        return self.ensemble.to_arrays() | {"label_vectors": self.labels}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
+        """The model that ``to_arrays`` wrote."""
+        return cls(ensemble.Model.from_arrays(arrays), arrays["label_vectors"])
+
+
+def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+    """Bytes of memory, by what they are for."""
+    c, m = clusters.number_of(params.clusters, sizes.n), clusters.largest(params.clusters, sizes.n)
+    return ensemble.needs(sizes, params.shape, params.dim) | {
+        f"mutual information of {m:,} instances, 40 B x {m:,} x {m:,} pairs": 40 * m * m,
+        f"labels, 4 B x {params.learners} learners x {c} clusters x {sizes.L:,} x {params.dim}": (
+            4 * params.learners * c * sizes.L * params.dim
+        ),
+    }
+
+
+def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
+    """Embed each cluster with the labels, and regress onto the instances' embedding.
+
+    Without ``data.cooccurrence`` the counts of labels that come together are those of the data.
+
+    Raises
+    ------
+    Cancelled
+        By ``progress``.
+    """
+    whole = data.Y.astype(np.float64)
+    together = data.cooccurrence if data.cooccurrence is not None else sparse.csr_matrix(whole.T @ whole)
+    label_vectors: list[npt.NDArray[np.float32]] = []
+
+    def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
+        progress("mutual information", 0.0)
+        Y = Y.astype(np.float64)
+        blocks: Any = [
+            [params.mu2 * (Y @ Y.T), params.mu3 * Y],
+            [params.mu3 * Y.T, params.mu1 * together],
+        ]
+        A = sparse.csr_matrix(sparse.block_array(blocks))
+        P = sppmi.of_counts(A, params.shift)
+        Z = np.zeros((A.shape[0], params.dim))
+        found = sppmi.embedding(P, params.dim, rng, part(progress, 0.3, 0.8))
+        Z[:, : found.shape[1]] = found
+        label_vectors.append(Z[len(Z) - Y.shape[1] :].astype(np.float32))
+        return Ridge(X, params.ridge).fit(Z[: X.shape[0]], part(progress, 0.8, 1.0))
+
+    model = ensemble.fit(data, params.shape, learn, rng, progress)
+    return Model(model, np.stack(label_vectors))
+
+
+def _unit(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    lengths = np.linalg.norm(scores, axis=1, keepdims=True)
+    return scores / np.where(lengths > 0, lengths, 1.0)
