@@ -80,14 +80,12 @@ WATCH_SECONDS = 1
 KILL_SPARE_SECONDS = 3.0
 RENEW_SECONDS = pins.PIN_SECONDS / 10
 
-_holder = ""
 
-
-def run(job_id: str) -> None:
+def run(job_id: str, holder: str) -> None:
     """Run a job to its end, in this process, which does nothing else. Ends the process when it must be given up."""
     settings = Settings.load()
     try:
-        uvloop.run(_run(settings, job_id, _holder))
+        uvloop.run(_run(settings, job_id, holder))
     except StoreUnavailable as error:
         log.warning("a job was left as it was: the store is away", job=job_id, reason=str(error))
         _exit(ABANDONED)
@@ -278,8 +276,8 @@ class Stable(Worker):
             arrange()
             os.setpgrp()
             _prefer_to_be_killed()
-            global _holder
-            _holder = self._holder_of(os.getpid())
+            assert isinstance(job, Ticket)
+            job.holder = self._holder_of(os.getpid())
             self.main_work_horse(job, queue)
             os._exit(0)
         self._horse_pid = pid

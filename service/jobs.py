@@ -365,6 +365,8 @@ class Jobs:
 
     async def claim(self, job_id: str, holder: str) -> Job | None:
         """Take a queued job to run it; None when it is not queued (any more)."""
+        if not holder:
+            raise ValueError("somebody must hold a job that runs")
         fields = {"holder": holder, "progress": 0.0, "stage": None, "gone": None, "given_back": False, "error": None}
         made, _ = await self._change(job_id, ("queued",), "running", stamp="started", fields=fields)
         return await self.get(job_id) if made else None

@@ -29,7 +29,15 @@ _TAKEN = (b"created_at", b"enqueued_at", b"started_at", b"ended_at", b"origin", 
 
 
 class Ticket(Job):
-    """An id on its way to a worker."""
+    """An id on its way to a worker.
+
+    Attributes
+    ----------
+    holder : str
+        The process that runs it, as the record shall name it.
+    """
+
+    holder: str = ""
 
     def restore(self, raw_data: dict[bytes, bytes]) -> None:
         """Take times and state from the store, and nothing that names something to do."""
@@ -41,7 +49,7 @@ class Ticket(Job):
         """Run the job of this id."""
         from service.horse import run
 
-        run(_checked(self.id))
+        run(_checked(self.id), self.holder)
 
 
 def connect(url: str, seconds: float) -> redis.Redis:

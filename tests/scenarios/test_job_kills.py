@@ -140,7 +140,8 @@ def processes_that_work(client: Client) -> list[int]:
 def test_rebuilds_end_whatever_is_killed(seed: int, kills: int, tmp_path: Path) -> None:
     """refit and restore under kills, while learning goes on: every job ends, and the index is what the log says."""
     random_ = random.Random(seed)
-    ids = []
+    ids: list[str] = []
+    hits = 0
     with own_service(data_dir=tmp_path / "data", worker=True) as url, Client(url) as client:
         teach(client, 700)
         for _ in range(kills):
@@ -148,15 +149,18 @@ def test_rebuilds_end_whatever_is_killed(seed: int, kills: int, tmp_path: Path) 
             if random_.random() < 0.5:
                 asked: dict[str, object] = {"method": "restore", "params": {"to": here, "reason": "to try it"}}
             else:
-                asked = {"method": "refit", "params": {"passes": 2, "search": {"margin": [0.0, 0.1]}}}
+                asked = {"method": "refit", "params": {"passes": 10, "search": {"margin": [0.0, 0.1, 0.2]}}}
             ids.append(client.submit(asked)["id"])
-            until(lambda: processes_that_work(client), 120)
-            time.sleep(random_.uniform(0.0, 1.0))
-            teach(client, 20)
+            newest = ids[-1]
+            until(lambda: processes_that_work(client) or client.job(newest)["ended"], 120)  # noqa: B023
+            time.sleep(random_.uniform(0.0, 0.8))
             working = processes_that_work(client)
             if working:
                 os.kill(random_.choice(working), signal.SIGKILL)
-        states: dict[str, int] = {}
+                hits += 1
+            teach(client, 20)
+        assert hits > kills / 3
+        states: dict[str, int] = {"hits": hits}
         for job_id in ids:
             job = list(client.follow(job_id))[-1]
             states[job["state"]] = states.get(job["state"], 0) + 1

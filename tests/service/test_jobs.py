@@ -66,6 +66,12 @@ async def test_only_the_holder_changes_a_job_that_runs(jobs: Jobs) -> None:
     assert (again.attempt, again.stage) == (2, None)
 
 
+async def test_somebody_holds_a_job_that_runs(jobs: Jobs) -> None:
+    job = await jobs.submit(asked())
+    with pytest.raises(ValueError, match="somebody"):
+        await jobs.claim(job.id, "")
+
+
 async def test_an_attempt_that_is_given_back_does_not_count(jobs: Jobs) -> None:
     job = await claimed(jobs)
     await jobs.requeue(job, counts=False)

@@ -39,6 +39,7 @@ def done(client: Client, method: str, model: str, **params: Any) -> dict[str, An
     ended = seen[-1]
     assert ended["state"] == "succeeded", ended
     assert ended["progress"] == 1.0
+    assert ended["worker"], "nobody held it"
     assert [one["progress"] for one in seen] == sorted(one["progress"] for one in seen), "progress never goes back"
     return ended
 
