@@ -1,15 +1,40 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from service.parentage import dies_with_parent
 from tests.service.served import Served, served
 
 
 @pytest.fixture(scope="package")
-def service() -> Iterator[Served]:
-    with served(min_offset_seconds=0.1) as service:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service with all that it can have: an artifact store, and a worker."""
+    place = tmp_path_factory.mktemp("artifacts")
+    with served(min_offset_seconds=0.1, artifacts_url=str(place)) as service:
         body = {"text": "wheat prices rise", "labels": ["grain", "wheat"]}
         service.http.post("/learn", json=body).raise_for_status()
-        yield service
+        with working(service, place):
+            yield service
+
+
+@contextmanager
+def working(service: Served, place: Path) -> Iterator[None]:
+    """A worker for a service, as a process of its own."""
+    environment = os.environ | {"ABOUND_REDIS_URL": service.server.url, "ABOUND_ARTIFACTS_URL": str(place)}
+    words = [sys.executable, "-m", "service.worker"]
+    with subprocess.Popen(words, env=environment, preexec_fn=dies_with_parent()) as process:
+        deadline = time.monotonic() + 240
+        while service.http.post("/models/default/snapshots", timeout=300).status_code == 503:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.1)
+        yield
+        process.terminate()
