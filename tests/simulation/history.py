@@ -21,6 +21,7 @@ from functools import cache
 from typing import NamedTuple
 from unittest.mock import patch
 
+import fsspec
 import redis.utils
 
 from core.live import warmup
@@ -52,8 +53,8 @@ class Outcome(NamedTuple):
         Promises that were not kept.
     checksum : int
         Of the trace: all that the store was asked and all that users were told.
-    n_learned, n_lost, n_faults : int
-        How much happened, so that it can be seen that something did.
+    n_learned, n_lost, n_trimmed : int
+        Answers, commands that the store lost, trims of a log: so that it can be seen that something happened.
     trace : list of str
         Empty unless it was asked for.
     """
@@ -64,6 +65,7 @@ class Outcome(NamedTuple):
     n_callbacks: int
     n_learned: int
     n_lost: int
+    n_trimmed: int
     trace: list[str]
 
 
@@ -74,10 +76,14 @@ class World:
         rng = random.Random(f"world {seed}")
         self.loop = loop
         self.network = Network(loop, seed)
-        version = rng.choice(((8, 0), (8, 0), (6, 2)))
+        version = rng.choice(((8, 0), (8, 0), (7, 2), (6, 2)))
         Store(loop, self.network, rng.choice(("always", "everysec")), version, rng.choice((0, 1, 2)))
-        self.replicas = [ReplicaHost(loop, self.network, f"replica{i}") for i in range(rng.choice((1, 2, 2, 3)))]
-        self.workers = [WorkerHost(loop, self.network, f"worker{i}") for i in range(rng.choice((0, 1, 1, 2)))]
+        self.artifacts_url = f"memory://simulation/{seed}" if rng.random() < 0.6 else None
+        common = loop, self.network
+        names = [f"replica{i}" for i in range(rng.choice((1, 2, 2, 3)))]
+        self.replicas = [ReplicaHost(*common, name, self.artifacts_url) for name in names]
+        names = [f"worker{i}" for i in range(rng.choice((0, 1, 1, 2)))]
+        self.workers = [WorkerHost(*common, name, self.artifacts_url) for name in names]
         hosts: list[Host] = [*self.replicas, *self.workers]
         self.users = Users(Author(seed), self.replicas, self.network)
         self.chaos = Chaos(seed, self.network, hosts, faults)
@@ -89,6 +95,13 @@ class World:
         """The store as it is now."""
         assert self.network.store is not None
         return self.network.store
+
+    def forget(self) -> None:
+        """Empty the artifact store."""
+        if self.artifacts_url is not None:
+            memory, root = fsspec.core.url_to_fs(self.artifacts_url)
+            if memory.exists(root):
+                memory.rm(root, recursive=True)
 
     async def live(self) -> list[str]:
         """The whole history; what was broken in it."""
@@ -227,14 +240,17 @@ def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> 
             broken = loop.run(world.live())
         except Endless as error:
             broken = [str(error)]
-        broken += loop.errors
-        learned = sum(attempt.outcome == DONE for one in world.users.requests for attempt in one.attempts)
-        return Outcome(
-            seed,
-            broken,
-            world.network.checksum,
-            loop.n_callbacks,
-            learned,
-            len(world.store.lost),
-            world.network.trace or [],
-        )
+        broken = loop.errors + broken
+    world.forget()
+    learned = sum(attempt.outcome == DONE for one in world.users.requests for attempt in one.attempts)
+    trimmed = sum(words[0] == b"XTRIM" for effects in world.store.history for words in effects)
+    return Outcome(
+        seed,
+        broken,
+        world.network.checksum,
+        loop.n_callbacks,
+        learned,
+        len(world.store.lost),
+        trimmed,
+        world.network.trace or [],
+    )

@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from core.errors import CannotStart
+from service.artifacts import Artifacts
+from service.history import HistoryParams
 from service.log import LogParams
 from service.replica import Replica, ReplicaParams
 from service.snapshots import SnapshotParams
@@ -20,6 +22,7 @@ URL = "redis://store"
 QUICK = StoreParams(connect_seconds=0.5, reply_seconds=0.5, start_seconds=5.0)
 LOG = LogParams(group_events=8, slice_events=2, wait_store_seconds=1.2, read_bytes=4096)
 SNAPSHOTS = SnapshotParams(every_seconds=0.7, part_bytes=32_768)
+HISTORY = HistoryParams(segment_bytes=1024)
 AGAIN_SECONDS = 0.2
 
 
@@ -34,8 +37,9 @@ class Gone(Exception):
 class Host:
     """A place where one process of a kind is to run, for ever."""
 
-    def __init__(self, loop: SimLoop, network: Network, name: str) -> None:
+    def __init__(self, loop: SimLoop, network: Network, name: str, artifacts_url: str | None = None) -> None:
         self.name = name
+        self.artifacts_url = artifacts_url
         self.process: Process | None = None
         self.wanted = True
         self.ends: list[str] = []
@@ -68,6 +72,11 @@ class Host:
                 self._network.trace += traceback.format_exception(error)
         process.kill()
 
+    @property
+    def artifacts(self) -> Artifacts | None:
+        """The way to the artifact store, when there is one."""
+        return Artifacts(self.artifacts_url) if self.artifacts_url is not None else None
+
     async def serve(self) -> None:
         """What its process does."""
         raise NotImplementedError
@@ -90,7 +99,7 @@ class ReplicaHost(Host):
     async def serve(self) -> None:
         self.replica = None
         self._stopping = asyncio.Event()
-        replica = Replica(Store(URL, QUICK), ReplicaParams(log=LOG))
+        replica = Replica(Store(URL, QUICK), ReplicaParams(log=LOG), self.artifacts)
         await replica.start()
         self.replica = replica
         await self._stopping.wait()
@@ -144,6 +153,6 @@ class WorkerHost(Host):
 
     async def serve(self) -> None:
         store = Store(URL, QUICK)
-        self.worker = Worker(store, SNAPSHOTS, LOG)
+        self.worker = Worker(store, SNAPSHOTS, LOG, self.artifacts, HISTORY)
         await self.worker.run()
         await store.close()

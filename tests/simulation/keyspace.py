@@ -167,6 +167,11 @@ def _get(space: Keyspace, words: Words) -> Any:
     return space.get(words[1], bytes)
 
 
+@command(b"STRLEN")
+def _strlen(space: Keyspace, words: Words) -> Any:
+    return len(space.get(words[1], bytes) or b"")
+
+
 @command(b"MGET")
 def _mget(space: Keyspace, words: Words) -> Any:
     return [space.get(key, bytes) for key in words[1:]]

@@ -209,7 +209,7 @@ class Network:
     def fsync_time(self) -> float:
         """Seconds that the disk takes."""
         uniform = self.rng.random()
-        return self.fsync * (0.5 + uniform) if uniform < 0.98 else self.fsync * 200
+        return self.fsync * (0.5 + uniform) if uniform < 0.98 else min(self.fsync * 200, 1.0)
 
     def arrival(self, client: Process) -> float:
         """When a message would arrive that is sent now."""

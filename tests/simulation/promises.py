@@ -21,9 +21,11 @@ class Lost:
         for loss in losses:
             for words in loss.effects:
                 entry = entry_of(words)
-                if entry is not None and isinstance(entry.event, Learn):
-                    at = Offset.of_entry(words[2])
-                    self._entries.add(at)
+                if entry is None:
+                    continue
+                at = Offset.of_entry(words[2])
+                self._entries.add(at)
+                if isinstance(entry.event, Learn):
                     for position, event in enumerate(events_of(entry.event)):
                         self._by_event.setdefault(event, []).append((at._replace(position=position), loss))
 

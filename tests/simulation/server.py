@@ -23,6 +23,8 @@ from tests.simulation.network import Network, Wire
 from tests.simulation.resp import NO_LIST, OK, Refused, Status, encoded
 
 WALL = 1_763_000_000.0
+TRUE_WAITAOF = (8, 0)
+"""Before it, WAITAOF says of what is only written that it is on disk."""
 AWAKE_WHILE_LOADING = (b"PING", b"CLIENT")
 
 
@@ -365,7 +367,10 @@ class Store:
         if blocked.words[0].upper() == b"WAIT":
             n = sum(copy.received >= upto for copy in self.copies)
             return n, n >= numbers[0]
-        local, n = int(self.on_disk >= upto), sum(copy.on_disk >= upto for copy in self.copies)
+        local, n = (
+            int((self.on_disk if self.version >= TRUE_WAITAOF else self.written) >= upto),
+            sum(copy.on_disk >= upto for copy in self.copies),
+        )
         return [local, n], local >= numbers[0] and n >= numbers[1]
 
     def _answer_waits(self) -> None:

@@ -203,7 +203,7 @@ WEATHER: dict[Callable[[Patch], None], tuple[str, ...]] = {
     wait_on_another_connection: ("_lose_power",),
     count_no_replies: ("_lose_power", "_fail_over"),
     send_again: ("_cut", "_cut_all"),
-    append_to_anybody: ("_fail_over",),
+    append_to_anybody: ("_fail_over", "_cut"),
     leave_an_entry_out: ("_kill", "_stop"),
 }
 """Faults by which a mistake is found soon; the others are found in any weather."""

@@ -48,4 +48,5 @@ def test_histories_are_eventful() -> None:
     outcomes = [run(seed) for seed in range(40)]
     assert sum(outcome.n_learned for outcome in outcomes) > 200
     assert sum(outcome.n_lost > 0 for outcome in outcomes) > 5
+    assert sum(outcome.n_trimmed > 0 for outcome in outcomes) > 5
     assert len({outcome.checksum for outcome in outcomes}) == 40
