@@ -1,0 +1,102 @@
+"""The store in memory answers as a real one does, command by command."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import hiredis
+import pytest
+
+from tests.service.conftest import _server, server  # noqa: F401
+from tests.service.valkey import Server
+from tests.simulation.keyspace import Keyspace, name_of
+from tests.simulation.resp import encoded
+
+SCRIPT = (
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return {1, ARGV[1], false}"
+)
+
+
+def commands(rng: random.Random) -> Iterator[tuple[Any, ...]]:
+    """Commands on a few keys, in the forms in which the service uses them; ids of stream entries are given."""
+    entry = 0
+    while True:
+        entry += rng.choice((0, 1, 1, 5))
+        stream, key, field = rng.choice("st"), rng.choice("abcd"), rng.choice("xyz")
+        value = str(rng.randint(0, 3))
+        first, last = (f"{rng.randint(0, entry + 1)}-{rng.randint(0, 1)}" for _ in range(2))
+        yield rng.choice(
+            [
+                ("GET", key), ("SET", key, value), ("SET", key, value, "NX"), ("SET", key, value, "XX", "GET"),
+                ("DEL", key), ("EXISTS", key, "s"), ("INCR", key), ("MGET", key, "a"), ("STRLEN", key),
+                ("HSET", "h", field, value, "w", value), ("HGET", "h", field), ("HGETALL", "g"), ("HDEL", "h", field),
+                ("HSET", "g", "one", value), ("HSETNX", "h", field, value), ("HLEN", "h"), ("HINCRBY", "n", "i", 2),
+                ("RPUSH", "l", value), ("LPUSH", "l", value), ("LRANGE", "l", 0, -1), ("LRANGE", "l", 1, 2),
+                ("LREM", "l", 0, value), ("LLEN", "l"), ("SADD", "u", value), ("SREM", "u", value), ("TTL", key),
+                ("XADD", stream, f"{entry}-1", "e", value, "c", "d"), ("XLEN", stream), ("XRANGE", stream, first, last),
+                ("XRANGE", stream, f"({first}", "+", "COUNT", 2), ("XREVRANGE", stream, "+", "-", "COUNT", 1),
+                ("XREAD", "COUNT", 2, "STREAMS", "s", "t", first, last), ("XTRIM", stream, "MINID", "=", first),
+                ("XDEL", stream, first), ("HGET", "l", "x"), ("EVAL", SCRIPT, 1, key, value), ("PERSIST", key),
+                ("PEXPIREAT", key, 1), ("UNLINK", "h"), ("XADD", stream, "0-1", "e", "f"), ("XINFO", "STREAM", stream),
+            ]
+        )  # fmt: skip
+
+
+def parsed(reply: bytes) -> Any:
+    reader = hiredis.Reader()
+    reader.feed(reply)
+    return reader.gets()
+
+
+def answer(connection: socket.socket) -> Any:
+    reader = hiredis.Reader()
+    while (reply := reader.gets()) is False:
+        reader.feed(connection.recv(65_536))
+    return reply
+
+
+def plain(reply: Any) -> Any:
+    """A reply without what is not the same on purpose: the words of an error, and what XINFO tells of memory."""
+    if isinstance(reply, hiredis.ReplyError):
+        return "error", str(reply).split()[0]
+    if isinstance(reply, list) and b"radix-tree-keys" in reply:
+        said = dict(zip(reply[::2], reply[1::2], strict=True))
+        return {
+            name: said.get(name)
+            for name in (b"length", b"last-generated-id", b"entries-added", b"max-deleted-entry-id")
+        }
+    return reply
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_real_store_answers_the_same(server: Server, seed: int) -> None:  # noqa: F811
+    rng = random.Random(seed)
+    space = Keyspace()
+    space.now_ms = 10
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(server.url.removeprefix("unix://"))
+        for number, command in zip(range(1500), commands(rng), strict=False):
+            words = [word if isinstance(word, bytes) else str(word).encode() for word in command]
+            connection.sendall(hiredis.pack_command(tuple(words)))
+            real = answer(connection)
+            assert plain(parsed(encoded(space.execute(words)))) == plain(real), (number, command)
+
+
+def test_effects_lead_to_the_same() -> None:
+    """What a store carries out anew when it starts is what it had."""
+    rng = random.Random(1)
+    space = Keyspace()
+    space.now_ms = 10
+    for _, command in zip(range(3000), commands(rng), strict=False):
+        space.execute([word if isinstance(word, bytes) else str(word).encode() for word in command])
+    again = Keyspace()
+    again.replay([list(words) for words in space.effects])
+    assert again.data.keys() == space.data.keys()
+    for key, value in space.data.items():
+        if hasattr(value, "ids"):
+            assert [name_of(entry) for entry in again.data[key].ids] == [name_of(entry) for entry in value.ids]
+        else:
+            assert again.data[key] == value
