@@ -4,7 +4,7 @@
 2. ``rest[1, m]`` bounds the similarity of an instance that is in none of the first m lists: its dot product is at most
    that of the features left (their values times the greatest in their lists, or by Cauchy and Schwarz), its overlap at
    most their number, its union with the query at least the query's size.
-3. Lists are added in this order. Whenever the postings have doubled, the S best of the instances touched so far are
+3. Lists are added in this order. Whenever the postings have tripled, the S best of the instances touched so far are
    looked at: with what the lists left add to them, looked up in their own rows, the least of them is a bound that the
    S-th neighbour reaches.
 4. Once ``rest[1, m]`` is below that bound, the lists from m on are left out. When too many postings have come before
@@ -58,7 +58,14 @@ class Effort(NamedTuple):
     few: float
 
 
-EFFORT = Effort(small=100_000, first=1024, few=0.12)
+EFFORT = Effort(small=250_000, first=1024, few=0.12)
+BITS = np.uint64(63)
+HOPE = 1.25
+"""How much the bound is expected to grow; where that would not do, nothing is left out."""
+
+FAR = np.uint64(32)
+"""Postings whose sums are fetched ahead."""
+
 AHEAD = 12
 """Instances whose rows are fetched ahead."""
 
@@ -101,8 +108,9 @@ def bound_rest(lists, features, factors, order, beta, rest):
 @kernel
 def add_noting(postings, start, end, factor, sums, touched, n_touched):
     """Add a list to the sums and note the instances that it touches first; the new number of noted ones."""
-    n = np.uint64(n_touched)
-    for at in range(np.uint64(start), np.uint64(end)):
+    n, start, end, base = np.uint64(n_touched), np.uint64(start), np.uint64(end), address_of(sums)
+    for at in range(start, end):
+        prefetch_word(base, postings[min(at + FAR, end - U1)] >> HALF)
         posting = postings[at]
         instance = posting >> HALF
         before = sums[instance]
@@ -112,34 +120,54 @@ def add_noting(postings, start, end, factor, sums, touched, n_touched):
     return np.int64(n)
 
 
+@kernel
+def mask_rest(features, order, m):
+    """64 bits, of which one is set for each feature from the m-th list on: most others need no look at ``left``."""
+    mask = U0
+    for i in range(m, len(features)):
+        mask |= U1 << (np.uint64(features[order[i]]) & BITS)
+    return mask
+
+
 @inlined
-def completed(lists, instance, sums, left):
+def completed(lists, instance, sums, left, mask):
     """The whole sum of an instance: with what the lists left out add to it, from its own row."""
     total = sums[instance]
     for at in range(np.uint64(lists.row_starts[instance]), np.uint64(lists.row_starts[instance + U1])):
         entry = lists.rows[at]
-        factor = left[entry >> HALF]
-        if factor != U0:
-            total += product(entry & LOW, factor)
+        if (mask >> ((entry >> HALF) & BITS)) & U1:
+            factor = left[entry >> HALF]
+            if factor != U0:
+                total += product(entry & LOW, factor)
     return total
 
 
 @kernel
-def least_bound(lists, search, n_touched, query_size, beta):
+def measure_touched(touched, sums, sizes, query_size, jaccard, sims):
+    """The similarities of touched instances so far; ``jaccard``: whether beta is 1 and not 0."""
+    if jaccard:
+        for i in range(len(touched)):
+            instance = np.uint64(touched[i])
+            sims[i] = similarity(sums[instance], sizes[instance], query_size, 1.0)
+    else:
+        for i in range(len(touched)):
+            sims[i] = similarity(sums[np.uint64(touched[i])], 0, query_size, 0.0)
+
+
+@kernel
+def least_bound(lists, search, n_touched, query_size, beta, mask):
     """The similarity that the S-th neighbour has at least, 0 where fewer instances than S were touched."""
     n_kept, block, ids, kept, sums = 0, search.block, search.ids, search.sims, search.sums
     for first in range(0, n_touched, BLOCK):
         part = search.touched[first : min(first + BLOCK, n_touched)]
-        for i in range(len(part)):
-            instance = np.uint64(part[i])
-            block[i] = similarity(sums[instance], lists.sizes[instance], query_size, beta)
+        measure_touched(part, sums, lists.sizes, query_size, beta == 1.0, block)
         n_kept = keep_block(block[: len(part)], first, ids, kept, n_kept)
     if n_kept < len(ids):
         return 0.0
     bound = np.inf
     for i in range(n_kept):
         instance = np.uint64(search.touched[ids[i]])
-        total = completed(lists, instance, sums, search.left)
+        total = completed(lists, instance, sums, search.left, mask)
         bound = min(bound, similarity(total, lists.sizes[instance], query_size, beta))
     return bound
 
@@ -167,6 +195,16 @@ def narrow(touched, sums, sizes, query_size, most_dot, most_lists, bound):
 
 
 @kernel
+def postings_until(lists, features, order, rest, m, bound):
+    """Postings of the lists from m on that must be added before the rest is below the bound."""
+    postings = 0
+    while m < len(features) and rest[1, m] >= bound:
+        postings += lists.starts[features[order[m]] + 1] - lists.starts[features[order[m]]]
+        m += 1
+    return postings
+
+
+@kernel
 def add_few(lists, search, features, factors, beta, effort):
     """Steps 3 and 4.
 
@@ -191,8 +229,10 @@ def add_few(lists, search, features, factors, beta, effort):
         search.left[feature] = U0
         m += 1
         if postings >= next_bound:
-            bound = least_bound(lists, search, n_touched, np.float64(n), beta)
-            next_bound = 2 * postings
+            bound = least_bound(lists, search, n_touched, np.float64(n), beta, mask_rest(features, order, m))
+            next_bound = 3 * postings
+            if postings_until(lists, features, order, rest, m, HOPE * bound) > most - postings:
+                break
     if rest[1, m] < bound:
         return m, n_touched, bound
     for i in range(m, n):
@@ -202,7 +242,7 @@ def add_few(lists, search, features, factors, beta, effort):
 
 
 @kernel
-def verify(lists, search, candidates, query_size, beta):
+def verify(lists, search, candidates, query_size, beta, mask):
     """Complete the sums of the candidates and keep the nearest; their sums are zero afterwards."""
     n_kept, n = 0, len(candidates)
     starts, rows = address_of(lists.row_starts), address_of(lists.rows)
@@ -215,7 +255,7 @@ def verify(lists, search, candidates, query_size, beta):
             prefetch_word(rows, row + np.uint64(8))
         if i >= 2 * AHEAD:
             instance = np.uint64(candidates[i - 2 * AHEAD])
-            total = completed(lists, instance, search.sums, search.left)
+            total = completed(lists, instance, search.sums, search.left, mask)
             search.sums[instance] = U0
             sim = similarity(total, lists.sizes[instance], query_size, beta)
             if sim > 0.0:
@@ -242,7 +282,7 @@ def search_pruned(lists, search, features, factors, beta, effort):
     else:
         touched, lists_left = search.touched[:n_touched], np.float64(len(features) - m) if beta == 1.0 else -1.0
         n = narrow(touched, search.sums, lists.sizes, query_size, search.rest[0, m], lists_left, bound / SLACK)
-        n_kept = verify(lists, search, touched[:n], query_size, beta)
+        n_kept = verify(lists, search, touched[:n], query_size, beta, mask_rest(features, search.order, m))
     for i in range(len(features)):
         search.left[features[i]] = U0
     return n_kept
