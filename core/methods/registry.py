@@ -28,8 +28,10 @@ from core.methods import (
     frequency,
     ind,
     ogeec,
+    one_vs_rest,
     rembrandt,
     swnn,
+    top_down,
     unweighted,
 )
 from core.methods.data import Csr, Matrices, Sizes
@@ -101,6 +103,8 @@ METHODS: dict[str, Method] = {
     "exmlds2": Method.of(exmlds2),
     "exmlds3": Method.of(exmlds3),
     "exmlds_joint": Method.of(exmlds_joint),
+    "one_vs_rest": Method.of(one_vs_rest),
+    "top_down": Method.of(top_down),
 }
 
 

@@ -1,0 +1,47 @@
+"""A perceptron over sparse rows."""
+
+from core.kernels.machine import kernel
+
+
+@kernel
+def learn_perceptron(rows, positive, order, weights, patience, passes):
+    """Learn one class against the rest, in place, until a pass makes no fewer errors for ``patience`` passes.
+
+    Parameters
+    ----------
+    rows : (int32 or int64, int32, float32), compressed rows of X
+    positive : bool, shape (n,)
+    order : int64, shape (n,)
+        In which the rows are gone through, every pass.
+    weights : float64, shape (d + 1,)
+        The last one is the bias.
+    patience, passes : int
+        ``passes``: at most.
+
+    Returns
+    -------
+    n_passes : int
+    """
+    starts, columns, values = rows
+    bias = len(weights) - 1
+    best, waited = len(order) + 1, 0
+    for turn in range(passes):
+        errors = 0
+        for row in order:
+            score = weights[bias]
+            for at in range(starts[row], starts[row + 1]):
+                score += weights[columns[at]] * values[at]
+            if (score > 0.0) == positive[row]:
+                continue
+            errors += 1
+            sign = 1.0 if positive[row] else -1.0
+            weights[bias] += sign
+            for at in range(starts[row], starts[row + 1]):
+                weights[columns[at]] += sign * values[at]
+        if errors < best:
+            best, waited = errors, 0
+        else:
+            waited += 1
+        if errors == 0 or waited >= patience:
+            return turn + 1
+    return passes

@@ -1,0 +1,82 @@
+"""Linear classifiers of one class against the rest: perceptrons, committees of them, support vector machines.
+
+The rivals of Madani, Connor and Greiner (JMLR 2009), section 5.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import LinearSVC
+
+from core.kernels.perceptron import learn_perceptron
+from core.methods import checks
+from core.methods.data import Csr
+
+Kind = Literal["perceptron", "committee", "svm"]
+KINDS = ("perceptron", "committee", "svm")
+Floats = npt.NDArray[np.float64]
+
+MOST_PASSES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """What is fitted for each class.
+
+    Attributes
+    ----------
+    kind : ``perceptron`` | ``committee`` | ``svm``
+        A perceptron from zero; several from random weights in [-1, 1], averaged into one classifier; liblinear's
+        support vector machine with squared hinge loss.
+    C : float
+        Of the support vector machine: what an error costs.
+    members : int
+        Of a committee.
+    patience : int
+        A perceptron ends when so many passes in a row have made no fewer errors.
+    """
+
+    kind: Kind = "svm"
+    C: float = 1.0
+    members: int = 10
+    patience: int = 5
+
+    def __post_init__(self) -> None:
+        checks.choice("kind", self.kind, KINDS)
+        checks.number("C", self.C, 1e-9, 1e9)
+        checks.whole("members", self.members, 1, 10_000)
+        checks.whole("patience", self.patience, 1, 1_000)
+
+    def fit(self, X: Csr, positive: npt.NDArray[np.bool_], rng: np.random.Generator) -> Floats:
+        """Weights of shape (d + 1,), the last one the bias: score = x w + b, > 0 for the class."""
+        d = X.shape[1]
+        if positive.all() or not positive.any():
+            return np.append(np.zeros(d), 1.0 if positive.all() else -1.0)
+        if self.kind == "svm":
+            seed = int(rng.integers(2**31))
+            machine = LinearSVC(C=self.C, dual="auto", max_iter=2_000, random_state=seed).fit(X, positive)
+            return np.append(machine.coef_.ravel(), machine.intercept_).astype(np.float64)
+        rows = (X.indptr, X.indices, X.data)
+        total = np.zeros(d + 1)
+        members = self.members if self.kind == "committee" else 1
+        for _ in range(members):
+            weights = rng.uniform(-1.0, 1.0, d + 1) if self.kind == "committee" else np.zeros(d + 1)
+            learn_perceptron(rows, positive, rng.permutation(X.shape[0]), weights, self.patience, MOST_PASSES)
+            total += weights
+        return total / members
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """liblinear may end before it has converged to the last digit, which changes nothing that ranks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield

@@ -1,0 +1,100 @@
+"""A linear classifier for each label, against all other instances.
+
+Madani, Connor and Greiner (JMLR 2009), section 5: what the index is compared with. Labels are ranked by their scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from joblib import Parallel, delayed
+from scipy import sparse
+
+from core.methods import linear
+from core.methods.data import Csr, Matrices, Sizes
+from core.methods.linear import Params
+from core.methods.progress import Progress, rising
+from core.methods.rankings import Rankings, dense_top, in_blocks
+
+__all__ = ["COST", "USE", "Model", "Params", "fit", "needs"]
+
+COST = "fit O(L nnz passes); rank O(l L); memory up to 8 d L bytes"
+USE = "Some dozens of labels with many instances each; beyond some thousand it is too slow."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """The weights of all classifiers.
+
+    Attributes
+    ----------
+    weights : csr_matrix of float32, shape (d, L)
+    bias : float32 array, shape (L,)
+    """
+
+    weights: Csr
+    bias: npt.NDArray[np.float32]
+
+    def rank(self, X: Csr, k: int) -> Rankings:
+        """The best ``k`` labels of each row; all labels have a score."""
+
+        def block(first: int, end: int) -> Rankings:
+            return dense_top((X[first:end] @ self.weights).toarray() + self.bias, k)
+
+        return in_blocks(X.shape[0], max(16, 2**22 // max(len(self.bias), 1)), block)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The model as named arrays."""
+        return {
+            "bias": self.bias,
+            "starts": self.weights.indptr.astype(np.int64),
+            "labels": self.weights.indices.astype(np.int32),
+            "weights": self.weights.data,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
+        """The model that ``to_arrays`` wrote."""
+        shape = (len(arrays["starts"]) - 1, len(arrays["bias"]))
+        weights = sparse.csr_matrix((arrays["weights"], arrays["labels"], arrays["starts"]), shape=shape)
+        return cls(weights, arrays["bias"])
+
+
+def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+    """Bytes of memory, by what they are for."""
+    return {f"weights, up to 16 B x {sizes.d + 1:,} features x {sizes.L:,} labels": 16 * (sizes.d + 1) * sizes.L}
+
+
+def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
+    """Fit the classifiers, each on its own, on as many threads as ``joblib.parallel_config`` says.
+
+    Raises
+    ------
+    Cancelled
+        By ``progress``.
+    """
+    progress = rising(progress)
+    X, carriers = data.X, sparse.csc_matrix(data.Y)
+    d, n_labels = X.shape[1], carriers.shape[1]
+    seeds = rng.integers(0, 2**63, n_labels)
+
+    def one(label: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], float]:
+        progress("classifiers", label / n_labels)
+        positive = np.zeros(X.shape[0], np.bool_)
+        positive[carriers.indices[carriers.indptr[label] : carriers.indptr[label + 1]]] = True
+        weights = params.fit(X, positive, np.random.default_rng(seeds[label]))
+        used = np.flatnonzero(weights[:d]).astype(np.int32)
+        return used, weights[used].astype(np.float32), float(weights[d])
+
+    with linear.quiet():
+        found = Parallel(require="sharedmem")(delayed(one)(label) for label in range(n_labels))
+    starts = np.concatenate(([0], np.cumsum([len(used) for used, _, _ in found])))
+    columns = np.concatenate([used for used, _, _ in found])
+    values = np.concatenate([weights for _, weights, _ in found])
+    weights = sparse.csc_matrix((values, columns, starts), shape=(d, n_labels)).tocsr()
+    weights.sort_indices()
+    return Model(weights, np.array([bias for _, _, bias in found], np.float32))

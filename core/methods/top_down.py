@@ -1,0 +1,274 @@
+"""Classification down a hierarchy: a linear classifier for each child of a node, trained on its siblings' instances.
+
+Madani, Connor and Greiner (JMLR 2009), section 5 ("top-down"): a score becomes a probability by a sigmoid,
+probabilities are multiplied along the path, and a path ends below ``p_min``. A label that has others below it has
+itself as one more child. Data without a hierarchy get one by putting similar labels together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from joblib import Parallel, delayed
+from scipy import sparse
+
+from core.methods import checks, hierarchy, linear
+from core.methods.data import Csr, Matrices, Sizes
+from core.methods.ensemble import narrowed
+from core.methods.progress import Progress, part, rising
+from core.methods.rankings import Rankings, dense_top, in_blocks
+
+COST = "fit O(branches nnz passes depth); rank O(l branches nodes reached); memory up to 8 depth nnz bytes"
+USE = "Thousands of labels below a hierarchy: cheaper than one_vs_rest by about L / (branches depth), less accurate."
+
+FIXED = (2.0, 0.0)
+"""Slope and place of the sigmoid where none is fitted: 1 / (1 + exp(-2 s))."""
+
+HELD_OUT = 0.2
+
+FEWEST = 20
+"""Instances of a node for which a sigmoid is fitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params(linear.Params):
+    """Those of the classifiers, and the way down.
+
+    Attributes
+    ----------
+    trials : int
+        Splits of 80 % and 20 % whose scores fit the sigmoid of a node; 0: the fixed one.
+    p_min : float
+        A path ends where its probability is below.
+    branches : int
+        Children of a node of a hierarchy that is made here.
+    """
+
+    trials: int = 1
+    p_min: float = 0.05
+    branches: int = 32
+
+    def __post_init__(self) -> None:
+        linear.Params.__post_init__(self)
+        checks.whole("trials", self.trials, 0, 100)
+        checks.number("p_min", self.p_min, 0.0, 1.0)
+        checks.whole("branches", self.branches, 2, 10_000)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A node with its children.
+
+    Attributes
+    ----------
+    place : int
+        Of the node; behind all others for the root.
+    children : int32 array, shape (c,)
+        Of the children; the node's own place for the label that it is itself.
+    features : int32 array, shape (f,)
+        Columns that occur below the node, ascending.
+    weights : float32 array, shape (f + 1, c)
+    sigmoid : (float, float)
+        Slope and place.
+    """
+
+    place: int
+    children: npt.NDArray[np.int32]
+    features: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32]
+    sigmoid: tuple[float, float]
+
+    def chances(self, X: Csr) -> npt.NDArray[np.float64]:
+        """The probability of each child, given the node; shape (n, c). 1 for an only child."""
+        if len(self.children) == 1:
+            return np.ones((X.shape[0], 1))
+        scores = narrowed(X, self.features) @ self.weights[:-1] + self.weights[-1]
+        return chance(scores.astype(np.float64), self.sigmoid)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """The nodes that have children, each before those below it.
+
+    Attributes
+    ----------
+    n_labels, n_nodes : int
+    p_min : float
+    nodes : tuple of Node
+    """
+
+    n_labels: int
+    n_nodes: int
+    p_min: float
+    nodes: tuple[Node, ...]
+
+    def rank(self, X: Csr, k: int) -> Rankings:
+        """The best ``k`` labels of each row by the probability of their best path, which is at least ``p_min``."""
+
+        def block(first: int, end: int) -> Rankings:
+            return dense_top(self._chances(X[first:end]), k)
+
+        return in_blocks(X.shape[0], max(16, 2**22 // (self.n_nodes + self.n_labels + 1)), block)
+
+    def _chances(self, X: Csr) -> npt.NDArray[np.float64]:
+        reached = np.zeros((self.n_nodes + 1, X.shape[0]))
+        reached[-1] = 1.0
+        labels = np.full((X.shape[0], self.n_labels), -np.inf)
+        leaves = set(range(self.n_labels)) - {node.place for node in self.nodes}
+        for node in self.nodes:
+            rows = np.flatnonzero((reached[node.place] >= self.p_min) & (reached[node.place] > 0.0))
+            if not len(rows):
+                continue
+            chances = node.chances(X[rows]) * reached[node.place, rows][:, None]
+            for place, child in enumerate(node.children.tolist()):
+                if child != node.place:
+                    reached[child, rows] = np.maximum(reached[child, rows], chances[:, place])
+                if child == node.place or child in leaves:
+                    kept = np.where(chances[:, place] >= self.p_min, chances[:, place], -np.inf)
+                    labels[rows, child] = np.maximum(labels[rows, child], kept)
+        return labels
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The model as named arrays."""
+        counts = [(node.place, len(node.children), len(node.features)) for node in self.nodes]
+        return {
+            "sizes": np.array([self.n_labels, self.n_nodes], np.int64),
+            "p_min": np.array(self.p_min),
+            "nodes": np.array(counts, np.int64).reshape(-1, 3),
+            "sigmoids": np.array([node.sigmoid for node in self.nodes], np.float64).reshape(-1, 2),
+            "children": np.concatenate([np.zeros(0, np.int32), *(node.children for node in self.nodes)]),
+            "features": np.concatenate([np.zeros(0, np.int32), *(node.features for node in self.nodes)]),
+            "weights": np.concatenate([np.zeros(0, np.float32), *(node.weights.ravel() for node in self.nodes)]),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
+        """The model that ``to_arrays`` wrote."""
+        n_labels, n_nodes = arrays["sizes"].tolist()
+        nodes, at = [], np.zeros(3, np.int64)
+        for (place, c, f), sigmoid in zip(arrays["nodes"].tolist(), arrays["sigmoids"].tolist(), strict=True):
+            ends = at + np.array((c, f, (f + 1) * c))
+            children, features, weights = (
+                arrays[name][start:end]
+                for name, start, end in zip(("children", "features", "weights"), at, ends, strict=True)
+            )
+            nodes.append(Node(place, children, features, weights.reshape(f + 1, c), (sigmoid[0], sigmoid[1])))
+            at = ends
+        return cls(n_labels, n_nodes, float(arrays["p_min"]), tuple(nodes))
+
+
+def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+    """Bytes of memory, by what they are for; as if the hierarchy had ``branches`` children everywhere."""
+    depth = max(1, int(np.ceil(np.log(max(sizes.L, 2)) / np.log(params.branches))))
+    width = min(params.branches, sizes.L)
+    return {
+        f"weights, 4 B x {depth} levels x {width} children x up to {sizes.nnz:,}": 4 * depth * width * sizes.nnz,
+        "instances of each node": 16 * depth * sizes.assertions,
+    }
+
+
+def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
+    """Fit every node on its own, on as many threads as ``joblib.parallel_config`` says.
+
+    Raises
+    ------
+    ValueError
+        Some node of the hierarchy is above itself.
+    Cancelled
+        By ``progress``.
+    """
+    progress = rising(progress)
+    progress("hierarchy", 0.0)
+    tree = data.hierarchy or hierarchy.made(data, params.branches, rng, part(progress, 0.0, 0.05))
+    n_labels, n_nodes = data.Y.shape[1], tree.parents.shape[0]
+    above = hierarchy.above(tree)
+    carries = sparse.csc_matrix(sparse.csr_matrix(data.Y.astype(np.int32) @ above[:n_labels]))
+    own = sparse.csc_matrix(data.Y)
+    below = sparse.csc_matrix(tree.parents)
+    seen = np.diff(carries.indptr) > 0
+    tops = np.flatnonzero((np.diff(tree.parents.indptr) == 0) & seen)
+    order = np.argsort(np.diff(above.indptr), kind="stable")
+    inner = [n_nodes, *(int(node) for node in order if seen[node] and below.indptr[node + 1] > below.indptr[node])]
+    seeds = rng.integers(0, 2**63, len(inner))
+
+    def rows_of(matrix: sparse.csc_matrix, column: int) -> npt.NDArray[np.int64]:
+        return matrix.indices[matrix.indptr[column] : matrix.indptr[column + 1]].astype(np.int64)
+
+    def one(number: int) -> Node:
+        progress("classifiers", 0.05 + 0.95 * number / len(inner))
+        place = inner[number]
+        if place == n_nodes:
+            children, rows = tops, np.arange(data.X.shape[0])
+        else:
+            under = rows_of(below, place)
+            children, rows = under[seen[under]], np.sort(rows_of(carries, place))
+        members = [np.isin(rows, rows_of(carries, int(child)), assume_unique=True) for child in children]
+        if place < n_labels and len(rows_of(own, place)):
+            children = np.append(children, place)
+            members.append(np.isin(rows, rows_of(own, place), assume_unique=True))
+        return _node(data.X[rows], place, children, members, params, np.random.default_rng(seeds[number]))
+
+    with linear.quiet():
+        nodes = Parallel(require="sharedmem")(delayed(one)(number) for number in range(len(inner)))
+    return Model(n_labels, n_nodes, params.p_min, tuple(nodes))
+
+
+def _node(
+    X: Csr,
+    place: int,
+    children: npt.NDArray[Any],
+    members: list[npt.NDArray[np.bool_]],
+    params: Params,
+    rng: np.random.Generator,
+) -> Node:
+    """The classifiers of a node's children, and the sigmoid that all of them share."""
+    features = np.unique(X.indices).astype(np.int32) if len(children) > 1 else np.zeros(0, np.int32)
+    X = narrowed(X, features)
+    ids = children.astype(np.int32)
+    if len(children) == 1:
+        return Node(place, ids, features, np.zeros((1, 1), np.float32), FIXED)
+    weights = np.stack([params.fit(X, member, rng) for member in members], axis=1).astype(np.float32)
+    n = X.shape[0]
+    if n < FEWEST or not params.trials:
+        return Node(place, ids, features, weights, FIXED)
+    scores, truth = [], []
+    for _ in range(params.trials):
+        order = rng.permutation(n)
+        held, kept = order[: int(HELD_OUT * n)], np.sort(order[int(HELD_OUT * n) :])
+        for member in members:
+            fitted = params.fit(X[kept], member[kept], rng)
+            scores.append(X[held] @ fitted[:-1] + fitted[-1])
+            truth.append(member[held])
+    return Node(place, ids, features, weights, fitted_sigmoid(np.concatenate(scores), np.concatenate(truth)))
+
+
+def chance(scores: npt.NDArray[np.float64], sigmoid: tuple[float, float]) -> npt.NDArray[np.float64]:
+    """1 / (1 + exp(-(slope s + place)))."""
+    result: npt.NDArray[np.float64] = 1.0 / (1.0 + np.exp(-np.clip(sigmoid[0] * scores + sigmoid[1], -500.0, 500.0)))
+    return result
+
+
+def fitted_sigmoid(scores: npt.NDArray[np.float64], truth: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    """Slope and place of the sigmoid with the greatest likelihood (Platt, 1999), by Newton's method.
+
+    Targets are drawn in from 0 and 1 as Platt did, so that separable scores have a finite answer.
+    """
+    hits = int(truth.sum())
+    if hits in (0, len(truth)):
+        return FIXED
+    target = np.where(truth, (hits + 1.0) / (hits + 2.0), 1.0 / (len(truth) - hits + 2.0))
+    inputs = np.stack((scores, np.ones(len(scores))))
+    theta = np.array(FIXED)
+    for _ in range(50):
+        p = chance(scores, (theta[0], theta[1]))
+        slope = inputs @ (target - p)
+        curvature = (inputs * (p * (1.0 - p))) @ inputs.T + 1e-9 * np.eye(2)
+        step = np.linalg.solve(curvature, slope)
+        theta = theta + step * min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-12))
+        if np.abs(step).max() < 1e-8:
+            break
+    return (float(theta[0]), float(theta[1])) if theta[0] > 0 else FIXED

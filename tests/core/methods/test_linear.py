@@ -1,0 +1,130 @@
+"""Linear classifiers and hierarchies of them, against plain arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from core.kernels.perceptron import learn_perceptron
+from core.methods import hierarchy, one_vs_rest, top_down
+from core.methods.data import Hierarchy
+from core.methods.progress import quietly
+from tests.core.methods.toy import made, queries
+
+
+def test_the_perceptron_is_the_one_of_the_book():
+    data = made(80, seed=0)
+    positive = data.Y.toarray()[:, 0] > 0
+    order = np.random.default_rng(0).permutation(80)
+    dense = np.hstack([data.X.toarray().astype(np.float64), np.ones((80, 1))])
+    expected, best, waited, passes = np.zeros(dense.shape[1]), 81, 0, 0
+    while waited < 3:
+        passes += 1
+        errors = 0
+        for row in order:
+            if (dense[row] @ expected > 0) != positive[row]:
+                errors += 1
+                expected += dense[row] if positive[row] else -dense[row]
+        best, waited = (errors, 0) if errors < best else (best, waited + 1)
+        if errors == 0:
+            break
+    weights = np.zeros(dense.shape[1])
+    rows = (data.X.indptr, data.X.indices, data.X.data)
+    assert learn_perceptron(rows, positive, order, weights, 3, 1000) == passes > 1
+    np.testing.assert_allclose(weights, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "committee", "svm"])
+def test_scores_are_those_of_the_weights(kind):
+    data = made(200, seed=0)
+    model = one_vs_rest.fit(data, one_vs_rest.Params(kind=kind), np.random.default_rng(0), quietly)
+    X = queries(data, 60, seed=1)[:60]
+    scores = X.toarray() @ model.weights.toarray() + model.bias
+    ranked = model.rank(X, 6)
+    np.testing.assert_allclose(ranked.scores.reshape(60, 6), -np.sort(-scores, axis=1), atol=1e-5)
+    truth = made(60, seed=1).Y.toarray()
+    assert truth[np.arange(60), ranked.ids.reshape(60, 6)[:, 0]].mean() > 0.9
+
+
+def test_a_label_of_all_instances_comes_first_and_one_of_none_last():
+    data = made(40, seed=0)
+    Y = data.Y.toarray()
+    Y[:, 0], Y[:, 1] = 1, 0
+    data = replace(data, Y=sparse.csr_matrix(Y))
+    model = one_vs_rest.fit(data, one_vs_rest.Params(), np.random.default_rng(0), quietly)
+    assert model.bias[0] == 1.0
+    assert model.bias[1] == -1.0
+
+
+def tree(data):
+    """Six labels: 0 above 1 and 2; a node above 3, 4 and 5."""
+    name = data.labels
+    return hierarchy.of_pairs(name, [(name[1], name[0]), (name[2], name[0]), *((name[i], "others") for i in (3, 4, 5))])
+
+
+@pytest.mark.parametrize("trials", [0, 1, 3])
+def test_chances_are_multiplied_along_the_path(trials):
+    data = made(300, seed=0)
+    data = replace(data, hierarchy=tree(data))
+    params = top_down.Params(trials=trials, p_min=0.0)
+    model = top_down.fit(data, params, np.random.default_rng(0), quietly)
+    root, *inner = model.nodes
+    assert sorted(root.children.tolist()) == [0, 6]
+    first, others = sorted(inner, key=lambda node: node.place)
+    assert (sorted(first.children.tolist()), sorted(others.children.tolist())) == ([0, 1, 2], [3, 4, 5])
+    X = queries(data, 40, seed=1)[:40]
+    expected = np.zeros((40, 6))
+    for node, above in ((first, 0), (others, 6)):
+        share = root.chances(X)[:, root.children.tolist().index(above)]
+        expected[:, node.children] = share[:, None] * node.chances(X)
+    ranked = model.rank(X, 6)
+    np.testing.assert_allclose(ranked.scores.reshape(40, 6), -np.sort(-expected, axis=1), rtol=1e-6)
+    kept = top_down.fit(data, replace(params, p_min=0.3), np.random.default_rng(0), quietly).rank(X, 6)
+    assert kept.scores.min() >= 0.3
+    assert len(kept.scores) == np.count_nonzero(expected >= 0.3)
+
+
+def test_a_classifier_learns_from_the_instances_of_its_siblings_only():
+    data = made(300, seed=0)
+    data = replace(data, hierarchy=tree(data))
+    model = top_down.fit(data, top_down.Params(), np.random.default_rng(0), quietly)
+    others = next(node for node in model.nodes if node.place == 6)
+    rows = np.flatnonzero(data.Y.toarray()[:, 3:].any(axis=1))
+    np.testing.assert_array_equal(others.features, np.unique(data.X[rows].indices))
+
+
+def test_the_sigmoid_is_the_one_that_made_the_data():
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal(40_000) * 2
+    truth = rng.random(40_000) < top_down.chance(scores, (1.5, -0.7))
+    slope, place = top_down.fitted_sigmoid(scores, truth)
+    assert abs(slope - 1.5) < 0.05
+    assert abs(place + 0.7) < 0.05
+    slope, _ = top_down.fitted_sigmoid(np.array([-1.0, -2.0, 1.0, 2.0]), np.array([False, False, True, True]))
+    assert 0 < slope < 100
+
+
+def test_a_hierarchy_made_of_the_data_has_every_label_once_and_few_branches():
+    data = made(200, seed=0)
+    made_here = hierarchy.made(data, 2, np.random.default_rng(0), quietly)
+    assert np.bincount(made_here.parents.indices).max() <= 2
+    above = hierarchy.above(made_here).toarray()
+    tops = np.flatnonzero(np.diff(made_here.parents.indptr) == 0)
+    assert len(tops) == 2
+    assert (above[:6, tops].sum(axis=1) == 1).all()
+
+
+def test_a_circle_is_no_hierarchy():
+    with pytest.raises(ValueError, match="above itself"):
+        hierarchy.of_pairs(["a", "b"], [("a", "b"), ("b", "a")])
+
+
+def test_sibling_share_worked_by_hand():
+    """Labels a, b below x and c, d below y; a is nearest to b and b to a, c to b, d has no vector."""
+    parents = hierarchy.of_pairs(["a", "b", "c", "d"], [("a", "x"), ("b", "x"), ("c", "y"), ("d", "y")])
+    vectors = np.array([[1.0, 0.0], [0.9, 0.1], [0.5, 0.5], [0.0, 0.0]])
+    assert hierarchy.sibling_share(vectors, parents) == pytest.approx(2 / 3)
+    assert hierarchy.sibling_share(vectors, Hierarchy(parents=sparse.csr_matrix((4, 4)))) == 0.0
