@@ -150,6 +150,19 @@ def evaluate_method(
     }
 
 
+def search_live(instances: Iterable[Instance], config: ModelConfig, seed: int) -> tuple[int, float]:
+    """Passes and margin that suit the live index, found on a part of the instances that is held out.
+
+    Raises
+    ------
+    InvalidInstance
+        There is nothing to learn.
+    """
+    data = gather(instances, Vectorizer(config, LIMITS).vectorize, LIMITS, (secrets.randbits(64), secrets.randbits(64)))
+    _, params = registry.fit("ff", data, "auto", np.random.default_rng(seed), quietly)
+    return params.passes, params.margin
+
+
 class _Clock:
     """Wall and processor seconds of a part."""
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LIVE = "ff"
 """The method that is the live index itself."""
 
+AUTO = "params=auto"
+"""Search for the parameters; of the live index, for passes and margin."""
+
 
 def evaluate(
     train: Annotated[list[str], typer.Option("--train", metavar="FILE", help="To learn. May be given several times.")],
@@ -60,7 +63,7 @@ def evaluate(
     if method == LIVE:
         if hide_labels:
             raise typer.BadParameter("labels can be hidden from batch methods only", param_hint="--hide-labels")
-        result = _live(train, test, assignments, passes, shuffle, propensity)
+        result = _live(train, test, assignments, passes, shuffle, propensity, seed)
     else:
         if passes != 1 or shuffle is not None:
             raise typer.BadParameter(f"--passes and --shuffle are for {LIVE} only", param_hint="--passes")
@@ -146,11 +149,17 @@ def _live(
     passes: int,
     shuffle: int | None,
     propensity: Propensity,
+    seed: int,
 ) -> dict[str, Any]:
     from service.evaluate import evaluate as evaluate_instances
     from service.files import read_file
 
-    config = config_of(assignments)
+    config = config_of([given for given in assignments or [] if given != AUTO])
+    if AUTO in (assignments or []):
+        from service.trial import search_live
+
+        passes, margin = search_live(_named(train, read_file), config, seed)
+        config = config.changed({"margin": margin})
     with meter("evaluate") as bar:
         done = 0
 
@@ -160,7 +169,7 @@ def _live(
             bar.say(f"{done:,} instances learned or ranked")
 
         bar.say("reading and vectorizing")
-        return evaluate_instances(
+        result = evaluate_instances(
             _named(train, read_file),
             _named(test, read_file),
             config,
@@ -169,6 +178,7 @@ def _live(
             propensity=propensity,
             progress=progress,
         )
+    return result | {"params": {"passes": passes, "margin": config.margin}}
 
 
 def _named(names: list[str], read_file: Any) -> Any:
