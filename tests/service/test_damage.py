@@ -15,12 +15,13 @@ import pytest
 from benchmarks.serving import free_port
 from benchmarks.stores import Pair, StoreServer
 from benchmarks.wire import Wire
-from core.errors import OutcomeUnknown, StoreUnavailable
+from core.errors import CannotStart, OutcomeUnknown, StoreUnavailable
 from core.types import Offset
 from service.catalog import read_catalog
 from service.compaction import compact, rebuild
 from service.events import APPLY_VERSION, Entry, Mark, encode
 from service.manifest import manifest_key
+from service.mending import examine, mend
 from service.replica import Replica
 from service.snapshots import SnapshotParams
 from service.store import Store
@@ -243,3 +244,27 @@ async def test_a_snapshot_of_the_future_does_not_put_off_the_next_one(
     worker.stop()
     await working
     await store.close()
+
+
+async def test_a_log_that_goes_on_after_the_newest_snapshot_only_is_refused(
+    server: Server, start_replica: StartReplica
+) -> None:
+    """Trimmed by somebody else: between the snapshot and what is left of the log, events are missing."""
+    replica = await start_replica(server)
+    living = (await read_catalog(replica.store)).get("default")
+    assert living is not None
+    for seed in range(2):
+        await teach(replica, 10, seed)
+        await compact(replica.store, living, SnapshotParams())
+    for seed in range(2, 5):
+        last = await teach(replica, 10, seed)
+    await replica.store.client.xtrim(living.keys.log, minid=last.entry, approximate=False)
+    late = Replica(Store(server.url, QUICK))
+    with pytest.raises(CannotStart, match=r"does not go on from its offset .* lost its beginning.*`abound mend`"):
+        await late.start()
+    await late.stop()
+    [finding] = await examine(replica.store, None)
+    await mend(replica.store, finding)
+    again = await start_replica(server)
+    assert again.model("default").live.n_learned == 10
+    assert again.model("default").offset == last
