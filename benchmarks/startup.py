@@ -37,7 +37,7 @@ from service.store import Store, StoreParams
 from service.telemetry import configure_logging
 
 SIZES: dict[str, Shape] = {
-    "1M": dataclasses.replace(SHAPES["ads"], n_instances=290_000),
+    "1M": dataclasses.replace(SHAPES["ads"], n_instances=320_000),
     "10M": dataclasses.replace(SHAPES["sparse"], n_instances=270_000),
 }
 """Streams whose index has about so many connections."""
