@@ -54,7 +54,7 @@ class Params:
     clusters: int = 1
     learners: int = 1
     shift: float = 1.0
-    ridge: float = 5.0
+    ridge: float = 3.0
     mu1: float = 1.0
     mu2: float = 1.0
     mu3: float = 100.0

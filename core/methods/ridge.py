@@ -22,6 +22,11 @@ Real = TypeVar("Real", np.float32, np.float64)
 LARGEST = 6_000
 """Order of the largest matrix that is factored: 0.3 GB, and about 3 seconds."""
 
+QUICK = 1e10
+"""Operations of a factoring that is always worth it."""
+
+USUAL_TARGETS = 100
+
 STEPS = 60
 """Most steps of conjugate gradients."""
 
@@ -35,7 +40,8 @@ BLOCK_BYTES = 2**27
 class Ridge:
     """The fit for one X and any targets.
 
-    Costs nnz l + min(n, d)^3 / 3 once where min(n, d) < 6,000, and nnz m for m targets; else at most 60 times 2 nnz m.
+    Costs nnz l + min(n, d)^3 / 3 once where that is little or min(n, d) < 6,000 and rows are long, and nnz m for m
+    targets; else at most 60 times 2 nnz m.
 
     Parameters
     ----------
@@ -53,7 +59,7 @@ class Ridge:
         self.penalty = penalty
         self.order = min(n, d + 1)
         self._factor: tuple[Floats, bool] | None = None
-        if self.order > LARGEST:
+        if not _is_factored(self.order, X.nnz):
             counts = np.bincount(X.indices, weights=X.data.astype(np.float64) ** 2, minlength=d)
             self._scale = 1.0 / (np.append(counts, n) + penalty)
         else:
@@ -142,6 +148,11 @@ class Ridge:
         return weights
 
 
+def _is_factored(order: int, nnz: int) -> bool:
+    """Whether to factor rather than to iterate: short sparse rows make steps far cheaper than a cube of the order."""
+    return order <= LARGEST and order**3 / 3 <= max(QUICK, 4.0 * STEPS * USUAL_TARGETS * nnz)
+
+
 def product(X: Csr, weights: npt.NDArray[Real]) -> npt.NDArray[Real]:
     """[X 1] W, shape (n, m), for W of shape (d + 1, m), in the type of W."""
     result: npt.NDArray[Real] = X.astype(weights.dtype, copy=False) @ weights[:-1]
@@ -160,5 +171,6 @@ def transposed_product(X: Csr, targets: npt.NDArray[Real]) -> npt.NDArray[Real]:
 def needs(sizes: Sizes, targets: int) -> int:
     """Bytes of a fit: what is factored, or the vectors of conjugate gradients."""
     order = min(sizes.n, sizes.d + 1)
-    vectors = 5 if order > LARGEST else 2
-    return (16 * order**2 if order <= LARGEST else 0) + 8 * vectors * (sizes.d + 1) * targets + 3 * BLOCK_BYTES
+    factored = _is_factored(order, sizes.nnz)
+    vectors = 2 if factored else 5
+    return (16 * order**2 if factored else 0) + 8 * vectors * (sizes.d + 1) * targets + 3 * BLOCK_BYTES
