@@ -15,6 +15,7 @@ import argparse
 import itertools
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -38,7 +39,8 @@ SAMPLE_SECONDS = 5.0
 WARM_PART = 0.1
 """The first tenth is left out of what is said to be flat or not: caches, first snapshots."""
 
-PROCESSES = {"service.process": "replica", "service.worker": "worker", "valkey-server": "store"}
+PROCESSES = {"process": "replica", "cli": "parent"}
+"""Names for people of the modules that are run; others have their module's."""
 
 SETTINGS = {"ABOUND_HISTORY_KEEP_BYTES": str(2**30), "ABOUND_SNAPSHOTS_EVERY_BYTES": str(64 * 2**20)}
 
@@ -135,7 +137,8 @@ def memory(serving: Serving) -> dict[str, float]:
             resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
         except OSError:
             continue
-        name = next((name for part, name in PROCESSES.items() if part in words), "parent")
+        module = re.search(r"-m service\.(\w+)", words)
+        name = PROCESSES.get(module[1], module[1]) if module else "store" if "-server" in words else "other"
         found[name] = round(found.get(name, 0.0) + resident, 1)
     return found
 
