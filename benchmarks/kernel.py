@@ -35,7 +35,7 @@ from benchmarks.streams import SHAPES, Stream, draw, records
 from core.config import ModelConfig
 from core.index import EVERYTHING, Index, IndexParams
 from core.kernels import learning
-from core.kernels.ranking import rank_classes
+from core.kernels.retrieval import rank_classes
 from core.live import LiveModel
 
 PARAMS = IndexParams.of(ModelConfig(w_min=0.01, d_max=25, margin=0.5))
@@ -56,7 +56,7 @@ def learn_slice(arrays, params, starts, ids, values, class_ids, first, last):
     ranks = np.empty(1, np.int32)
     for i in range(first, last):
         own, true = slice(starts[i], starts[i + 1]), slice(i, i + 1)
-        if not learning.has_room(arrays, ids[own], class_ids[true]):
+        if not learning.has_room(arrays, params, ids[own], class_ids[true]):
             return i
         learning.learn_instance(arrays, params, ids[own], values[own], class_ids[true], True, ranks)
     return last

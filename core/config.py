@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from core.errors import InvalidInstance
 
-FIXED_ONCE_LEARNED = ("update", "boolean", "analyzer", "negative", "leak", "memory")
+FIXED_ONCE_LEARNED = ("update", "idf", "boolean", "analyzer", "negative", "leak", "memory")
 """Fields that cannot change on a model that has learned: its state would not mean the same any more."""
 
 MAX_COUNT = 2**31 - 1
@@ -85,8 +85,14 @@ class ModelConfig:
 
     Attributes
     ----------
-    update : ``fsu``
-        The Feature Streaming Update of the paper, section 4.2.
+    update : ``fsu`` | ``sls``
+        The Feature Streaming Update of the paper, section 4.2, or sparse least squares.
+    eta : float, 0.001 to 10
+        ``sls``: the step of a connection that was never corrected; it falls with every correction, to a tenth.
+    slots : int, 1 to 1024
+        ``sls``: connections of a feature at most.
+    idf : bool
+        ``sls``: weigh features by their inverse frequency so far. False for vectors that carry such weights already.
     w_min : float, 0 to 1
         Connections of less weight are dropped. With 0 a feature keeps its 65,535 heaviest.
     d_max : int, 1 to 65535
@@ -113,7 +119,10 @@ class ModelConfig:
         Negative numbers are ignored, as in the paper, or become the feature ``name=-`` with the absolute value.
     """
 
-    update: Literal["fsu"] = "fsu"
+    update: Literal["fsu", "sls"] = "fsu"
+    eta: float = 0.5
+    slots: int = 64
+    idf: bool = True
     w_min: float = 0.01
     d_max: int = 25
     margin: float = 0.0
@@ -128,12 +137,16 @@ class ModelConfig:
     negative: Literal["ignore", "split"] = "ignore"
 
     def __post_init__(self) -> None:
-        if self.update != "fsu":
-            _refuse("update", "must be fsu, the one update rule that this release has")
+        if self.update not in ("fsu", "sls"):
+            _refuse("update", "must be fsu or sls")
+        if self.update == "sls" and self.memory is not None:
+            _refuse("memory", "is for update fsu; sls forgets by its step, which never falls below a tenth of eta")
+        _number("eta", self.eta, 1e-3, 10.0)
+        _whole("slots", self.slots, 1, 1024)
         _number("w_min", self.w_min, 0.0, 1.0)
         _whole("d_max", self.d_max, 1, 65_535)
         _number("margin", self.margin, 0.0, 1e9)
-        for name in ("leak", "rating", "boolean"):
+        for name in ("idf", "leak", "rating", "boolean"):
             _flag(name, getattr(self, name))
         if self.memory is not None:
             _number("memory", self.memory, 1e-6, 1e12)

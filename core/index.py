@@ -4,9 +4,9 @@ The state is a bundle of plain arrays (``core.kernels.postings``), and this clas
 arrays, hands them to the kernels and names what comes back. Another kernel may take ``index.arrays`` and
 ``index.kernel_params`` and call these itself, after ``has_room`` said yes for the same arguments:
 
-- ``core.kernels.learning.has_room(arrays, ids, class_ids) -> bool``
+- ``core.kernels.learning.has_room(arrays, params, ids, class_ids) -> bool``
 - ``core.kernels.learning.learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out) -> bool``
-- ``core.kernels.ranking.rank_classes(arrays, params, ids, values, mask, ids_out, scores_out) -> n``
+- ``core.kernels.retrieval.rank_classes(arrays, params, ids, values, mask, ids_out, scores_out) -> n``
 
 When ``has_room`` says no: ``index.make_room_for(ids, class_ids)``, and fetch ``index.arrays`` anew, because arrays may
 have moved. Nothing here is safe for two threads at once: scores are accumulated in one shared array.
@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from core.config import ModelConfig
 from core.errors import Damaged
-from core.kernels import export, learning, postings, ranking
+from core.kernels import export, learning, postings, retrieval, squares
 from core.kernels.postings import IndexArrays, KernelParams
 from core.types import Ranking
 
@@ -34,8 +35,22 @@ EVERYTHING: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
 MOST_UNITS = 2**32
 """Units of 8 bytes in the arena: a header has 32 bits for the place of its block."""
 
+FLOOR, NEGATIVES, THETA_NEGATIVE, THETA_INSERT = 0.1, 8, 0.05, 0.2
+"""Of ``sls``: the least part of the step that is taken, how many wrong classes are corrected besides one for each
+further true class, from which score on, and from which score on a feature is connected to one."""
+
 PARTS = {"lengths": np.uint16, "seen": np.uint16, "totals": np.float64, "class_ids": np.uint32, "counts": np.float64}
 """Names and types of the arrays that an index is written as."""
+
+SQUARES_PARTS = {
+    "lengths": np.uint16,
+    "totals": np.float64,
+    "class_ids": np.uint32,
+    "weights": np.float32,
+    "steps": np.uint16,
+    "counted": np.int64,
+}
+"""The same with ``sls``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +63,10 @@ class IndexParams:
     leak: bool
     rating: bool
     memory: float | None
+    update: Literal["fsu", "sls"] = "fsu"
+    eta: float = 0.5
+    slots: int = 64
+    idf: bool = True
 
     @classmethod
     def of(cls, config: ModelConfig) -> IndexParams:
@@ -59,6 +78,10 @@ class IndexParams:
             leak=config.leak,
             rating=config.rating,
             memory=config.memory,
+            update=config.update,
+            eta=config.eta,
+            slots=config.slots,
+            idf=config.idf,
         )
 
 
@@ -97,8 +120,22 @@ class Index:
     def params(self, params: IndexParams) -> None:
         self._params = params
         memory = math.inf if params.memory is None else float(params.memory)
+        is_squares = params.update == "sls"
         self.kernel_params = KernelParams(
-            float(params.w_min), np.uint64(params.d_max), float(params.margin), params.leak, params.rating, memory
+            w_min=float(params.w_min),
+            d_max=np.uint64(params.slots if is_squares else params.d_max),
+            margin=float(params.margin),
+            leak=params.leak,
+            rating=params.rating,
+            memory=memory,
+            squares=is_squares,
+            slots=np.uint64(params.slots),
+            eta=float(params.eta),
+            floor=FLOOR,
+            negatives=np.uint64(NEGATIVES),
+            theta_negative=THETA_NEGATIVE,
+            theta_insert=THETA_INSERT,
+            idf=params.idf,
         )
 
     def _bind(self) -> None:
@@ -170,7 +207,7 @@ class Index:
             _grow(self._headers, 2 * n_features),
             _grow(self._scores, n_classes),
             _grow(self._touched, len(self._scores) + 1),
-            _grow(self._scratch, max(2 * n_labels, n_active + 1)),
+            _grow(self._scratch, int(learning.scratch_needed(self.kernel_params, n_active, n_labels))),
             _grow(self._arena, int(self._counters[postings.USED]) + n_units),
         ]
         if any(grown):
@@ -182,7 +219,8 @@ class Index:
     def make_room_for(self, ids: npt.NDArray[np.int32], class_ids: npt.NDArray[np.int32]) -> None:
         """Grow so that ``has_room`` says yes for this instance."""
         self.make_room(int(ids.max(initial=-1)) + 1, int(class_ids.max(initial=-1)) + 1, len(class_ids))
-        self.make_room(0, 0, 0, int(learning.units_needed(self.arrays, ids, np.uint64(len(class_ids)))), len(ids))
+        m = learning.new_classes(self.kernel_params, np.uint64(len(class_ids)))
+        self.make_room(0, 0, len(class_ids), int(learning.units_needed(self.arrays, ids, np.uint64(m))), len(ids))
 
     def learn(
         self,
@@ -214,10 +252,12 @@ class Index:
         ValueError
             An id is negative.
         """
-        if not learning.has_room(self.arrays, ids, class_ids):
+        if not learning.has_room(self.arrays, self.kernel_params, ids, class_ids):
             if min(ids.min(initial=0), class_ids.min(initial=0)) < 0:
                 raise ValueError("ids of features and classes must not be negative")
             self.make_room_for(ids, class_ids)
+        if self.kernel_params.squares:
+            values = values.copy()
         ranks = np.empty(len(class_ids), np.int32)
         updated = learning.learn_instance(self.arrays, self.kernel_params, ids, values, class_ids, count_seen, ranks)
         return int(min((rank for rank in ranks.tolist() if rank), default=0)), bool(updated)
@@ -242,7 +282,9 @@ class Index:
         k = min(k, len(self._scores))
         class_ids, scores = np.empty(k, np.int32), np.empty(k, np.float64)
         allowed = EVERYTHING if mask is None else mask
-        n = ranking.rank_classes(self.arrays, self.kernel_params, ids, values, allowed, class_ids, scores)
+        if self.kernel_params.squares:
+            values = values.copy()
+        n = retrieval.rank_classes(self.arrays, self.kernel_params, ids, values, allowed, class_ids, scores)
         return Ranking(class_ids[:n], scores[:n])
 
     def explain(
@@ -250,7 +292,7 @@ class Index:
     ) -> npt.NDArray[np.float64]:
         """What each feature adds to the score of a class, shape (l,); 0 without a voting connection."""
         contributions = np.empty(len(ids), np.float64)
-        ranking.explain_score(self.arrays, self.kernel_params, ids, values, class_id, contributions)
+        retrieval.explain_score(self.arrays, self.kernel_params, ids, values.copy(), class_id, contributions)
         return contributions
 
     def forget_feature(self, feature_id: int) -> None:
@@ -270,16 +312,52 @@ class Index:
         while not self.digest_pages(2**62):
             pass
         n_pages = -(-self.n_features // 256)
+        counted = self._counters[postings.N_COUNTED].tobytes() if self.kernel_params.squares else b""
         return hashlib.blake2b(
-            self.n_features.to_bytes(8, "little") + self._hashes[:n_pages].tobytes(), digest_size=16
+            self.n_features.to_bytes(8, "little") + counted + self._hashes[:n_pages].tobytes(), digest_size=16
         ).digest()
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The logical state as fresh arrays (``PARTS``): three of length n_features, two of length n_connections."""
+        """The logical state as fresh arrays, ``PARTS`` or ``SQUARES_PARTS``."""
+        if self.kernel_params.squares:
+            return self._squares_to_arrays()
         shapes = [self.n_features] * 3 + [self.n_connections] * 2
         arrays = {name: np.empty(n, dtype) for (name, dtype), n in zip(PARTS.items(), shapes, strict=True)}
         export.export_features(self.arrays, *arrays.values())
         return arrays
+
+    def _squares_to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        shapes = [self.n_features] * 2 + [self.n_connections] * 3 + [1]
+        arrays = {name: np.empty(n, dtype) for (name, dtype), n in zip(SQUARES_PARTS.items(), shapes, strict=True)}
+        squares.export_squares(self.arrays, *arrays.values())
+        return arrays
+
+    @classmethod
+    def _squares_from_arrays(cls, params: IndexParams, arrays: dict[str, npt.NDArray[Any]]) -> Index:
+        parts = _checked(arrays, SQUARES_PARTS)
+        lengths, totals, class_ids, weights, steps, counted = parts
+        if len(totals) != len(lengths) or not len(class_ids) == len(weights) == len(steps) or len(counted) != 1:
+            raise Damaged("the arrays of the index do not have matching lengths")
+        index = cls._roomy(params, lengths, class_ids)
+        if not squares.import_squares(index.arrays, *parts):
+            raise Damaged("a number of the index is out of range, or a feature is connected to a class twice")
+        index._trim()
+        return index
+
+    @classmethod
+    def _roomy(cls, params: IndexParams, lengths: npt.NDArray[np.uint16], class_ids: npt.NDArray[np.uint32]) -> Index:
+        """An empty index with room for these postings; Damaged when they cannot be."""
+        highest = int(class_ids.max(initial=0))
+        if int(lengths.sum(dtype=np.int64)) != len(class_ids) or highest >= 2**31:
+            raise Damaged("the lengths of the index do not add up to its connections, or a class id is too large")
+        index = cls(params)
+        index.make_room(len(lengths), highest + 1, 1, int(export.units_to_import(lengths)))
+        return index
+
+    def _trim(self) -> None:
+        """Give back what was taken for a worst case."""
+        self._arena.resize(int(self._counters[postings.USED]) + 64, refcheck=False)
+        self._bind()
 
     @classmethod
     def from_arrays(cls, params: IndexParams, arrays: dict[str, npt.NDArray[Any]]) -> Index:
@@ -290,25 +368,26 @@ class Index:
         Damaged
             Missing arrays, other types, or what no index can look like.
         """
-        if any(
-            name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1 for name, dtype in PARTS.items()
-        ):
-            raise Damaged(f"an index has the arrays {', '.join(PARTS)}, each of its own type and one dimension")
-        parts = [np.require(arrays[name], requirements=("C", "W")) for name in PARTS]
+        if params.update == "sls":
+            return cls._squares_from_arrays(params, arrays)
+        parts = _checked(arrays, PARTS)
         lengths, seen, totals, class_ids, counts = parts
-        n_features, n_connections = len(lengths), len(class_ids)
-        if not len(seen) == len(totals) == n_features or len(counts) != n_connections:
+        if not len(seen) == len(totals) == len(lengths) or len(counts) != len(class_ids):
             raise Damaged("the arrays of the index do not have matching lengths")
-        if int(lengths.sum(dtype=np.int64)) != n_connections or class_ids.max(initial=0) >= 2**31:
-            raise Damaged("the lengths of the index do not add up to its connections, or a class id is too large")
-        index = cls(params)
-        n_classes = int(class_ids.max(initial=0)) + 1
-        index.make_room(n_features, n_classes, 1, int(export.units_to_import(lengths)))
+        index = cls._roomy(params, lengths, class_ids)
         if not export.import_features(index.arrays, *parts):
             raise Damaged("the connections of the index are not in their order, or a number is out of range")
-        index._arena.resize(int(index._counters[postings.USED]) + 64, refcheck=False)
-        index._bind()
+        index._trim()
         return index
+
+
+def _checked(arrays: dict[str, npt.NDArray[Any]], types: Mapping[str, Any]) -> list[npt.NDArray[Any]]:
+    """The arrays in the order of ``types``; Damaged unless all are there and of their type."""
+    if any(
+        name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1 for name, dtype in types.items()
+    ):
+        raise Damaged(f"an index has the arrays {', '.join(types)}, each of its own type and one dimension")
+    return [np.require(arrays[name], requirements=("C", "W")) for name in types]
 
 
 def _grow(array: npt.NDArray[Any], n: int, fill: int = 0) -> bool:

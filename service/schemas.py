@@ -186,7 +186,10 @@ class AnalyzerShape(Shape):
 class ConfigShape(Shape):
     """The configuration of a model. In a request, what is not named keeps its value."""
 
-    update: Literal["fsu"] = Field(description="The update rule.")
+    update: Literal["fsu", "sls"] = Field(description="The update rule: of the paper, or sparse least squares.")
+    eta: float = Field(ge=1e-3, le=10, description="sls: the step of a connection that was never corrected.")
+    slots: int = Field(ge=1, le=1024, description="sls: connections of a feature at most.")
+    idf: bool = Field(description="sls: weigh features by their inverse frequency so far.")
     w_min: float = Field(ge=0, le=1, description="Connections of less weight are dropped.")
     d_max: int = Field(ge=1, le=65_535, description="Only so many connections of a feature vote.")
     margin: float = Field(ge=0, le=1e9, description="Learn until the true class leads by more than this.")

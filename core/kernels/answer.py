@@ -4,7 +4,7 @@ from numba import njit
 
 from core.kernels.keys import find_vector
 from core.kernels.memory import load_f32, load_u32
-from core.kernels.ranking import explain_score, rank_classes
+from core.kernels.retrieval import explain_score, rank_classes
 
 
 @njit(cache=True, nogil=True)

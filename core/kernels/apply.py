@@ -120,7 +120,7 @@ def apply_records(buffer, cursor, held, ranks, updated):
         else:
             n = intern_bounded(live, buffer, shape, scratch)
         ids, values = scratch.ids[:n], scratch.values[:n]
-        if not has_room(live.postings, ids, class_ids):
+        if not has_room(live.postings, live.params, ids, class_ids):
             cursor[STATUS] = INDEX_FULL
             cursor[ACTIVE] = n
             break

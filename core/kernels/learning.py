@@ -21,12 +21,14 @@ from core.kernels.postings import (
     size_of,
 )
 from core.kernels.ranking import add_votes, comes_before, take_score
+from core.kernels.squares import learn_squares
 from core.kernels.updating import only_adds, store_update, total_after, update_connection
 
 BEST = 50
 """A true class that is ranked after this many counts as not scored when its margin is taken."""
 
 PADDING = LINE - U1
+U8 = np.uint64(8)
 
 
 @inlined
@@ -155,6 +157,8 @@ def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
     updated : bool
         Whether a margin was at most ``params.margin``, so that connections were updated.
     """
+    if params.squares:
+        return learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out)
     memory = memory_of(arrays)
     if len(class_ids) == 1:
         class_id = np.uint64(class_ids[0])
@@ -201,12 +205,24 @@ def units_needed(arrays, ids, m):
 
 
 @kernel
-def has_room(arrays, ids, class_ids):
+def new_classes(params, m):
+    """How many classes an instance with ``m`` true ones may connect a feature to."""
+    return U2 * m + params.negatives if params.squares else m
+
+
+@kernel
+def scratch_needed(params, n, m):
+    """Words of scratch that learning an instance with ``n`` features and ``m`` true classes takes."""
+    return U8 * (m + params.negatives) if params.squares else max(U2 * m, n + U1)
+
+
+@kernel
+def has_room(arrays, params, ids, class_ids):
     """Whether ``learn_instance`` can run without any array growing.
 
     Parameters
     ----------
-    arrays : IndexArrays
+    arrays, params : IndexArrays, KernelParams
     ids, class_ids : int32, shape (l,), (m,)
         As for ``learn_instance``.
 
@@ -223,8 +239,9 @@ def has_room(arrays, ids, class_ids):
     for j in range(m):
         if np.uint64(class_ids[j]) >= np.uint64(len(arrays.scores)):
             return False
-    if max(U2 * m, np.uint64(len(ids)) + U1) > np.uint64(len(arrays.scratch)):
+    if scratch_needed(params, np.uint64(len(ids)), m) > np.uint64(len(arrays.scratch)):
         return False
+    m = new_classes(params, m)
     left = np.uint64(len(arrays.arena)) - load_word(memory.counters, USED)
     if np.uint64(len(ids)) * most_units(U0, load_word(memory.counters, LONGEST), m) <= left:
         return True

@@ -111,6 +111,27 @@ def as_bits(typingctx, number):
     return types.uint64(types.float64), generate
 
 
+@intrinsic
+def as_single(typingctx, bits):
+    """The float32 that has the lower 32 of these bits."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(builder.trunc(arguments[0], ir.IntType(32)), ir.FloatType())
+
+    return types.float32(types.uint64), generate
+
+
+@intrinsic
+def single_bits(typingctx, number):
+    """The 32 bits of a float64, rounded to float32, as uint64."""
+
+    def generate(context, builder, signature, arguments):
+        rounded = builder.fptrunc(arguments[0], ir.FloatType())
+        return builder.zext(builder.bitcast(rounded, ir.IntType(32)), WORD)
+
+    return types.uint64(types.float64), generate
+
+
 U0 = np.uint64(0)
 U1 = np.uint64(1)
 U2 = np.uint64(2)

@@ -82,7 +82,10 @@ class Memory(NamedTuple):
 
 
 class KernelParams(NamedTuple):
-    """``IndexParams`` as kernels take them; ``memory`` is infinite where there is none."""
+    """``IndexParams`` as kernels take them; ``memory`` is infinite where there is none.
+
+    The first six are of ``fsu``, those from ``squares`` on (whether the update is ``sls``) of ``sls``.
+    """
 
     w_min: float
     d_max: np.uint64
@@ -90,14 +93,25 @@ class KernelParams(NamedTuple):
     leak: bool
     rating: bool
     memory: float
+    squares: bool
+    slots: np.uint64
+    eta: float
+    floor: float
+    negatives: np.uint64
+    theta_negative: float
+    theta_insert: float
+    idf: bool
 
 
 UNITS = np.array([0, 1, *(m << e for e in range(16) for m in (2, 3))], np.uint64)
 """Units of 8 bytes in a block of each size class; class 0 is no block."""
 
-USED, N_CONNECTIONS, N_FEATURES, LONGEST, SKEW, FREE_UNITS, FREE = (np.uint64(n) for n in (0, 1, 2, 3, 4, 5, 8))
+USED, N_CONNECTIONS, N_FEATURES, LONGEST, SKEW, FREE_UNITS, N_COUNTED, FREE = (
+    np.uint64(n) for n in (0, 1, 2, 3, 4, 5, 6, 8)
+)
 """Places in ``counters``: arena front (units), connections, 1 + highest learned id, longest posting ever, where cache
-lines begin, units in free lists, and from ``FREE`` on the first free block of each size class (``NONE``: no block)."""
+lines begin, units in free lists, instances counted (``sls``), and from ``FREE`` on the first free block of each size
+class (``NONE``: no block)."""
 
 N_COUNTERS = int(FREE) + len(UNITS)
 NONE = np.uint64(2**64 - 1)

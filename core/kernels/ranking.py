@@ -1,4 +1,4 @@
-"""RankedRetrieval: active features vote, the classes with the highest scores win (paper, section 3.2)."""
+"""RankedRetrieval: active features vote (paper, section 3.2); and the best of the classes that have a score."""
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from core.kernels.postings import (
     first_id,
     length_of,
     mark_dirty,
-    memory_of,
     seen_of,
 )
 
@@ -232,7 +231,7 @@ def may_rank(mask, class_id):
 def take_small(memory, n_touched, mask, ids_out, scores_out):
     """The best touched classes by insertion; zeroes the scores. For small k: most classes fail one comparison."""
     n_kept, masked = 0, len(mask) > 0
-    last_score, last_id = 0.0, np.int32(-1)
+    last_score, last_id = -np.inf, np.int32(-1)
     for i in range(n_touched):
         at = np.uint64(load_id(memory.touched, i))
         class_id = np.int32(at)
@@ -268,56 +267,3 @@ def take_large(memory, n_touched, mask, ids_out, scores_out):
         make_heap(ids_out, scores_out, n_kept)
     sort_heap(ids_out, scores_out, n_kept)
     return n_kept
-
-
-@kernel
-def rank_classes(arrays, params, ids, values, mask, ids_out, scores_out):
-    """Rank the classes for an instance.
-
-    Parameters
-    ----------
-    ids, values : int32, float32, shape (l,)
-        The active features; ids outside of the index are skipped.
-    mask : uint8, shape (0,) or (classes,)
-        1 for a class that may be ranked; empty: all may.
-    ids_out, scores_out : int32, float64, shape (k,)
-        Written: the best classes, best first, equal scores by class id.
-
-    Returns
-    -------
-    n_ranked : int
-        At most k.
-    """
-    memory = memory_of(arrays)
-    n_touched = add_votes(memory, params, ids, values, False, NONE)
-    if len(ids_out) == 0:
-        for i in range(n_touched):
-            take_score(memory, np.uint64(load_id(memory.touched, i)))
-        return 0
-    if len(ids_out) <= SMALL_K:
-        return take_small(memory, n_touched, mask, ids_out, scores_out)
-    return take_large(memory, n_touched, mask, ids_out, scores_out)
-
-
-@kernel
-def explain_score(arrays, params, ids, values, class_id, contributions_out):
-    """What each feature adds to the score of a class; the same terms as in ``rank_classes``.
-
-    Parameters
-    ----------
-    contributions_out : float64, shape (l,)
-        Written; 0 for a feature without a voting connection to the class.
-    """
-    memory = memory_of(arrays)
-    for i in range(len(ids)):
-        contributions_out[i] = 0.0
-        feature = np.uint64(ids[i])
-        if feature >= memory.n_headers:
-            continue
-        header = load_word(memory.headers, feature * U2)
-        for at in range(votable(header, params)):
-            other, count = connection(memory, header, at)
-            if other == np.uint64(class_id):
-                total = load_float(memory.headers, feature * U2 + U1)
-                contributions_out[i] = vote_of(count, total, rating_of(header, params), np.float64(values[i]))
-                break

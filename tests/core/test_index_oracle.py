@@ -42,9 +42,9 @@ def connections(index: Index) -> dict[int, dict[int, float]]:
 def ranks_of_learning(index: Index, instance: Instance) -> tuple[list[int], bool]:
     """``Index.learn`` with the ranks of all true classes."""
     ids, values, class_ids, count_seen = instance
-    if not learning.has_room(index.arrays, ids, class_ids):
+    if not learning.has_room(index.arrays, index.kernel_params, ids, class_ids):
         index.make_room_for(ids, class_ids)
-        assert learning.has_room(index.arrays, ids, class_ids)
+        assert learning.has_room(index.arrays, index.kernel_params, ids, class_ids)
     ranks = np.full(len(class_ids), -1, np.int32)
     updated = learning.learn_instance(index.arrays, index.kernel_params, ids, values, class_ids, count_seen, ranks)
     return ranks.tolist(), updated

@@ -1,0 +1,78 @@
+"""Ranking and explaining by either update rule."""
+
+import numpy as np
+
+from core.kernels.machine import U1, U2, kernel, load_float, load_id, load_word
+from core.kernels.postings import NONE, memory_of
+from core.kernels.ranking import (
+    SMALL_K,
+    add_votes,
+    connection,
+    rating_of,
+    take_large,
+    take_score,
+    take_small,
+    votable,
+    vote_of,
+)
+from core.kernels.squares import add_weighted, explain_squares, weigh
+
+
+@kernel
+def rank_classes(arrays, params, ids, values, mask, ids_out, scores_out):
+    """Rank the classes for an instance.
+
+    Parameters
+    ----------
+    ids, values : int32, float32, shape (l,)
+        The active features; ids outside of the index are skipped. With ``sls`` the values are overwritten.
+    mask : uint8, shape (0,) or (classes,)
+        1 for a class that may be ranked; empty: all may.
+    ids_out, scores_out : int32, float64, shape (k,)
+        Written: the best classes, best first, equal scores by class id.
+
+    Returns
+    -------
+    n_ranked : int
+        At most k.
+    """
+    memory = memory_of(arrays)
+    if params.squares:
+        weigh(memory, params, ids, values)
+        n_touched = add_weighted(memory, params, ids, values)
+    else:
+        n_touched = add_votes(memory, params, ids, values, False, NONE)
+    if len(ids_out) == 0:
+        for i in range(n_touched):
+            take_score(memory, np.uint64(load_id(memory.touched, i)))
+        return 0
+    if len(ids_out) <= SMALL_K:
+        return take_small(memory, n_touched, mask, ids_out, scores_out)
+    return take_large(memory, n_touched, mask, ids_out, scores_out)
+
+
+@kernel
+def explain_score(arrays, params, ids, values, class_id, contributions_out):
+    """What each feature adds to the score of a class; the same terms as in ``rank_classes``.
+
+    Parameters
+    ----------
+    contributions_out : float64, shape (l,)
+        Written; 0 for a feature without a voting connection to the class.
+    """
+    memory = memory_of(arrays)
+    if params.squares:
+        explain_squares(memory, params, ids, values, np.uint64(class_id), contributions_out)
+        return
+    for i in range(len(ids)):
+        contributions_out[i] = 0.0
+        feature = np.uint64(ids[i])
+        if feature >= memory.n_headers:
+            continue
+        header = load_word(memory.headers, feature * U2)
+        for at in range(votable(header, params)):
+            other, count = connection(memory, header, at)
+            if other == np.uint64(class_id):
+                total = load_float(memory.headers, feature * U2 + U1)
+                contributions_out[i] = vote_of(count, total, rating_of(header, params), np.float64(values[i]))
+                break

@@ -1,0 +1,90 @@
+"""Sparse least squares as one would write it down, with dictionaries: slow, plain, and no code of the product's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+ETA, NEGATIVES, THETA_NEGATIVE, THETA_INSERT, FLOOR = 0.5, 8, 0.05, 0.2, 0.1
+
+
+def short_weight(weight: float) -> float:
+    """A float32 with 16 bits of mantissa, the leading one among them."""
+    bits = np.array(weight, np.float32).view(np.uint32).astype(np.uint64)
+    return float(np.uint32((int(bits) + 0x80) >> 8 << 8).view(np.float32))
+
+
+def short_steps(steps: float) -> float:
+    """A multiple of 1/4096, at most 65535 of them."""
+    return min(math.floor(steps * 4096 + 0.5), 65_535) / 4096
+
+
+@dataclass
+class Oracle:
+    slots: int = 64
+    eta: float = ETA
+    idf: bool = True
+    n: int = 0
+    seen: dict[int, int] = field(default_factory=dict)
+    postings: dict[int, dict[int, tuple[float, float]]] = field(default_factory=dict)  # feature -> class -> (w, g)
+
+    def vector(self, instance: dict[int, float]) -> dict[int, float]:
+        weighed = {}
+        for feature, value in instance.items():
+            idf = max(0.01, math.log((self.n + 1) / (self.seen.get(feature, 0) + 0.5))) if self.idf else 1.0
+            weighed[feature] = float(np.float32(value * idf))
+        norm = math.sqrt(sum(value * value for value in weighed.values()))
+        return {feature: float(np.float32(value / norm)) for feature, value in weighed.items()}
+
+    def scores(self, vector: dict[int, float]) -> dict[int, float]:
+        scores: dict[int, float] = {}
+        for feature, value in vector.items():
+            for class_id, (weight, _) in self.postings.get(feature, {}).items():
+                scores[class_id] = scores.get(class_id, 0.0) + value * weight
+        return scores
+
+    def rank(self, instance: dict[int, float]) -> list[tuple[int, float]]:
+        return sorted(self.scores(self.vector(instance)).items(), key=lambda item: (-item[1], item[0]))
+
+    def learn(self, instance: dict[int, float], true: list[int], counted: bool = True) -> list[int]:
+        """The ranks of the true classes before learning; 0: without a score."""
+        if counted:
+            self.n += 1
+            for feature in instance:
+                self.seen[feature] = self.seen.get(feature, 0) + 1
+        vector = self.vector(instance)
+        scores = self.scores(vector)
+        ranking = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+        places = {class_id: rank for rank, (class_id, _) in enumerate(ranking, start=1)}
+        others = [(c, s) for c, s in ranking if c not in true and s > THETA_NEGATIVE][: NEGATIVES + len(true) - 1]
+        errors = {c: 1.0 - scores.get(c, 0.0) for c in true if scores.get(c, 0.0) < 1.0}
+        inserted = list(errors) + [c for c, s in others if s - THETA_NEGATIVE > THETA_INSERT]
+        errors |= {c: THETA_NEGATIVE - s for c, s in others}
+        for feature, value in vector.items():
+            self.update(self.postings.setdefault(feature, {}), value, errors, inserted)
+        return [places.get(c, 0) for c in true]
+
+    def update(
+        self, posting: dict[int, tuple[float, float]], value: float, errors: dict[int, float], inserted: list[int]
+    ) -> None:
+        for class_id, (weight, steps) in list(posting.items()):
+            if class_id in errors:
+                grown = steps + value * value
+                step = max(1.0 / (1.0 + grown), FLOOR)
+                weight += self.eta * errors[class_id] * value * step
+                posting[class_id] = (short_weight(weight), short_steps(grown))
+        for class_id in inserted:
+            if class_id in posting:
+                continue
+            steps = value * value
+            step = max(1.0 / (1.0 + steps), FLOOR)
+            entry = (short_weight(self.eta * errors[class_id] * value * step), short_steps(steps))
+            if len(posting) < self.slots:
+                posting[class_id] = entry
+                continue
+            weakest = min(posting, key=lambda c: abs(posting[c][0]))  # the first of them, in order of arrival
+            items = [(class_id, entry) if c == weakest else (c, old) for c, old in posting.items()]
+            posting.clear()
+            posting.update(items)

@@ -1,0 +1,203 @@
+"""``update: sls`` against the plain oracle, and what must hold of its state."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import njit
+
+from core.applying import Unit
+from core.config import ModelConfig
+from core.errors import Damaged, InvalidInstance
+from core.index import Index, IndexParams
+from core.kernels.logarithm import logarithm
+from core.live import LiveModel
+from core.record import pack_labels
+from tests.core.squares_oracle import Oracle
+
+
+def params(**more):
+    return IndexParams.of(ModelConfig(update="sls", **more))
+
+
+compiled_ln = njit(lambda x: logarithm(x))
+
+
+@given(st.floats(min_value=1e-300, max_value=1e300))
+def test_the_logarithm_is_within_two_units_in_the_last_place(number):
+    exact = math.log(number)
+    assert abs(compiled_ln(number) - exact) <= 2 * math.ulp(max(abs(exact), 0.3))
+
+
+def stream(seed, n, n_features=60, n_classes=20, labels=1, active=8):
+    """Instances whose classes lean on features, so that there are errors, corrections and full postings."""
+    rng = np.random.default_rng(seed)
+    for _ in range(n):
+        true = rng.choice(n_classes, size=rng.integers(1, labels + 1), replace=False)
+        own = (true[0] * 7 + rng.integers(0, 5, size=active // 2)) % n_features
+        ids = rng.permutation(np.unique(np.concatenate([own, rng.integers(0, n_features, size=active // 2)])))
+        values = (rng.random(len(ids)) + 0.05).astype(np.float32)
+        yield ids.astype(np.int32), values, true.astype(np.int32)
+
+
+def same(index, oracle):
+    """The index has the oracle's connections in the same order, with the same numbers up to rounding."""
+    arrays = index.to_arrays()
+    assert arrays["counted"].tolist() == [oracle.n]
+    at = 0
+    for feature, length in enumerate(arrays["lengths"].tolist()):
+        posting = oracle.postings.get(feature, {})
+        assert arrays["class_ids"][at : at + length].tolist() == list(posting)
+        for weight, steps, (other, other_steps) in zip(
+            arrays["weights"][at : at + length], arrays["steps"][at : at + length], posting.values(), strict=True
+        ):
+            assert abs(weight - other) <= 1e-5 * max(1.0, abs(other))
+            assert abs(steps / 4096 - other_steps) <= 1 / 4096
+        assert arrays["totals"][feature] == oracle.seen.get(feature, 0)
+        at += length
+
+
+@pytest.mark.parametrize(
+    ("seed", "labels", "config"),
+    [(1, 1, {}), (2, 4, {}), (3, 1, {"slots": 3}), (4, 3, {"slots": 5, "eta": 1.0}), (5, 2, {"idf": False})],
+)
+def test_it_equals_the_oracle_at_every_step(seed, labels, config):
+    index, oracle = Index(params(**config)), Oracle(**config)
+    for count, (ids, values, true) in enumerate(stream(seed, 400, labels=labels)):
+        instance = dict(zip(ids.tolist(), values.tolist(), strict=True))
+        given = values.copy()
+        ranking, expected = index.rank(ids, values, 50), oracle.rank(instance)
+        assert ranking.class_ids.tolist() == [class_id for class_id, _ in expected]
+        assert np.allclose(ranking.scores, [score for _, score in expected], rtol=0, atol=2e-5)
+        counted = count % 5 != 4
+        rank, _ = index.learn(ids, values, true, count_seen=counted)
+        ranks = [place for place in oracle.learn(instance, true.tolist(), counted) if place]
+        assert rank == min(ranks, default=0)
+        assert np.array_equal(values, given)
+    same(index, oracle)
+    if "slots" in config:
+        assert index.to_arrays()["lengths"].max() == config["slots"]
+
+
+def test_contributions_sum_to_the_score_negative_ones_too():
+    index = Index(params())
+    for ids, values, true in stream(7, 300):
+        index.learn(ids, values, true)
+    negative = 0
+    for ids, values, _ in stream(8, 20):
+        ranking = index.rank(ids, values, 20)
+        for class_id, score in zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True):
+            contributions = index.explain(ids, values, class_id)
+            assert abs(contributions.sum() - score) < 1e-9
+            negative += int((contributions < 0).sum())
+    assert negative > 0
+
+
+def test_an_index_that_was_written_and_read_goes_on_as_if_nothing_had_been():
+    index = Index(params(slots=6))
+    events = list(stream(9, 600, labels=3))
+    for ids, values, true in events[:300]:
+        index.learn(ids, values, true)
+    again = Index.from_arrays(params(slots=6), index.to_arrays())
+    assert again.digest() == index.digest()
+    for ids, values, true in events[300:]:
+        assert again.learn(ids, values, true) == index.learn(ids, values, true)
+    assert again.digest() == index.digest()
+    index.learn(*events[0])
+    assert again.digest() != index.digest()
+
+
+def test_the_digest_knows_how_many_instances_were_counted():
+    ids, values, true = np.array([0], np.int32), np.ones(1, np.float32), np.array([0], np.int32)
+    index = Index(params())
+    index.learn(ids, values, true)
+    arrays = index.to_arrays()
+    more = Index.from_arrays(params(), arrays | {"counted": arrays["counted"] + 1})
+    assert more.digest() != index.digest()
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("counted", lambda a: -a),
+        ("counted", lambda a: np.repeat(a, 2)),
+        ("totals", lambda a: a + 1e9),
+        ("totals", lambda a: a * np.nan),
+        ("weights", lambda a: a * np.float32(np.inf)),
+        ("weights", lambda a: np.nextafter(a, np.float32(9))),
+        ("class_ids", lambda a: a * 0),
+        ("class_ids", lambda a: a + 2**31),
+        ("lengths", lambda a: a + 1),
+        ("steps", lambda a: a[:-1]),
+        ("steps", lambda a: a.astype(np.int64)),
+    ],
+)
+def test_arrays_that_are_no_index_are_refused(name, change):
+    index = Index(params())
+    for ids, values, true in stream(10, 50, labels=3):
+        index.learn(ids, values, true)
+    arrays = index.to_arrays()
+    with pytest.raises(Damaged), np.errstate(all="ignore"):
+        Index.from_arrays(params(), arrays | {name: change(arrays[name])})
+
+
+def records(model, seed, n):
+    made = []
+    for ids, values, true in stream(seed, n, labels=3):
+        features = ", ".join(f'"f{i}": {v:.4f}' for i, v in zip(ids.tolist(), values.tolist(), strict=True))
+        vector = model.vectorizer.vectorize(f"{{{features}}}".encode(), None)
+        made.append(vector + pack_labels([f"c{c}" for c in true.tolist()], model.limits))
+    return made
+
+
+def applied(model, made):
+    for record in made:
+        applying = model.begin(record, 1, [Unit(1)])
+        while not applying.done:
+            applying.step(32)
+
+
+@pytest.mark.parametrize("more", [{}, {"max_features": 40}])
+def test_a_model_survives_a_snapshot(more):
+    config = ModelConfig(update="sls", slots=8, **more)
+    model = LiveModel(config, (1, 2))
+    made = records(model, 11, 400)
+    applied(model, made[:200])
+    again = LiveModel.from_arrays(model.meta(), model.to_arrays(), (3, 4))
+    assert again.digest() == model.digest()
+    for one in (model, again):
+        applied(one, made[200:])
+    assert again.digest() == model.digest()
+    assert model.n_learned == 400
+    vector = model.vectorizer.vectorize(b'{"f1": 1, "f2": 0.5}', None)
+    assert model.rank(vector, 5).scores.tolist() == again.rank(vector, 5).scores.tolist()
+    assert len(model.features) <= more.get("max_features", 60)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 6))
+def test_it_equals_the_oracle_on_any_stream(seed, labels, slots):
+    index, oracle = Index(params(slots=slots)), Oracle(slots=slots)
+    for ids, values, true in stream(seed, 60, n_features=12, n_classes=8, labels=labels, active=4):
+        index.learn(ids, values, true)
+        oracle.learn(dict(zip(ids.tolist(), values.tolist(), strict=True)), true.tolist())
+    same(index, oracle)
+
+
+def test_a_new_class_is_ranked_first_after_one_example():
+    model = LiveModel(ModelConfig(update="sls"), (1, 2))
+    applied(model, records(model, 12, 300))
+    vector = model.vectorizer.vectorize(b'{"never": 1, "seen": 1}', None)
+    applied(model, [vector + pack_labels(["brand new"], model.limits)])
+    assert model.label(int(model.rank(vector, 1).class_ids[0])) == "brand new"
+
+
+@pytest.mark.parametrize("wrong", [{"memory": 5.0}, {"eta": 0}, {"slots": 0}, {"slots": 2000}, {"idf": 1}])
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(InvalidInstance) as refused:
+        ModelConfig(update="sls", **wrong)
+    assert refused.value.field == next(iter(wrong))
