@@ -27,9 +27,9 @@ async def echo(scope, receive, send):
 
 
 @asynccontextmanager
-async def served(head_bytes=2000, request_bytes=100_000, connections=100):
+async def served(head_bytes=2000, request_bytes=100_000, connections=100, import_bytes=0):
     """The port of an echo with these bounds, and uvicorn's server."""
-    kind = Connection.with_bounds(head_bytes, request_bytes, connections)
+    kind = Connection.with_bounds(head_bytes, request_bytes, connections, import_bytes=import_bytes)
     server = uvicorn.Server(uvicorn.Config(echo, http=kind, ws="none", lifespan="off", log_config=None))
     with listen("127.0.0.1", 0) as listening:
         serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -190,3 +190,25 @@ async def test_an_idle_connection_between_requests_is_left_to_its_own_timeout():
             connection.look()
         await in_pieces(writer, HEAD + b"Content-Length: 1\r\n\r\nb")
         assert await answer(reader) == (200, b"b")
+
+
+@pytest.mark.parametrize(
+    ("first", "size", "taken"),
+    [
+        (b"PUT /models/a/import HTTP/1.1", 40_000, True),
+        (b"PUT /models/a/import HTTP/1.1", 80_000, False),
+        (b"POST /models/a/import HTTP/1.1", 40_000, False),
+        (b"PUT /models/a HTTP/1.1", 40_000, False),
+    ],
+)
+async def test_only_a_models_file_may_be_longer_than_other_requests(first, size, taken):
+    status = None  # a client that is still writing may see no more than that the connection is closed
+    async with served(request_bytes=20_000, import_bytes=60_000) as (port, _), connected(port) as (reader, writer):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            writer.write(first + b"\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % size)
+            for _ in range(size // 1000):
+                writer.write(bytes(1000))
+                await writer.drain()
+                await asyncio.sleep(0)
+            status = (await answer(reader))[0]
+    assert status == 200 if taken else status in (413, None)
