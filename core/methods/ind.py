@@ -62,8 +62,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     p_ind = params.p_ind
     if p_ind is None:
         p_ind = _chosen(data, rng, part(progress, 0.0, 0.6)) if data.label_counts.max() > 1 else TRIED[0]
-    progress("counting", 0.6)
-    return Weights(_kept(_shares(data.X, data.Y), p_ind), True)
+    return Weights(_kept(_shares(data, part(progress, 0.6, 1.0)), p_ind), True)
 
 
 def seed_live(data: Matrices, weights: Csr, config: ModelConfig, secret: tuple[int, int]) -> LiveModel:
@@ -112,9 +111,9 @@ def seed_live(data: Matrices, weights: Csr, config: ModelConfig, secret: tuple[i
     return LiveModel.from_arrays(empty.meta(), arrays, secret)
 
 
-def _shares(X: Csr, Y: Csr) -> Csr:
-    counts = counted(X, Y)
-    totals = np.bincount(X.indices, minlength=X.shape[1])
+def _shares(data: Matrices, progress: Progress) -> Csr:
+    counts = counted(data.X, data.Y, progress)
+    totals = np.bincount(data.X.indices, minlength=data.X.shape[1])
     counts.data /= np.repeat(totals, np.diff(counts.indptr)).astype(np.float32)
     return counts
 
@@ -128,9 +127,9 @@ def _kept(shares: Csr, least: float) -> Csr:
 
 def _chosen(data: Matrices, rng: np.random.Generator, progress: Progress) -> float:
     train, test = held_out(data, rng)
-    shares = _shares(train.X, train.Y)
+    shares = _shares(train, part(progress, 0.0, 0.4))
 
     def rankings(least: float) -> Rankings:
         return Weights(_kept(shares, least), True).rank(test.X, 1)
 
-    return float(best(TRIED, rankings, test, progress, "R@1"))
+    return float(best(TRIED, rankings, test, part(progress, 0.4, 1.0), "R@1"))

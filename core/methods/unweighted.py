@@ -67,8 +67,9 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
     """Go through the instances in their order, ``passes`` times or until nothing is updated any more."""
-    weights = counted(data.X, data.Y)
+    weights = counted(data.X, data.Y, part(progress, 0.0, 0.05))
     weights.data[:] = 0.0
+    progress = part(progress, 0.05, 1.0)
     marks, n = np.zeros(data.Y.shape[1], np.uint8), data.X.shape[0]
     edges = (weights.indptr, weights.indices)
     for number in range(params.passes):

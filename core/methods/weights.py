@@ -12,10 +12,14 @@ from scipy import sparse
 
 from core.kernels.linear import rank_rows
 from core.methods.data import Csr
+from core.methods.progress import Progress
 from core.methods.rankings import Rankings, in_blocks, of_padded
 
 ROWS = 1024
 """Rows ranked at a time by one thread."""
+
+BLOCK = 500_000
+"""Active features that are counted at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,9 +68,17 @@ class Weights:
         return cls(sparse.csr_matrix(parts, shape=(d, n_labels)), bool(boolean))
 
 
-def counted(X: Csr, Y: Csr) -> Csr:
+def counted(X: Csr, Y: Csr, progress: Progress) -> Csr:
     """n_fc: how many instances have the feature and the label; float32 (exact up to 2^24), shape (d, L)."""
-    ones = sparse.csr_matrix((np.ones(X.nnz, np.float32), X.indices, X.indptr), shape=X.shape)
-    counts = sparse.csr_matrix(ones.T.tocsr() @ Y.astype(np.float32))
+    ones = sparse.csr_matrix((np.ones(X.nnz, np.float32), X.indices, X.indptr), shape=X.shape).T.tocsr()
+    truth = Y.astype(np.float32)
+    parts = [sparse.csr_matrix((0, Y.shape[1]), dtype=np.float32)]
+    first = 0
+    while first < ones.shape[0]:
+        progress("counting", first / ones.shape[0])
+        end = max(first + 1, int(np.searchsorted(ones.indptr, ones.indptr[first] + BLOCK, "right")) - 1)
+        parts.append(sparse.csr_matrix(ones[first:end] @ truth))
+        first = end
+    counts = sparse.csr_matrix(sparse.vstack(parts, format="csr"))
     counts.sort_indices()
     return counts
