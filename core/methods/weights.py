@@ -72,7 +72,7 @@ def counted(X: Csr, Y: Csr, progress: Progress) -> Csr:
     """n_fc: how many instances have the feature and the label; float32 (exact up to 2^24), shape (d, L)."""
     ones = sparse.csr_matrix((np.ones(X.nnz, np.float32), X.indices, X.indptr), shape=X.shape).T.tocsr()
     truth = Y.astype(np.float32)
-    parts = [sparse.csr_matrix((0, Y.shape[1]), dtype=np.float32)]
+    parts = [sparse.csr_matrix(np.zeros((0, Y.shape[1]), np.float32))]
     first = 0
     while first < ones.shape[0]:
         progress("counting", first / ones.shape[0])
