@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from service.snapshots import SnapshotParams
 from service.store import Store
 from service.worker import Worker
 from tests.service.served import Served, problem, served
+from tests.service.test_cli import Ran, Run, run  # noqa: F401  a fixture
 from tests.service.test_model_file import FILE, with_header
 
 
@@ -141,3 +143,26 @@ def test_the_client_writes_a_file_and_reads_it(service: Served, tmp_path: Path) 
 def test_without_an_artifact_store_there_is_no_import() -> None:
     with served() as service:
         problem(service.http.put("/models/new/import", content=FILE), 503)
+
+
+def last(told: Ran) -> dict[str, Any]:
+    """What a command said, behind what the service of this process logged."""
+    said: dict[str, Any] = json.loads(told.out.splitlines()[-1])
+    return said
+
+
+def test_the_command_line_writes_a_file_and_reads_it(
+    service: Served,
+    tmp_path: Path,
+    run: Run,  # noqa: F811  the fixture
+) -> None:
+    before = taught(service, "typed")
+    file = tmp_path / "typed.abound"
+    told = run("models", "export", "typed", file, "--url", service.url, "--json")
+    assert (told.code, last(told)["bytes"]) == (0, file.stat().st_size)
+    told = run("models", "import", "typed-2", file, "--url", service.url, "--json")
+    assert (told.code, last(told)["digest"]) == (0, before["digest"])
+    assert run("models", "import", "typed-2", file, "--url", service.url).code == 1  # it has learned
+    assert run("models", "import", "typed-3", tmp_path / "none", "--url", service.url).code == 1
+    assert run("models", "export", "none", tmp_path / "other", "--url", service.url).code == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["typed.abound"]
