@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from core.errors import InvalidInstance
 from core.evaluate import LIMITS
 from core.methods import fitted, registry
 from core.methods.data import Matrices, gather, hide_labels
+from core.methods.hierarchy import of_pairs
 from core.methods.progress import Progress, part, quietly
 from core.metrics import Propensity, evaluate
 from core.vectorize import Vectorizer
@@ -52,6 +53,8 @@ class Trial:
         Bytes that may be used; None: what is free.
     depth : int
         Labels ranked for each instance.
+    hierarchy : tuple of (str, str)
+        Child and parent: of labels, and of classes above them.
     """
 
     method: str
@@ -63,6 +66,7 @@ class Trial:
     hidden: float = 0.0
     memory: int | None = None
     depth: int = DEPTH
+    hierarchy: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, method: str, changes: dict[str, Any], **others: Any) -> Trial:
@@ -112,6 +116,8 @@ def evaluate_method(
         The data have nothing to learn, the parameters do not suit them, or memory would not suffice.
     """
     read, test = _read(train_instances, test_instances, trial)
+    if trial.hierarchy:
+        read = _below(read, trial.hierarchy)
     rng = np.random.default_rng(trial.seed)
     train = hide_labels(read, trial.hidden, rng) if trial.hidden else read
     learned = len(train.learnable)
@@ -174,6 +180,13 @@ class _Clock:
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         self.wall, self.cpu = time.perf_counter() - wall, time.process_time() - cpu
+
+
+def _below(read: Matrices, pairs: tuple[tuple[str, str], ...]) -> Matrices:
+    try:
+        return replace(read, hierarchy=of_pairs(read.labels, pairs))
+    except ValueError as error:
+        raise InvalidInstance(str(error), "hierarchy") from error
 
 
 def _read(train: Iterable[Instance], test: Iterable[Instance], trial: Trial) -> tuple[Matrices, Matrices]:

@@ -21,6 +21,7 @@ from core.methods import checks, fourier, ridge
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.decoders import BATCH, Descent
 from core.methods.fourier import Waves
+from core.methods.hierarchy import sibling_share
 from core.methods.progress import Progress, part, rising
 from core.methods.rankings import Rankings, dense_top, in_blocks
 from core.methods.ridge import Floats, Ridge, product
@@ -103,11 +104,14 @@ class Model:
         Random Fourier features of the embedding.
     Q : float32 array, shape (m + 1, L)
         The last row is the bias.
+    siblings : float or None
+        Where there is a hierarchy and labels are embedded: the share of them whose nearest one is a sibling.
     """
 
     W: npt.NDArray[np.float32]
     waves: Waves | None
     Q: npt.NDArray[np.float32]
+    siblings: float | None = None
 
     def rank(self, X: Csr, k: int) -> Rankings:
         """The best ``k`` labels of each row; all labels have a score."""
@@ -124,13 +128,19 @@ class Model:
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The model as named arrays."""
         waves = {} if self.waves is None else {"frequencies": self.waves.frequencies, "phases": self.waves.phases}
-        return {"W": self.W, "Q": self.Q} | waves
+        siblings = {} if self.siblings is None else {"siblings": np.array(self.siblings)}
+        return {"W": self.W, "Q": self.Q} | waves | siblings
+
+    def facts(self) -> dict[str, Any]:
+        """What there is to know of the model besides its measures."""
+        return {} if self.siblings is None else {"nearest_labels_that_are_siblings": self.siblings}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
         """The model that ``to_arrays`` wrote."""
         waves = Waves(arrays["frequencies"], arrays["phases"]) if "phases" in arrays else None
-        return cls(arrays["W"], waves, arrays["Q"])
+        siblings = float(arrays["siblings"]) if "siblings" in arrays else None
+        return cls(arrays["W"], waves, arrays["Q"], siblings)
 
 
 def check(data: Matrices, params: Params) -> None:
@@ -163,7 +173,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     """
     progress = rising(progress)
     progress("least squares", 0.0)
-    W = _inputs(data, params, rng, part(progress, 0.0, 0.3))
+    W, siblings = _inputs(data, params, rng, part(progress, 0.0, 0.3))
     X = data.X
     H = np.empty((X.shape[0], W.shape[1]), np.float32)
     blocks = Ridge.blocks_of(X.shape[0], W.shape[1])
@@ -179,7 +189,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
         waves = fourier.drawn(H, params.fourier, params.kernel, params.bandwidth, rng)
         H = waves.of(H)
     Q = _decoder(with_ones(H), data.Y, params, rng, part(progress, 0.3, 1.0))
-    return Model(W.astype(np.float32), waves, Q)
+    return Model(W.astype(np.float32), waves, Q, siblings)
 
 
 def label_embedding(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Floats:
@@ -232,15 +242,18 @@ def _principal(X: Csr, params: Params, rng: np.random.Generator, progress: Progr
     return np.vstack([vectors, np.zeros((1, vectors.shape[1]))])
 
 
-def _inputs(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Floats:
-    """The weights W of shape (d + 1, k) that make an embedding of an instance, the last row being the bias."""
+def _inputs(
+    data: Matrices, params: Params, rng: np.random.Generator, progress: Progress
+) -> tuple[Floats, float | None]:
+    """The weights W of shape (d + 1, k) that make an embedding of an instance, and the quality of that of labels."""
     if params.embedding == "none":
-        return np.vstack([np.eye(data.X.shape[1]), np.zeros((1, data.X.shape[1]))])
+        return np.vstack([np.eye(data.X.shape[1]), np.zeros((1, data.X.shape[1]))]), None
     if params.embedding == "pca":
-        return _principal(data.X, params, rng, progress)
+        return _principal(data.X, params, rng, progress), None
     least = Ridge(data.X, params.ridge, relative=True)
     labels = _label_embedding(data, params, least, rng, part(progress, 0.0, 0.7))
-    return least.fit_product(data.Y, labels, part(progress, 0.7, 1.0))
+    siblings = None if data.hierarchy is None else sibling_share(labels, data.hierarchy)
+    return least.fit_product(data.Y, labels, part(progress, 0.7, 1.0)), siblings
 
 
 def _whitening(H: npt.NDArray[np.float32]) -> tuple[Floats, Floats]:

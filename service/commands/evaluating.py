@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,6 +51,10 @@ def evaluate(
     memory: Annotated[
         float | None, typer.Option("--memory", metavar="GB", help="A batch method may take so much.  [what is free]")
     ] = None,
+    hierarchy: Annotated[
+        Path | None,
+        typer.Option("--hierarchy", metavar="FILE", help="Lines of a label or class, a tab and a class above it."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit on one file and evaluate on another, in this process: measures, time, connections, work.
@@ -68,7 +73,8 @@ def evaluate(
         if passes != 1 or shuffle is not None:
             raise typer.BadParameter(f"--passes and --shuffle are for {LIVE} only", param_hint="--passes")
         room = None if memory is None else int(memory * 1e9)
-        others = {"seed": seed, "jobs": jobs, "hidden": hide_labels, "depth": depth, "memory": room}
+        others: dict[str, Any] = {"seed": seed, "jobs": jobs, "hidden": hide_labels, "depth": depth, "memory": room}
+        others["hierarchy"] = () if hierarchy is None else _pairs(hierarchy)
         result = _batch(train, test, method, assignments, others, propensity)
     if as_json:
         print_json(result)
@@ -115,6 +121,22 @@ def _propensity(a: float | None, b: float | None) -> Propensity:
         return Propensity(**{name: value for name, value in given.items() if value is not None})
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--propensity-b") from error
+
+
+def _pairs(path: Path) -> tuple[tuple[str, str], ...]:
+    """The lines of a hierarchy."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(str(error), param_hint="--hierarchy") from error
+    pairs = []
+    for number, line in enumerate(lines, start=1):
+        child, tab, parent = line.partition("\t")
+        if line and not (tab and child and parent):
+            raise typer.BadParameter(f"line {number} is not two names with a tab between", param_hint="--hierarchy")
+        if line:
+            pairs.append((child, parent))
+    return tuple(pairs)
 
 
 def _batch(
