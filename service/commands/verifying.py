@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable
-from core.types import START
 from service.commands.options import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ def _plain(result: Verified) -> dict[str, object]:
 
 
 def _show(result: Verified) -> None:
+    from core.types import START
+
     typer.echo(f"{result.model} at {result.offset}: {'good' if result.good else 'DIFFERENT'}")
     where = "the first event" if result.beginning == START else f"{result.beginning}, where history begins"
     typer.echo(f"  {result.from_start}  rebuilt from {where}")
