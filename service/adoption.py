@@ -46,6 +46,7 @@ from service.store import Store, reaching
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.1
+WAIT_SECONDS = 0.5
 RENEW_SECONDS = 5.0
 APPEND_SECONDS = 60.0
 SNAPSHOT_SECONDS = 600.0
@@ -197,19 +198,31 @@ class Adoption:
 
 
 @contextlib.asynccontextmanager
-async def begin(place: Place, name: str, pinned: Offset | None = None) -> AsyncIterator[Adoption]:
+async def begin(
+    place: Place, name: str, pinned: Offset | None = None, waiting: Callable[[], None] | None = None
+) -> AsyncIterator[Adoption]:
     """Begin an adoption; one that dies can be begun again under the same name.
 
-    ``pinned``: hold back retention from there on, if that is before the log's end.
+    Parameters
+    ----------
+    pinned : Offset or None
+        Hold back retention from there on, if that is before the log's end.
+    waiting : callable or None
+        Wait until no other is under way, however long that takes, telling so again and again by this. One that died
+        is under way for ``PENDING_SECONDS``.
 
     Raises
     ------
     Conflict
-        Another one is under way.
+        Another one is under way, and ``waiting`` is None.
     StoreUnavailable
     """
-    if not await pending.say(place.store, place.keys, Pending(name)):
-        raise Conflict(f"another index is being made for {place.keys.name}")
+    while not await pending.say(place.store, place.keys, Pending(name)):
+        if waiting is None:
+            raise Conflict(f"another index is being made for {place.keys.name}")
+        waiting()
+        await place.between()
+        await asyncio.sleep(WAIT_SECONDS)
     pin = None
     keeping: list[asyncio.Task[None]] = []
     try:

@@ -108,7 +108,7 @@ async def restore(context: JobContext, params: RestoreParams, progress: Progress
         recipe = {"method": "restore", "to": str(to)}
         return Made(live, recipe, {**recipe, "learned": live.n_learned})
 
-    return await _adopted(context, place, params.reason, progress, make)
+    return await _adopted(context, place, params.reason, progress, make, until=to)
 
 
 async def forget(context: JobContext, params: ForgetParams, progress: Progress) -> Outcome:
@@ -180,13 +180,18 @@ async def _adopted(
     make: Callable[[Adoption], Awaitable[Made]],
     *,
     clear: Callable[[Adoption, Offset], Awaitable[Outcome]] | None = None,
+    until: Offset | None = None,
     pinned: Offset | None = None,
     padded: bool = False,
 ) -> Outcome:
-    """Make an index and adopt it, or go on where an attempt before this one died; then ``clear``."""
+    """Make an index of events ``until`` an offset and adopt it, or go on where one died before; then ``clear``."""
     name = context.job.id
     outcome: Outcome = {"reason": reason}
-    async with begin(place, name, pinned) as adoption:
+
+    def waiting() -> None:
+        progress("waiting until another index of the model is made", 0.0)
+
+    async with begin(place, name, pinned, waiting) as adoption:
         at = None
         if context.job.committed:
             since = Offset(max(0, int(context.job.created or 0) * 1000 - CLOCKS_MILLISECONDS), 0, 0)
@@ -197,6 +202,7 @@ async def _adopted(
                     index = await indexes.manifest_of(place.artifacts, place.keys, prepare.index)
                     at = await adoption.adopt(index, reason, padded)
         if at is None:
+            await _say_range(context, place, adoption.after if until is None else min(adoption.after, until))
             made = await make(adoption)
             outcome |= made.outcome
             if made.live is None:
@@ -224,6 +230,12 @@ async def _adopted(
         progress("clearing up", 0.99)
         await sweep_indexes(place)
     return outcome
+
+
+async def _say_range(context: JobContext, place: Place, until: Offset) -> None:
+    contents = await History(place.store, place.artifacts, place.keys).contents()
+    beginning = START if contents is None else contents.beginning
+    await context.range(None if beginning == START else beginning, until)
 
 
 def _place(context: JobContext) -> Place:

@@ -40,6 +40,7 @@ class Context:
         self.settings = SimpleNamespace(
             prepare_seconds=10.0, group=lambda kind: SMALL if kind is type(SMALL) else kind()
         )
+        self.ranges: list[tuple[Offset | None, Offset | None]] = []
         self.stages: list[str] = []
         self.stop_at: str | None = None
 
@@ -49,6 +50,9 @@ class Context:
 
     async def will_write(self, prefix: str) -> None:
         self.stages.append(f"will write {prefix}")
+
+    async def range(self, after: Offset | None, until: Offset | None) -> None:
+        self.ranges.append((after, until))
 
     async def commit(self, *prefixes: str) -> None:
         self.stages.append("commit")
@@ -478,8 +482,24 @@ def test_forgetting_needs_a_reason_and_a_choice(wrong: dict[str, Any]) -> None:
         ForgetParams(**wrong)
 
 
-async def test_two_rebuilds_at_one_time_are_refused(house: House) -> None:
+async def test_of_two_rebuilds_at_one_time_one_waits_and_can_be_cancelled(house: House) -> None:
     await teach(house, *events(5))
-    await house.store.client.set((await house.living()).keys.of("adopting"), b'{"adoption":"other"}')
-    with pytest.raises(Conflict, match="another index"):
-        await run(house, refit, RefitParams())
+    living = await house.living()
+    await house.store.client.set(living.keys.of("adopting"), b'{"adoption":"one that died"}', px=1500)
+    context = Context(house, living)
+    context.stop_at = "waiting until another index"
+    with pytest.raises(Cancelled):
+        await refit(cast("Any", context), RefitParams(), context.progress)
+    await run(house, refit, RefitParams(), job="another")
+    assert [type(event) for _, event in await house.elements()][-1] is Adopt
+
+
+async def test_a_rebuild_says_which_events_it_reads(house: House) -> None:
+    offsets = await teach(house, *events(5))
+    context = Context(house, await house.living())
+    await refit(cast("Any", context), RefitParams(), context.progress)
+    await restore(cast("Any", context), RestoreParams(to=str(offsets[2]), reason="r"), context.progress)
+    assert [(after, until and until.entry) for after, until in context.ranges] == [
+        (None, offsets[4].entry),
+        (None, offsets[2].entry),
+    ]
