@@ -16,7 +16,7 @@ from benchmarks.faults.schedule import KILLS, TROUBLES, step
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 @pytest.mark.skipif(balancer.program() is None, reason="nginx is not installed")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_ten_kills(tmp_path: Path) -> None:
     said: list[str] = []
     outcome = run(tmp_path, 20, 10, 1, lambda outcome, number, kills, what: said.append(what))
