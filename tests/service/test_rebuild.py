@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from core.applying import Unit
-from core.errors import Cancelled, Conflict, InvalidInstance, UnknownOffset
+from core.errors import Cancelled, InvalidInstance, UnknownOffset
 from core.live import LiveModel, warmup
 from core.types import START, Offset
 from service import indexes
