@@ -46,6 +46,10 @@ from service.store import Store, reaching
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.1
+
+SILENT_SECONDS = 20.0
+"""A replica that has said nothing for so long is not waited for: one that is only slow would have to halt."""
+
 WAIT_SECONDS = 0.5
 RENEW_SECONDS = 5.0
 APPEND_SECONDS = 60.0
@@ -186,7 +190,7 @@ class Adoption:
             await place.between()
             missing = [
                 one.replica
-                for one in await presence.present(place.store, place.keys)
+                for one in await presence.present(place.store, place.keys, SILENT_SECONDS)
                 if one.ready and one.prepared != prepare.index
             ]
             if not missing:

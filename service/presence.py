@@ -84,8 +84,8 @@ async def withdraw(store: Store, models: list[ModelKeys], replica: str) -> None:
             await pipe.execute()
 
 
-async def present(store: Store, keys: ModelKeys) -> list[Presence]:
-    """The live replicas of a model, by id; those that have been silent for long are left out, and taken out."""
+async def present(store: Store, keys: ModelKeys, seconds: float = FRESH_SECONDS) -> list[Presence]:
+    """The live replicas of a model, by id; those that have been silent for longer are left out, and then taken out."""
     with reaching():
         async with store.client.pipeline(transaction=False) as pipe:
             pipe.time()
@@ -95,7 +95,7 @@ async def present(store: Store, keys: ModelKeys) -> list[Presence]:
         for name, packed in sorted(said.items()):
             presence = _presence.decode(packed)
             age = now[0] - presence.at
-            if age <= FRESH_SECONDS:
+            if age <= seconds:
                 fresh.append(presence)
             elif age > 10 * FRESH_SECONDS:
                 stale.append(name)
