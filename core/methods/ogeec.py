@@ -69,15 +69,23 @@ class Params:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learner:
-    """One projection: its seed, the projected training data, and what finds neighbours among them."""
+    """One projection: its seed, the projected training data, and what finds neighbours among them.
+
+    Attributes
+    ----------
+    order : int32 array, shape (n,)
+        The instance of each vector. Every learner has an order of its own, since of equally near instances the first
+        ones count: where many are equal, the learners would otherwise all take the same.
+    """
 
     seed: np.uint64
+    order: npt.NDArray[np.int32]
     vectors: Vectors
     graph: Graph | None
     keys: npt.NDArray[np.int32] | None
 
     def search(self, queries: Vectors, k: int) -> Neighbors:
-        """The neighbours of projected queries, as this learner finds them."""
+        """The neighbours of projected queries, as this learner finds them, by their places in ``vectors``."""
         if self.graph is not None:
             return self.graph.search(queries, k)
         if self.keys is not None:
@@ -125,7 +133,7 @@ class Model:
     def _of(self, learner: Learner, X: Csr) -> Neighbors:
         found = learner.search(project(X, learner.seed, self.params.dim), self.params.neighbors)
         found.sims[np.arange(found.sims.shape[1]) >= found.counts[:, None]] = 0.0
-        return found
+        return found._replace(ids=learner.order[found.ids])
 
     def facts(self) -> dict[str, Any]:
         """What there is to know of the model besides its measures."""
@@ -144,6 +152,7 @@ class Model:
         }
         for number, learner in enumerate(self.learners):
             arrays[f"vectors/{number}"] = learner.vectors
+            arrays[f"order/{number}"] = learner.order
             if learner.graph is not None:
                 arrays[f"graph/{number}"] = learner.graph.saved()
         return arrays
@@ -159,7 +168,7 @@ class Model:
             vectors = arrays[f"vectors/{number}"]
             graph = Graph(vectors, arrays[f"graph/{number}"]) if index == "graph" else None
             keys = nearest.hash_keys(vectors) if index == "lsh" else None
-            learners.append(Learner(seed, vectors, graph, keys))
+            learners.append(Learner(seed, arrays[f"order/{number}"], vectors, graph, keys))
         shape = (len(arrays["label_starts"]) - 1, n_labels)
         ones = np.ones(len(arrays["labels"]), np.int8)
         Y = sparse.csr_matrix((ones, arrays["labels"], arrays["label_starts"]), shape=shape)
@@ -192,7 +201,8 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     learners = []
     for number, seed in enumerate(seeds):
         whole = part(progress, number / len(seeds), (number + 1) / len(seeds))
-        learners.append(_learner(data.X, seed, params, whole))
+        order = rng.permutation(data.X.shape[0]).astype(np.int32)
+        learners.append(_learner(data.X, seed, order, params, whole))
     recall = 1.0
     if params.index != "exact":
         places = rng.choice(data.X.shape[0], min(SAMPLE, data.X.shape[0]), replace=False)
@@ -213,17 +223,17 @@ def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Para
     return best([Params(neighbors=size) for size in sizes], rankings, test, part(progress, 0.3, 1.0))
 
 
-def _learner(X: Csr, seed: np.uint64, params: Params, progress: Progress) -> Learner:
+def _learner(X: Csr, seed: np.uint64, order: npt.NDArray[np.int32], params: Params, progress: Progress) -> Learner:
     n = X.shape[0]
     vectors = np.empty((n, params.dim), np.float32)
     graph = Graph(vectors) if params.index == "graph" else None
     block = BLOCK if graph is None else 1000
     for first in range(0, n, block):
         progress("projecting", first / n)
-        vectors[first : first + block] = project(X[first : first + block], seed, params.dim)
+        vectors[first : first + block] = project(X[order[first : first + block]], seed, params.dim)
         if graph is not None:
             graph.add(first, vectors[first : first + block])
-    return Learner(seed, vectors, graph, nearest.hash_keys(vectors) if params.index == "lsh" else None)
+    return Learner(seed, order, vectors, graph, nearest.hash_keys(vectors) if params.index == "lsh" else None)
 
 
 def _recall(learner: Learner, places: npt.NDArray[np.int64], k: int) -> float:

@@ -88,7 +88,7 @@ def test_scores_are_means_of_cosines_over_the_learners() -> None:
         products = z @ learner.vectors.T
         for row in range(10):
             for i in np.argsort(-products[row])[:4]:
-                expected[row] += max(products[row, i], 0) * data.Y[i].toarray()[0] / 3
+                expected[row] += max(products[row, i], 0) * data.Y[int(learner.order[i])].toarray()[0] / 3
     found = model.rank(X, 100)
     dense = np.zeros_like(expected)
     dense[np.repeat(np.arange(11), np.diff(found.starts)), found.ids] = found.scores
