@@ -71,11 +71,15 @@ def restarted(scene: Scene) -> None:
     scene.pair.start()
 
 
-def stopped(scene: Scene) -> None:
+def stopped(scene: Scene, seconds: float = SECONDS) -> None:
     scene.pair.primary.signal(signal.SIGSTOP)
     scene.until("cut off")
-    time.sleep(SECONDS)
+    time.sleep(seconds)
     scene.pair.primary.signal(signal.SIGCONT)
+
+
+def stopped_for_long(scene: Scene) -> None:
+    stopped(scene, 30.0)
 
 
 def cut(scene: Scene) -> None:
@@ -121,10 +125,13 @@ FAULTS: dict[str, tuple[Callable[[Scene], None], Level]] = {
     "hold": (held, "log"),
     "slow": (slow, "log"),
     "failover": (failed_over, "replica"),
+    "long stop": (stopped_for_long, "log"),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(name, marks=pytest.mark.long if name == "long stop" else ()) for name in FAULTS]
+)
 def test_classify_goes_on_and_learning_is_never_told_wrong(scene: Scene, tmp_path: Path, fault: str) -> None:
     hurt, level = FAULTS[fault]
     book = Book(tmp_path / "acknowledged.jsonl")
