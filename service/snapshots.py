@@ -200,9 +200,13 @@ async def restore_newest(
 
 
 async def restore_past(store: Store, model: ModelReplica, at: Offset) -> bool:
-    """Put a model into the state of its newest snapshot at ``at`` or past it; False, and no change, without one."""
+    """Put a model that is halted into the state of its newest snapshot at ``at`` or past it.
+
+    False, and no change, without one; or when somebody else has loaded the model anew meanwhile, and it goes on.
+    """
+    before = model.position
     found = await _newest_whole(store, model, lambda offset: offset[:2] >= at[:2], [], lambda done: None)
-    if found is None:
+    if found is None or model.halted is None or model.position is not before:
         return False
     manifest, live = found
     model.restore(live, manifest.position)

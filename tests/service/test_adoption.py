@@ -11,9 +11,11 @@ import structlog
 from core.errors import ArtifactsUnavailable, Cancelled, Conflict, Damaged, StoreUnavailable, UnknownArtifact
 from core.live import warmup
 from core.types import START, Offset
-from service import adoption, indexes, pending, pins
+from service import adoption, indexes, pending, pins, snapshots
+from service.archive import Archiving, archive
 from service.compaction import compact, rebuild
 from service.events import Adopt, Configure, Prepare
+from service.lease import take
 from service.pending import Pending
 from service.source import Source
 from tests.service.adopting import SMALL, House, digest_at, events, learning, model_of, until
@@ -108,6 +110,47 @@ async def test_a_replica_that_starts_between_prepare_and_adopt_goes_over_too(hou
         assert replica.model("default").position.adopted == at
     assert [line["event"] for line in logs].count("an index is ready to be adopted") == 2
     assert not [line for line in logs if "halts" in line["event"]]
+
+
+async def test_a_snapshot_that_comes_too_late_does_not_set_back_a_model_that_goes_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is trimmed past a halted model, and its follower loads it anew while its shadow's task loads as well."""
+    one = await house.replica(artifacts=False)
+    await one.learn("default", drafts(40))
+    living, model = await house.living(), one.model("default")
+    async with adoption.begin(await house.place(prepare_seconds=0.01), "adoption") as this:
+        await this.adopt(await house.index(model_of(30, 9), this.after), "a test")
+    await until(lambda: model.halted)
+    gate, waiting = asyncio.Event(), asyncio.Event()
+    load = snapshots.load
+
+    async def slow(*args: Any) -> Any:
+        live = await load(*args)
+        task = asyncio.current_task()
+        if task is not None and task.get_name() == "shadow default":
+            waiting.set()
+            await gate.wait()
+        return live
+
+    monkeypatch.setattr(snapshots, "load", slow)
+    for seed in (3, 4):
+        await house.append(*events(3, seed))
+        await compact(house.store, living, SMALL, artifacts=house.artifacts)
+    async with take(house.store, living.keys) as lease:
+        await archive(Archiving(house.store, house.artifacts, living, lease))
+    await waiting.wait()
+    one._follower.doubt()
+    await until(lambda: model.ready)
+    [*_, last] = await house.append(*events(3, 5))
+    expected = await digest_at(one, last)
+    gate.set()
+    await asyncio.sleep(0.05)
+    assert (model.offset, model.ready, model.resumes) == (last, True, False)
+    assert await digest_at(one, last) == expected
+    [*_, last] = await house.append(*events(3, 6))
+    new = await house.replica(artifacts=False)
+    assert await digest_at(one, last) == await digest_at(new, last)
 
 
 async def test_a_replica_that_is_not_ready_halts_before_the_adoption_and_goes_on(
