@@ -246,6 +246,8 @@ async def begin(
 async def found(place: Place, name: str, since: Offset) -> tuple[Prepare | None, Offset | None]:
     """What the log has of an adoption begun after ``since``: its last ``Prepare``, and where it was adopted."""
     prepare, adopted = None, None
+    contents = await History(place.store, place.artifacts, place.keys).contents()
+    since = since if contents is None else max(since, contents.beginning)
     async with contextlib.aclosing(
         entries(place.store, place.artifacts, place.keys, since, params=place.log)
     ) as reading:

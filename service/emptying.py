@@ -3,6 +3,9 @@
 A repeat of a request that is left out goes with it. What was refused or passed over when it came, since it repeated
 something, must not come to be learned because that is gone; so the receipts are followed as they were (``Outcomes``),
 over adoptions too, and from the first event that is left out on, what was not learned is emptied as well.
+
+What came after the offset up to which is looked stays as it is, repeats too: it is replayed on top of the index that
+is adopted, which does not know what they repeat, so they count as sent anew.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ from service.log import Element
 Note = Callable[[Learn, list[bool], Offset], None]
 """Told of each entry from which something is left out: the entry as it was, and which of its requests."""
 
+LATEST = 1e12
+"""Seconds since 1970 that no clock shows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetParams:
@@ -52,6 +58,9 @@ class ForgetParams:
     def __post_init__(self) -> None:
         if not 1 <= len(self.reason) <= 1000:
             raise ValueError("reason must say why, in 1 to 1000 characters")
+        for name, at in (("since", self.since), ("until", self.until)):
+            if at is not None and not 0 <= at <= LATEST:
+                raise ValueError(f"{name} must be from 0 to {LATEST:.0f} seconds")
         if self.key is None and self.source is None and self.since is None and self.until is None:
             raise ValueError("key, source, since or until must say which events")
         if self.since is not None and self.until is not None and self.since > self.until:
@@ -79,6 +88,11 @@ class Emptying:
     remade : mapping
         What indexes that are adopted on the way were made anew as.
     note : callable
+
+    Attributes
+    ----------
+    came_before : bool
+        A request with the key that is to be forgotten was learned before the beginning.
     """
 
     def __init__(
@@ -93,6 +107,7 @@ class Emptying:
         self._outcomes = Outcomes()
         self._adopted = START
         self._began = False
+        self.came_before = False
 
     async def begin(self) -> None:
         """Take the receipts that there are at the beginning."""
@@ -103,6 +118,7 @@ class Emptying:
             live = await indexes.load(place.artifacts, place.keys, base.index, base.digest, Limits())
             self._outcomes = Outcomes(live.receipts)
             self._adopted = base.position.adopted
+            self.came_before = self._params.key is not None and live.receipts.get(self._params.key) is not None
 
     async def rewritten(self, element: Element) -> Element:
         """The next entry, without what is to be forgotten."""
@@ -138,10 +154,11 @@ class Emptying:
                         self._outcomes.of(learned.records, learned.units, Offset.of_entry(name))
 
     def _emptied(self, event: Learn, at: Offset) -> Learn:
+        if at[:2] > self._after[:2]:
+            return event
         units = event.units
         learned = self._outcomes.of(event.records, units, at)
-        selecting = at[:2] <= self._after[:2]
-        gone = [selecting and not unit.emptied and self._params.matches(unit, at) for unit in units]
+        gone = [not unit.emptied and self._params.matches(unit, at) for unit in units]
         for i, unit in enumerate(units):
             if unit.key is None or unit.emptied:
                 continue

@@ -4,9 +4,10 @@
  2. ``state``: the model is made anew from its beginning, the events being left out; what was adopted since the first
     of them is made anew as well, by its recipe
  3. that is adopted (``adoption.py``): from here on nobody has learned them
- 4. ``clear``: two snapshots past the adoption, and none before it; the log up to it becomes history; the segments of
-    history are written anew without the events, one by one, and take the old ones' place in one moment; remembered
-    instances with the same vectors go; the store is told to write its file anew
+ 4. ``clear``: two snapshots past the adoption, and none before it; the log up to it becomes history; remembered
+    instances with the same vectors go; the segments of history are written anew without the events, one by one, and
+    take the old ones' place in one moment; the store is told to write its file anew. Whoever dies meanwhile is
+    followed by one who does it again, so what finds the events goes last
 
 An event that is forgotten leaves its position empty, so that no offset changes. A repeat of a forgotten request goes
 with it, and no request that was refused or passed over comes to be learned because what it repeated is gone.
@@ -68,14 +69,20 @@ class Forgetting:
         self._params = params
         self._tell = tell
         self._beginning = START
+        self._all_time = True
         self._n = {"requests": 0, "instances": 0}
         self._remade: dict[str, IndexManifest] = {}
         self._remembered = Unremembering(place.store, place.keys)
 
     # look
 
-    async def look(self, after: Offset) -> dict[str, Any]:
+    async def look(self, after: Offset, again: bool = False) -> dict[str, Any]:
         """Find the events up to ``after``; how many there are.
+
+        Parameters
+        ----------
+        again : bool
+            One that died has begun to take them out; there may be none left.
 
         Raises
         ------
@@ -86,14 +93,14 @@ class Forgetting:
         contents = await History(place.store, place.artifacts, place.keys).contents()
         self._beginning = START if contents is None else contents.beginning
         self.after = after
-        if self._beginning != START and params.key is None:
-            since = int((params.since or 0.0) * 1000)
-            if since <= self._beginning.milliseconds:
-                raise self._too_early(f"give a since of at least {self._beginning.milliseconds / 1000 + 0.001:.3f}")
+        since = int((params.since or 0.0) * 1000)
+        self._all_time = since <= self._beginning.milliseconds
+        if self._beginning != START and params.key is None and not again and self._all_time:
+            raise self._too_early(f"give a since of at least {self._beginning.milliseconds / 1000 + 0.001:.3f}")
         await self._remembered.read()
         async for elements in self.without(self._beginning, after, self._count):
             self._tell(f"looking: at {elements[-1][0].decode()}", 0.05)
-        if self._beginning != START and params.key is not None and self.first is None:
+        if self._beginning != START and params.key is not None and self.first is None and not again:
             raise self._too_early("no request with this key came since then")
         return {"forgotten": dict(self._n), "from": str(self.first) if self.first else None}
 
@@ -209,9 +216,9 @@ class Forgetting:
             self._tell("archiving the log", 0.92)
             to = Archiving(place.store, place.artifacts, place.living, lease, place.history, place.log)
             await archive(to)
+            self._tell("looking through the remembered instances", 0.93)
+            n_remembered = await self._remembered.forget()  # while history still tells which those are
             rewritten = await self._rewrite(to)
-            self._tell("looking through the remembered instances", 0.96)
-            n_remembered = await self._remembered.forget()
             self._tell("letting the store write its file anew", 0.97)
             store_file = await write_file_anew(place.store)
             await lease.check()
@@ -246,7 +253,7 @@ class Forgetting:
         old: list[str] = []
         emptying = await self._emptying()
         for number, segment in enumerate(contents.segments):
-            self._tell(f"rewriting history, segment {number + 1} of {len(contents.segments)}", 0.93)
+            self._tell(f"rewriting history, segment {number + 1} of {len(contents.segments)}", 0.94)
             elements = await history.elements(segment)
             rewritten = [await emptying.rewritten(element) for element in elements]
             if rewritten != elements:
@@ -272,6 +279,8 @@ class Forgetting:
             raise AssertionError("look first")
         emptying = Emptying(self._place, self._params, self.after, self._remade, note)
         await emptying.begin()
+        if emptying.came_before and self._all_time:
+            raise self._too_early("a request with this key came before that, and has been learned")
         return emptying
 
     async def without(

@@ -123,7 +123,7 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
 
     async def clear(adoption: Adoption, at: Offset) -> Outcome:
         if forgetting.after is None:  # begun again after the adoption
-            await forgetting.look(adoption.after)
+            await forgetting.look(adoption.after, again=True)
             await forgetting.state()
         return await forgetting.clear(at)
 

@@ -455,6 +455,80 @@ async def test_forgetting_what_never_was_changes_nothing(house: House) -> None:
     assert await digest_at(one, house.past[-1][0]) == await house.expected()
 
 
+async def test_a_key_that_was_learned_before_history_cannot_be_forgotten_by_its_repeat(house: House) -> None:
+    living = await house.living()
+    await teach(house, *keyed(3, 2, "early"))
+    await archived(house)
+    await house.store.client.delete(living.keys.of("history"))
+    await teach(house, *events(5, 3))
+    await archived(house)
+    (at, *_) = await teach(house, *keyed(3, 2, "early"))
+    with pytest.raises(UnknownOffset, match="has been learned"):
+        await run(house, forget, ForgetParams(key="early0", reason="r"), job="refused")
+    params = ForgetParams(key="early0", since=at.milliseconds / 1000, reason="r")
+    assert (await run(house, forget, params, job="repeat"))["forgotten"]["requests"] == 1
+
+
+async def test_a_repeat_that_comes_while_it_is_forgotten_counts_as_sent_anew(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"), *events(5, 2))
+    context = Context(house, await house.living(), job="forget")
+
+    async def commit(*prefixes: str) -> None:
+        await teach(house, *keyed(10, 3, "k", "bad"))
+
+    context.commit = commit  # type: ignore[method-assign]
+    await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
+    await teach(house, *events(3, 9))
+    repeats = house.past[35][0]
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad" and at < repeats))
+
+
+async def died_forgetting(house: House, params: ForgetParams, stage: str) -> None:
+    """A job to forget that comes to a stage and no further."""
+    context = Context(house, await house.living(), job="forget")
+
+    class Died(Exception):
+        pass
+
+    def dying(now: str, fraction: float) -> None:
+        if now.startswith(stage):
+            raise Died
+
+    with pytest.raises(Died):
+        await forget(cast("Any", context), params, dying)
+
+
+async def test_remembered_instances_are_forgotten_by_the_one_who_goes_on(house: House) -> None:
+    one = await house.replica()
+    model = one.model(DEFAULT_MODEL)
+    vector = model.live.vectorizer.vectorize(b'{"unutterable": 1, "wheat": 2}', None)
+    await remember(house.store, model.keys, vector, RememberParams(), reading_of(model.live.config))
+    secret = Learn(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="bad")])
+    await teach(house, *events(20, 1), secret, *events(5, 2))
+    await archived(house)
+    params = ForgetParams(source="bad", reason="r")
+    for stage in ("looking through", "letting the store"):
+        await died_forgetting(house, params, stage)
+    await run(house, forget, params, job="forget", committed=True)
+    assert await house.store.client.xlen(model.keys.of("remembered")) == 0
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
+
+
+async def test_forgetting_goes_on_where_history_has_nothing_of_it_any_more(house: House) -> None:
+    living = await house.living()
+    await teach(house, *events(5, 1))
+    await archived(house)
+    await house.store.client.delete(living.keys.of("history"))
+    await teach(house, *events(5, 3))
+    await archived(house)
+    await teach(house, *keyed(3, 4, "late"))
+    params = ForgetParams(key="late1", reason="r")
+    await died_forgetting(house, params, "letting the store")
+    outcome = await run(house, forget, params, job="forget", committed=True)
+    assert outcome["store_file"] == "rewritten"
+
+
 async def test_forgetting_goes_on_where_it_died(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     one = await house.replica()
     await teach(house, *events(20, 1), *events(15, 2, "bad"), *events(5, 3))
@@ -476,7 +550,17 @@ async def test_forgetting_goes_on_where_it_died(house: House, monkeypatch: pytes
     await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
 
 
-@pytest.mark.parametrize("wrong", [{}, {"key": "k"}, {"reason": "r"}, {"reason": "r", "since": 2.0, "until": 1.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"key": "k"},
+        {"reason": "r"},
+        {"reason": "r", "since": 2.0, "until": 1.0},
+        {"reason": "r", "since": 1e300},
+        {"reason": "r", "until": -1.0},
+    ],
+)
 def test_forgetting_needs_a_reason_and_a_choice(wrong: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
         ForgetParams(**wrong)
