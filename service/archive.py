@@ -7,7 +7,8 @@
    trimmed is counted on
 
 The entry of a snapshot itself stays in the log: by it the log is known again. Where a process dies on the way, the
-next one finds the log as it was, and perhaps a file that nothing points to.
+next one finds the log as it was, and perhaps a file that nothing points to. A segment that was made larger is left to
+be swept: a store that loses its last second points to it again.
 """
 
 from __future__ import annotations
@@ -127,8 +128,6 @@ async def archive(to: Archiving) -> Contents | None:
         link.close()
     if len(elements) > n_old:
         contents = await _add(to, begun, elements, size)
-    if old is not None and old not in contents.segments:
-        await to.artifacts.delete(old.name)
     return contents
 
 

@@ -4,7 +4,8 @@
 2. the state at the end of these is made, by a replay of them on top of the base before
 3. it is written as an index: the new base
 4. in one moment and under the lease the list of history names the new base, and no more the segments
-5. their files go, and those of the base before
+5. their files, and those of the base before, are swept: not at once, since a store that loses its last second points
+   to them again
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import msgspec
 import structlog
 
 from core.types import Offset
-from service import indexes, pins
 from service import log as stream
+from service import pins
 from service.archive import Archiving, adoption_after, make_base, swap
 from service.compaction import rebuild
 from service.history import Contents, HistoryParams, Segment
@@ -57,10 +58,6 @@ async def retain(to: Archiving, contents: Contents) -> Contents:
     base = await make_base(to, model)
     kept = await swap(to, msgspec.structs.replace(contents, base=base, segments=contents.segments[n:]))
     log.info("history gave way to a base", model=to.keys.name, offset=base.offset, segments=n, base_bytes=base.size)
-    for segment in contents.segments[:n]:
-        await to.artifacts.delete(segment.name)
-    if contents.base is not None:
-        await indexes.delete(to.artifacts, to.keys, contents.base.index)
     return kept
 
 

@@ -6,6 +6,9 @@ Such things are left by whoever died, or was too late, between writing and point
 2. what there is, is listed
 3. the lease of the model is taken: whoever was writing what was listed has pointed to it, or never will
 4. the pointer is read; what was listed and is not pointed to goes
+
+A file that was pointed to goes one sweep later. The store may lose its last seconds, or fail over to one that has not
+come so far, and then points to it again; what lies in the store itself comes back with the pointer.
 """
 
 from __future__ import annotations
@@ -66,16 +69,19 @@ async def sweep_store(store: Store, catalog: Catalog) -> int:
     return swept
 
 
-async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog) -> int:
+async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog, unlisted: set[str]) -> int:
     """Take out of the artifact store what nothing points to: models that are gone, segments, files half written.
 
     Versions of living models, and indexes that are no bases, are left to those who know who points to them. Returns the
-    number of files.
+    number of files. ``unlisted``: what the sweep before found that nothing points to, and after this call what this one
+    found; only what is in both goes.
     ArtifactsUnavailable, Damaged (the list of a history cannot be read; its files stay), StoreUnavailable.
     """
     swept = await artifacts.sweep_unfinished()
     living = {(one.keys.name, one.keys.incarnation): one.keys for one in catalog}
     found: dict[ModelKeys, list[str]] = {}
+    before = set(unlisted)
+    unlisted.clear()
     for name in await artifacts.names():
         match = _ARTIFACT.fullmatch(name)
         if match is None:
@@ -94,9 +100,13 @@ async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog) 
                 good = {segment.name for segment in contents.segments} if contents is not None else set()
                 base = contents.base.index if contents is not None and contents.base is not None else "-"
                 for name in names:
-                    if name not in good and f"/{base}/" not in name:
+                    if name in good or f"/{base}/" in name:
+                        continue
+                    if name in before:
                         await artifacts.delete(name)
                         swept += 1
+                    else:
+                        unlisted.add(name)
         except Conflict:
             continue
     if swept:

@@ -98,6 +98,7 @@ class Worker:
         self._resting: dict[str, float] = {}
         self._without_history: dict[str, float] = {}
         self._newest: dict[str, Manifest] = {}
+        self._unlisted: set[str] = set()
 
     def stop(self) -> None:
         """Come to an end at the next step."""
@@ -149,7 +150,7 @@ class Worker:
                 async with take(self._store, living.keys, LEASE_SECONDS) as lease:
                     await self._archive(living, lease)
         try:
-            swept += await sweep_artifacts(self._store, artifacts, catalog)
+            swept += await sweep_artifacts(self._store, artifacts, catalog, self._unlisted)
         except (ArtifactsUnavailable, Damaged) as error:
             log.warning("the artifact store is not swept", reason=str(error))
         return swept

@@ -270,7 +270,11 @@ async def test_what_nothing_points_to_leaves_the_artifact_store(
     half = path.with_name(".half.part")
     half.write_bytes(b"x")
     os.utime(half, (1, 1))
-    assert await sweep_artifacts(store, artifacts, await read_catalog(store)) == 5 + len(history_files)
+    catalog, unlisted = await read_catalog(store), set[str]()
+    assert await sweep_artifacts(store, artifacts, catalog, unlisted) == 2  # of the model that is gone; half a file
+    assert unlisted == {half_base, orphan, first, *history_files}
+    assert await sweep_artifacts(store, artifacts, catalog, unlisted) == 3 + len(history_files)
+    assert unlisted == set()
     assert sorted(await artifacts.names()) == sorted([*before, newer, foreign])
     assert not half.exists()
 
