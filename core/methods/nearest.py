@@ -15,9 +15,11 @@ from core.methods.projection import Vectors
 TILE = 4096
 """Vectors that are multiplied with a block of queries at a time: the products of a tile stay in the cache."""
 
-BITS = 12
 TABLES = 16
-"""Of locality-sensitive hashing: signs of so many coordinates are a key, in so many tables."""
+"""Of locality-sensitive hashing, at most."""
+
+BUCKET = 64
+"""Vectors that have the same key in a table, in the mean."""
 
 
 class Neighbors(NamedTuple):
@@ -61,14 +63,17 @@ def exact(queries: Vectors, vectors: Vectors, k: int) -> Neighbors:
     return found.sort()
 
 
-def hash_keys(vectors: Vectors) -> npt.NDArray[np.int32]:
-    """The key of each vector in each table, shape (tables, n): signs of coordinates that no other table has."""
+def hash_keys(vectors: Vectors, n_stored: int) -> npt.NDArray[np.int32]:
+    """The key of each vector in each table, shape (tables, n): signs of coordinates that no other table has.
+
+    As many signs as give ``BUCKET`` of the ``n_stored`` vectors the same key.
+    """
     n, dim = vectors.shape
-    tables = max(1, min(TABLES, dim // BITS))
-    powers = (1 << np.arange(min(BITS, dim))).astype(np.int32)
-    keys = np.empty((tables, n), np.int32)
-    for table in range(tables):
-        keys[table] = (vectors[:, table * BITS : table * BITS + len(powers)] > 0) @ powers
+    bits = int(min(dim, 30, max(1, round(np.log2(max(n_stored, 1) / BUCKET)))))
+    powers = (1 << np.arange(bits)).astype(np.int32)
+    keys = np.empty((max(1, min(TABLES, dim // bits)), n), np.int32)
+    for table in range(len(keys)):
+        keys[table] = (vectors[:, table * bits : (table + 1) * bits] > 0) @ powers
     return keys
 
 
@@ -78,7 +83,7 @@ def hashed(queries: Vectors, vectors: Vectors, keys: npt.NDArray[np.int32], k: i
     orders = [np.argsort(row, kind="stable") for row in keys]
     sorted_keys = [row[order] for row, order in zip(keys, orders, strict=True)]
     candidates = [np.zeros(0, np.int32)]
-    for wanted in hash_keys(queries).T:
+    for wanted in hash_keys(queries, len(vectors)).T:
         buckets = [
             order[np.searchsorted(row, key) : np.searchsorted(row, key, "right")]
             for order, row, key in zip(orders, sorted_keys, wanted, strict=True)

@@ -167,7 +167,7 @@ class Model:
         for number, seed in enumerate(arrays["seeds"]):
             vectors = arrays[f"vectors/{number}"]
             graph = Graph(vectors, arrays[f"graph/{number}"]) if index == "graph" else None
-            keys = nearest.hash_keys(vectors) if index == "lsh" else None
+            keys = nearest.hash_keys(vectors, len(vectors)) if index == "lsh" else None
             learners.append(Learner(seed, arrays[f"order/{number}"], vectors, graph, keys))
         shape = (len(arrays["label_starts"]) - 1, n_labels)
         ones = np.ones(len(arrays["labels"]), np.int8)
@@ -233,7 +233,9 @@ def _learner(X: Csr, seed: np.uint64, order: npt.NDArray[np.int32], params: Para
         vectors[first : first + block] = project(X[order[first : first + block]], seed, params.dim)
         if graph is not None:
             graph.add(first, vectors[first : first + block])
-    return Learner(seed, order, vectors, graph, nearest.hash_keys(vectors) if params.index == "lsh" else None)
+    return Learner(
+        seed, order, vectors, graph, nearest.hash_keys(vectors, len(vectors)) if params.index == "lsh" else None
+    )
 
 
 def _recall(learner: Learner, places: npt.NDArray[np.int64], k: int) -> float:
