@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 import fsspec
 import redis.utils
+from redis.asyncio.connection import AbstractConnection
 
 from core.live import LiveModel, warmup
 from service import budget, keeping
@@ -199,6 +200,25 @@ def _learned_state(live: object) -> bytes:
     return b"".join(part.digest() for part in parts) + live.prequential.digest_bytes()  # type: ignore[attr-defined]
 
 
+class _Simulated:
+    """Connections of the client that were in a history: processes that were killed have not closed theirs."""
+
+    init = AbstractConnection.__init__
+    end = AbstractConnection.__del__
+
+
+def _open_connection(connection: Any, *args: Any, **options: Any) -> None:
+    _Simulated.init(connection, *args, **options)
+    connection.simulated = True
+
+
+def _end_connection(connection: Any) -> None:
+    if not hasattr(connection, "simulated"):
+        _Simulated.end(connection)
+
+
+AbstractConnection.__del__ = _end_connection  # type: ignore[method-assign]
+
 _apply = LiveModel.apply
 
 
@@ -226,6 +246,7 @@ def _without_the_world(seed: int) -> Iterator[None]:
         patch.object(uuid, "uuid1", lambda: uuid.UUID(int=rng.getrandbits(128))),
         patch.object(redis.utils, "get_lib_version", lambda: "0"),  # it reads files
         patch.object(LiveModel, "apply", _apply_all),
+        patch.object(AbstractConnection, "__init__", _open_connection),
         patch.object(budget, "time", clock),
         patch.object(keeping, "time", clock),
         patch.object(os, "getpid", lambda: here().pid),

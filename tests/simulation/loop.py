@@ -171,6 +171,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
             asyncio.set_event_loop(None)
             self._closed = True
+            self.network.end()
 
     def _turn(self, done: Callable[[], bool], most: int) -> None:
         runnable, timers, rng = self._runnable, self._timers, self.rng

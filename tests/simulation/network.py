@@ -36,6 +36,7 @@ class Wire(asyncio.Transport):
         self._is_closing = False
         self._is_told = False
         self._is_broken = False
+        self.closed = False
         self._up_at = self._down_at = 0.0
 
     # what the client does
@@ -70,7 +71,7 @@ class Wire(asyncio.Transport):
 
     def is_closing(self) -> bool:
         """Whether it was closed."""
-        return self._is_closing or self._is_told
+        return self._is_closing or self._is_told or self.closed
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Nothing is known of it."""
@@ -179,6 +180,7 @@ class Network:
         self.checksum = 0
         self.struck: dict[str, int] = {}
         self._wires: dict[Wire, None] = {}
+        self._every: list[Wire] = []
         self._n_wires = 0
         self._is_closed = False
         loop.network = self
@@ -229,6 +231,7 @@ class Network:
         self._n_wires += 1
         wire = Wire(self, protocol, client, store, self._n_wires)
         self._wires[wire] = None
+        self._every.append(wire)
         client.at_end.append(wire.client_died)
         protocol.connection_made(wire)
         return wire, protocol
@@ -248,6 +251,11 @@ class Network:
         for wire in self.wires_of():
             if store is None or wire.store is store:
                 wire.cut(silent)
+
+    def end(self) -> None:
+        """Nobody is to miss the end of a connection when all is over."""
+        for wire in self._every:
+            wire.closed = True
 
     def close(self) -> None:
         """Let nothing more pass."""
