@@ -208,6 +208,7 @@ class ModelReplica:
         self.position = position
         self.shadow = None
         self.digest = self.digest_offset = None
+        self._wake()
 
     @contextlib.asynccontextmanager
     async def at_rest(self) -> AsyncIterator[None]:
@@ -238,6 +239,7 @@ class ModelReplica:
                 if applying is not None:
                     at = Offset(at.milliseconds, at.sequence, len(applying.ranks) - 1)
                 if self.shadow is not None and self.shadow.attached:
+                    self.position = self.position._replace(offset=at)  # answers come from behind the entry by now
                     await self.shadow.apply(event, first)
                 before = self.position
                 self.position = Position(

@@ -12,9 +12,10 @@ from core.config import ModelConfig
 from core.live import LiveModel, Tables
 from core.types import Ranking
 from service.catalog import ModelKeys
-from service.events import APPLY_VERSION, Entry, Learn, encode
+from service.events import APPLY_VERSION, Entry, Learn, Prepare, encode
 from service.log import Element
 from service.model_replica import ModelReplica
+from service.shadow import Shadow
 from tests.service.streams import draft
 
 
@@ -80,3 +81,32 @@ async def test_tables_that_grow_elsewhere_change_nothing(
     assert ahead.position == inline.position
     assert await ahead.take_digest() == await inline.take_digest()
     assert ahead.live.stats()["learned"] == inline.live.stats()["learned"] == n_entries * n
+
+
+async def test_while_a_shadow_applies_an_entry_the_offset_is_that_of_the_state() -> None:
+    [element] = elements(1, 40)
+    model = replica()
+    model.slice_events = 4
+    model.shadow = Shadow(model, Prepare("adoption", "index", "0-0.0", "digest"))
+    model.shadow.live = replica().live
+    model.shadow.attached = True
+    applying = asyncio.create_task(model.apply(element))
+    seen = 0
+    while not applying.done():
+        await asyncio.sleep(0)
+        if model.live.n_learned:
+            assert model.offset.position == model.live.n_learned - 1
+            seen += 1
+    await applying
+    assert seen > 15
+    assert model.shadow.live.n_learned == 40
+
+
+async def test_who_waits_for_an_offset_need_not_wait_for_more_than_a_state_that_has_it() -> None:
+    model, loaded = replica(), replica()
+    for element in elements(3, 2):
+        await loaded.apply(element)
+    waiting = asyncio.create_task(model.wait_for(loaded.offset))
+    await asyncio.sleep(0)
+    model.restore(loaded.live, loaded.position)
+    await asyncio.wait_for(waiting, 1)
