@@ -13,8 +13,8 @@ def learn_perceptron(rows, positive, order, weights, patience, passes):
     positive : bool, shape (n,)
     order : int64, shape (n,)
         In which the rows are gone through, every pass.
-    weights : float64, shape (d + 1,)
-        The last one is the bias.
+    weights : float64, shape (d,)
+        There is no bias: among rows of length 1 it would swing more than all else, and spoil the ranking of classes.
     patience, passes : int
         ``passes``: at most.
 
@@ -23,19 +23,17 @@ def learn_perceptron(rows, positive, order, weights, patience, passes):
     n_passes : int
     """
     starts, columns, values = rows
-    bias = len(weights) - 1
     best, waited = len(order) + 1, 0
     for turn in range(passes):
         errors = 0
         for row in order:
-            score = weights[bias]
+            score = 0.0
             for at in range(starts[row], starts[row + 1]):
                 score += weights[columns[at]] * values[at]
             if (score > 0.0) == positive[row]:
                 continue
             errors += 1
             sign = 1.0 if positive[row] else -1.0
-            weights[bias] += sign
             for at in range(starts[row], starts[row + 1]):
                 weights[columns[at]] += sign * values[at]
         if errors < best:

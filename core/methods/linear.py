@@ -65,13 +65,13 @@ class Params:
             machine = LinearSVC(C=self.C, dual="auto", max_iter=2_000, random_state=seed).fit(X, positive)
             return np.append(machine.coef_.ravel(), machine.intercept_).astype(np.float64)
         rows = (X.indptr, X.indices, X.data)
-        total = np.zeros(d + 1)
+        total = np.zeros(d)
         members = self.members if self.kind == "committee" else 1
         for _ in range(members):
-            weights = rng.uniform(-1.0, 1.0, d + 1) if self.kind == "committee" else np.zeros(d + 1)
+            weights = rng.uniform(-1.0, 1.0, d) if self.kind == "committee" else np.zeros(d)
             learn_perceptron(rows, positive, rng.permutation(X.shape[0]), weights, self.patience, MOST_PASSES)
             total += weights
-        return total / members
+        return np.append(total / members, 0.0)
 
 
 @contextmanager

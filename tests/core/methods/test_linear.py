@@ -19,7 +19,7 @@ def test_the_perceptron_is_the_one_of_the_book():
     data = made(80, seed=0)
     positive = data.Y.toarray()[:, 0] > 0
     order = np.random.default_rng(0).permutation(80)
-    dense = np.hstack([data.X.toarray().astype(np.float64), np.ones((80, 1))])
+    dense = data.X.toarray().astype(np.float64)
     expected, best, waited, passes = np.zeros(dense.shape[1]), 81, 0, 0
     while waited < 3:
         passes += 1
