@@ -28,6 +28,12 @@ def vector_of(event: int) -> bytes:
     return _vectorizer().vectorize(b'{"e%d": 2, "f%d": 1}' % (event, event % 5), None)
 
 
+@cache
+def trace_of(event: int) -> bytes:
+    """The vector of what an event shares with no other: it brings back the event's label and nothing else."""
+    return _vectorizer().vectorize(b'{"e%d": 1}' % event, None)
+
+
 def label_of(event: int) -> str:
     """What is learned with it."""
     return f"l{event % 7}"

@@ -13,7 +13,7 @@ from service.dependencies import trusted_model
 from service.replica import Replica
 from tests.simulation.hosts import Gone, ReplicaHost
 from tests.simulation.network import Network
-from tests.simulation.requests import DONE, REFUSED, UNKNOWN, Attempt, Author, Read, Request, told, vector_of
+from tests.simulation.requests import DONE, REFUSED, UNKNOWN, Attempt, Author, Read, Request, told, trace_of
 from tests.simulation.server import Store
 
 PATIENCE = 2.5
@@ -130,7 +130,7 @@ class Users:
         async def read(replica: Replica) -> tuple[Offset, str | None]:
             model = trusted_model(replica, request.model)
             await replica.wait_for(request.model, learned.offset, 1.0)
-            ranking = model.live.rank(vector_of(event), 1)
+            ranking = model.live.rank(trace_of(event), 1)
             return model.offset, model.live.label(int(ranking.class_ids[0])) if len(ranking.class_ids) else None
 
         try:
