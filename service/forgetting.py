@@ -70,6 +70,7 @@ class Forgetting:
         self._tell = tell
         self._beginning = START
         self._all_time = True
+        self._snapshots: list[str] = []
         self._n = {"requests": 0, "instances": 0}
         self._remade: dict[str, IndexManifest] = {}
         self._remembered = Unremembering(place.store, place.keys)
@@ -97,6 +98,7 @@ class Forgetting:
         self._all_time = since <= self._beginning.milliseconds
         if self._beginning != START and params.key is None and not again and self._all_time:
             raise self._too_early(f"give a since of at least {self._beginning.milliseconds / 1000 + 0.001:.3f}")
+        self._snapshots = await manifests.ids(place.store, place.keys)
         await self._remembered.read()
         async for elements in self.without(self._beginning, after, self._count):
             self._tell(f"looking: at {elements[-1][0].decode()}", 0.05)
@@ -205,14 +207,14 @@ class Forgetting:
         files would be needed again.
         """
         place = self._place
-        before = [one.id for one in await manifests.manifests(place.store, place.keys)]
+        before = dict.fromkeys([*await manifests.ids(place.store, place.keys), *self._snapshots])
         async with contextlib.AsyncExitStack() as stack:
             lease = await self._lease(stack)
             keep = replace(place.snapshots, keep=2)
             self._tell("making snapshots without the events", 0.91)
             for _ in range(2):
                 await compact(place.store, place.living, keep, place.log, artifacts=place.artifacts, lease=lease)
-            kept = [one.id for one in await manifests.manifests(place.store, place.keys)]
+            kept = await manifests.ids(place.store, place.keys)
             self._tell("archiving the log", 0.92)
             to = Archiving(place.store, place.artifacts, place.living, lease, place.history, place.log)
             await archive(to)

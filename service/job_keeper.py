@@ -23,7 +23,9 @@ from collections.abc import Sequence
 import structlog
 
 from core.errors import ArtifactsUnavailable, StoreUnavailable
+from service import pending
 from service.artifacts import Artifacts
+from service.catalog import ModelKeys
 from service.child import Child
 from service.ending import end
 from service.job_context import clean
@@ -146,6 +148,8 @@ class JobKeeper:
         beating = asyncio.create_task(self._beat(taken))
         try:
             await clean(self._jobs, taken, await self._place())
+            # An index that it was making for its model is not under way any more, and holds up nobody.
+            await pending.let_go(self._store, ModelKeys(taken.model, taken.incarnation), taken.id)
         finally:
             await end(beating)
         if taken.cancelling:

@@ -11,9 +11,12 @@ import pytest
 from pydantic import SecretStr
 
 from core.errors import StoreUnavailable, UnknownJob
+from service import pending
 from service.artifacts import Artifacts
+from service.catalog import ModelKeys
 from service.job_keeper import JobKeeper
 from service.jobs import Job, JobParams, Jobs, new_id
+from service.pending import Pending
 from service.queue import connect, waiting
 from service.settings import Settings
 from service.store import Store
@@ -102,6 +105,17 @@ async def test_a_silent_job_is_cleaned_up_and_waits_again(settings: Settings, st
         assert again is not None
         failed = await reached(jobs, job, "failed")
         assert (failed.attempt, failed.error) == (2, "its worker fell silent; it was begun 2 times")
+
+
+async def test_a_job_that_is_gone_holds_up_no_other_rebuild(settings: Settings, store: Store) -> None:
+    jobs = Jobs(store)
+    job = await running(jobs)
+    keys = ModelKeys(job.model, job.incarnation)
+    assert await pending.say(store, keys, Pending(job.id))
+    await jobs.note(job, gone="its process was ended by SIGKILL")
+    async with keeping(settings, jobs):
+        await reached(jobs, job, "queued")
+    assert await pending.pending(store, [keys]) == [None]
 
 
 async def test_a_job_that_says_that_it_is_at_work_is_left_alone(settings: Settings, store: Store) -> None:
