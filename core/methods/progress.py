@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from core.errors import AboundError
-
 Progress = Callable[[str, float], None]
 """``progress(stage, fraction)``: what is being done, and how much of it is done, 0 to 1. It is called every second or
-two at least and may raise ``Cancelled``, which a method lets through."""
-
-
-class Cancelled(AboundError):
-    """Whoever asked for the work does not want it any more. Raised by ``Progress``."""
+two at least and may raise ``core.errors.Cancelled``, which a method lets through."""
 
 
 def quietly(stage: str, fraction: float) -> None:

@@ -10,10 +10,10 @@ import joblib
 import numpy as np
 import pytest
 
-from core.errors import InvalidInstance
+from core.errors import Cancelled, InvalidInstance
 from core.methods import fitted, registry
 from core.methods.fitted import Fitted
-from core.methods.progress import Cancelled, quietly
+from core.methods.progress import quietly
 from core.metrics import LabelSets, Propensity, Rankings, evaluate
 from tests.core.methods.toy import N_CLASSES, SECRET, made, queries
 
