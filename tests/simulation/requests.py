@@ -28,12 +28,6 @@ def vector_of(event: int) -> bytes:
     return _vectorizer().vectorize(b'{"e%d": 2, "f%d": 1}' % (event, event % 5), None)
 
 
-@cache
-def trace_of(event: int) -> bytes:
-    """The vector of what an event shares with no other: it brings back the event's label and nothing else."""
-    return _vectorizer().vectorize(b'{"e%d": 1}' % event, None)
-
-
 def label_of(event: int) -> str:
     """What is learned with it."""
     return f"l{event % 7}"
@@ -101,15 +95,15 @@ class Read:
     asked, got : Offset
     event : int
         Acknowledged at ``asked``.
-    label : str or None
-        The best one.
+    seen : bool
+        Whether the model knew the feature that only this event has.
     """
 
     replica: str
     asked: Offset
     got: Offset
     event: int
-    label: str | None
+    seen: bool
 
 
 class Author:

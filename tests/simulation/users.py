@@ -13,7 +13,7 @@ from service.dependencies import trusted_model
 from service.replica import Replica
 from tests.simulation.hosts import Gone, ReplicaHost
 from tests.simulation.network import Network
-from tests.simulation.requests import DONE, REFUSED, UNKNOWN, Attempt, Author, Read, Request, told, trace_of
+from tests.simulation.requests import DONE, REFUSED, UNKNOWN, Attempt, Author, Read, Request, told, vector_of
 from tests.simulation.server import Store
 
 PATIENCE = 2.5
@@ -127,18 +127,18 @@ class Users:
         learned, event = done[-1].learned[0], request.events[0][0]
         host = self._rng.choice(self._hosts)
 
-        async def read(replica: Replica) -> tuple[Offset, str | None]:
+        async def read(replica: Replica) -> tuple[Offset, bool]:
             model = trusted_model(replica, request.model)
             await replica.wait_for(request.model, learned.offset, 1.0)
-            ranking = model.live.rank(trace_of(event), 1)
-            return model.offset, model.live.label(int(ranking.class_ids[0])) if len(ranking.class_ids) else None
+            model.live.rank(vector_of(event), 1)
+            return model.offset, model.live.features.find(b"e%d" % event) >= 0
 
         try:
             async with asyncio.timeout(PATIENCE):
-                got, label = await host.ask(read)
+                got, seen = await host.ask(read)
         except (Gone, NotReady, InvalidInstance, UnknownModel, StoreUnavailable, TimeoutError):
             return
-        self.reads.append(Read(host.name, learned.offset, got, event, label))
+        self.reads.append(Read(host.name, learned.offset, got, event, seen))
 
     async def _mark(self) -> None:
         host = self._rng.choice(self._hosts)
