@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from core.methods import checks
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.holdout import best, held_out
 from core.methods.progress import Progress, part
-from core.methods.rankings import Rankings, joined
+from core.methods.rankings import Rankings
 
 COST = "fit O(passes nnz d_max log d_max); rank O(l d_max); memory 16 d bytes + up to 8 for each 1 / w_min of a feature"
 USE = "First choice: very many classes, few passes, little memory; the same index goes on learning online."
@@ -83,7 +83,7 @@ class Model:
             scores.append(found.scores)
             starts.append(starts[-1] + len(found.class_ids))
         flat = np.concatenate(ids).astype(np.int64), np.concatenate(scores)
-        return joined([Rankings(np.array(starts, np.int64), *flat)])
+        return Rankings(np.array(starts, np.int64), *flat)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The model as named arrays."""
@@ -131,9 +131,10 @@ def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Para
     indexes = {margin: Index(Params(margin=margin).index) for margin in MARGINS}
 
     def rankings(params: Params) -> Rankings:
+        done = candidates.index(params) / len(candidates)
         index = indexes[params.margin]
-        _learn(index, train, params.passes == 1, part(progress, 0.0, 0.0))
-        return Model(replace(params), index).rank(test.X, 1)
+        _learn(index, train, params.passes == 1, part(progress, done, done))
+        return Model(params, index).rank(test.X, 1)
 
     return best(candidates, rankings, test, progress, "R@1")
 

@@ -92,8 +92,10 @@ def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Para
     """``tolerance`` by R@1 on held-out rows."""
     train, test = held_out(data, rng)
 
-    def rankings(params: Params) -> Rankings:
-        quiet = part(progress, 0.0, 0.0)
-        return fit(train, params, rng, quiet).rank(test.X, 1)
+    candidates = [Params(tolerance=tolerance) for tolerance in TOLERANCES]
 
-    return best([Params(tolerance=tolerance) for tolerance in TOLERANCES], rankings, test, progress, "R@1")
+    def rankings(params: Params) -> Rankings:
+        first = candidates.index(params) / len(candidates)
+        return fit(train, params, rng, part(progress, first, first + 1 / len(candidates))).rank(test.X, 1)
+
+    return best(candidates, rankings, test, progress, "R@1")
