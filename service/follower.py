@@ -7,8 +7,8 @@
 
 A replica that has gone on from a tail which the store lost would differ from all others for ever; that is why step
 *return* comes before anything new is applied. So would one that was stopped for so long that entries which it has not
-read were trimmed: the store does not tell a reader. That is why every reading is followed, on the same connection, by
-the question how far each log is trimmed.
+read were trimmed, or one whose server was made the copy of another: the store does not tell a reader. That is why every
+reading is followed, on the same connection, by the questions how far each log is trimmed and whether this is a copy.
 """
 
 from __future__ import annotations
@@ -256,6 +256,7 @@ class Follower:
     async def _return(self, link: Link) -> None:
         """Check that all logs go on from where we are; load anew what does not."""
         seconds = self._store.params.reply_seconds
+        stream.check_primary(await link.call(*stream.ROLE, seconds=seconds))  # before anything is dropped
         if not await self.knows(link, seconds):
             log.error("the catalog does not go on from where it was; reading it anew", offset=str(self.catalog.offset))
             await self._read_catalog(link)
@@ -309,7 +310,8 @@ class Follower:
         words.append(self.catalog.offset.entry)
         words += [model.offset.entry for model in followed]
         keys = [stream.trimmed_key(model.keys.log) for model in followed] or [stream.trimmed_key(CATALOG_KEY)]
-        reply, trims = await link.call_both(tuple(words), ("MGET", *keys), seconds)
+        reply, trims, role = await link.call_all(tuple(words), ("MGET", *keys), stream.ROLE, seconds=seconds)
+        stream.check_primary(role)
         reply = reply or ()
         left = []
         for one, text in zip(followed, trims, strict=False):

@@ -160,28 +160,27 @@ class Link(asyncio.Protocol):
         self.send(packed(words), answer, seconds)
         return future
 
-    def call_both(
-        self, first: tuple[str | bytes | int, ...], second: tuple[str | bytes | int, ...], seconds: float
-    ) -> asyncio.Future[tuple[Reply, Reply]]:
-        """Send two commands in one piece; the future has both replies, or raises what came of the first that failed."""
-        future: asyncio.Future[tuple[Reply, Reply]] = self._loop.create_future()
+    def call_all(self, *commands: tuple[str | bytes | int, ...], seconds: float) -> asyncio.Future[list[Reply]]:
+        """Send commands in one piece; the future has all replies, or raises what came of the first that failed."""
+        future: asyncio.Future[list[Reply]] = self._loop.create_future()
         replies: list[Reply] = []
 
         def answer(reply: Reply) -> None:
             replies.append(reply)
-            if future.done() or len(replies) < 2:
+            if future.done() or len(replies) < len(commands):
                 return
             for one in replies:
                 if isinstance(one, (LinkLost, hiredis.ReplyError)):
                     future.set_exception(one)
                     return
-            future.set_result((replies[0], replies[1]))
+            future.set_result(replies)
 
         if self._transport is None:
             future.set_exception(LinkLost("the connection is closed"))
             return future
-        self._waiting.append((answer, self._loop.time() + seconds))
-        self.send(packed(first) + packed(second), answer, seconds)
+        until = self._loop.time() + seconds
+        self._waiting.extend([(answer, until)] * (len(commands) - 1))
+        self.send(b"".join([packed(words) for words in commands]), answer, seconds)
         return future
 
     def close(self) -> None:

@@ -7,7 +7,9 @@ This file knows the commands and the form of their replies; what an entry means 
     <log>:trimmed     what was taken out of it since its beginning: id of the last such entry, how many, their bytes
 
 A reader that asks for what comes after an entry would not notice that the next ones were trimmed away. So it asks
-for ``:trimmed`` right behind, on the same connection: while that is not past the entry, nothing was missing.
+for ``:trimmed`` right behind, on the same connection: while that is not past the entry, nothing was missing. Nor would
+it notice that its server was made the copy of another one, and holds what that one has from some moment on: a
+connection outlives it. So it asks for that as well, and takes nothing from a copy.
 """
 
 from __future__ import annotations
@@ -180,6 +182,16 @@ def trimmed_key(key: bytes) -> bytes:
     return key + b":trimmed"
 
 
+ROLE = ("INFO", "replication")
+"""The words that ask a server whether it is a copy."""
+
+
+def check_primary(said: bytes) -> None:
+    """StoreUnavailable when a server says (``ROLE``) that it is a copy: its log may come to be another one."""
+    if b"role:slave" in said or b"role:replica" in said:
+        raise StoreUnavailable("the server behind this address copies another one now")
+
+
 def size_of(fields: Fields) -> int:
     """Bytes that an entry is counted with."""
     return len(fields[1]) + ENTRY_OVERHEAD if len(fields) > 1 else ENTRY_OVERHEAD
@@ -217,12 +229,13 @@ async def read(
     Trimmed
         The next entry is not in the log any more.
     StoreUnavailable
-        The store goes away, or is not the one that ``after`` came from.
+        The store goes away, is a copy now, or is not the one that ``after`` came from.
     """
     pace = Pace(read_bytes, most)
 
-    def ask() -> asyncio.Future[Reply]:
-        asked = link.call_both(between(key, after, until, pace.count), ("GET", trimmed_key(key)), seconds)
+    def ask() -> asyncio.Future[list[Reply]]:
+        words = between(key, after, until, pace.count)
+        asked = link.call_all(words, ("GET", trimmed_key(key)), ROLE, seconds=seconds)
         asked.add_done_callback(_forget)
         return asked
 
@@ -233,7 +246,8 @@ async def read(
                 raise StoreUnavailable(f"the log does not go on from {after}: the store has lost a tail meanwhile")
         coming = ask()
         while True:
-            elements, text = await coming
+            elements, text, role = await coming
+            check_primary(role)
             trim = Trim.parse(text)
             if trim.is_past(after):
                 raise Trimmed(trim)

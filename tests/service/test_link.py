@@ -9,27 +9,27 @@ from tests.service.conftest import QUICK
 from tests.service.valkey import Server
 
 
-async def test_two_commands_in_one_piece(store: Store) -> None:
+async def test_commands_in_one_piece(store: Store) -> None:
     link = await store.open_link("test")
     for i in range(1, 4):
-        assert await link.call_both(("INCR", "n"), ("GET", "n"), 5) == (i, str(i).encode())
+        assert await link.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5) == [i, str(i).encode(), b"PONG"]
         assert await link.call("GET", "n", seconds=5) == str(i).encode()
     for pair in ((("INCR",), ("GET", "n")), (("GET", "n"), ("INCR",))):
         with pytest.raises(hiredis.ReplyError):
-            await link.call_both(*pair, 5)
+            await link.call_all(*pair, seconds=5)
         assert await link.call("GET", "n", seconds=5) == b"3"
     link.close()
     with pytest.raises(LinkLost):
-        await link.call_both(("INCR", "n"), ("GET", "n"), 5)
+        await link.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
     assert await store.client.get("n") == b"3"
 
 
-async def test_two_commands_and_a_link_that_is_lost(own_server: Server) -> None:
+async def test_commands_and_a_link_that_is_lost(own_server: Server) -> None:
     store = Store(own_server.url, QUICK)
     link = await store.open_link("test")
     own_server.pause()
-    both = link.call_both(("INCR", "n"), ("GET", "n"), 5)
-    given_up = link.call_both(("INCR", "n"), ("GET", "n"), 5)
+    both = link.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
+    given_up = link.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
     given_up.cancel()
     own_server.kill()
     with pytest.raises(LinkLost):

@@ -23,7 +23,7 @@ from service.snapshots import SnapshotParams
 from service.store import Store
 from tests.service.conftest import QUICK, StartReplica
 from tests.service.streams import batch, draft, drafts
-from tests.service.valkey import Server
+from tests.service.valkey import Server, free_port
 
 
 async def until(condition: object, seconds: float = 5.0) -> None:
@@ -342,6 +342,45 @@ async def test_another_entry_in_the_place_of_the_last_one_is_noticed(
         client.xadd(model.keys.log, {"e": payload, "c": checksum}, id=offset.entry)
     await until(lambda: model.live.n_learned == 1)
     assert model.live.label(0) == "other"
+
+
+async def test_nothing_is_read_from_a_server_that_was_made_a_copy(start_replica: StartReplica) -> None:
+    """A failover by hand: the connection outlives it, and the log behind it is another one from some moment on."""
+    ports = free_port(), free_port()
+    primary = Server(port=str(ports[0]))
+    copy = Server(port=str(ports[1]), replicaof=f"127.0.0.1 {ports[0]}")
+    try:
+        with primary.client() as old, copy.client() as new:
+            replica = await start_replica(primary)
+            model = replica.model("default")
+            log = model.keys.log
+            await teach(replica, 5)
+            await until(lambda: new.xlen(log) == old.xlen(log), 20)
+            new.execute_command("REPLICAOF", "NO", "ONE")
+            await teach(replica, 3, 2)  # the new primary never gets it
+            async with model.at_rest():  # the follower is busy with an entry, and not with waiting for one
+                old.xadd(log, entry(7))
+                await until(lambda: model.is_wanted)
+                old.execute_command("REPLICAOF", "127.0.0.1", str(ports[1]))
+                for seed in range(6):
+                    new.xadd(log, entry(seed))
+                await until(lambda: old.xlen(log) == new.xlen(log), 20)
+            await until(lambda: replica.status().log == "cut off")
+            new.xadd(log, entry(8))
+            await asyncio.sleep(1.5)
+            assert (replica.status().ready, model.live.n_learned) == (True, 9)
+            old.execute_command("REPLICAOF", "NO", "ONE")
+            await until(lambda: replica.status().log == "connected" and model.live.n_learned == 12, 10)
+            assert len(await digests(replica, await start_replica(primary))) == 1
+    finally:
+        copy.close()
+        primary.close()
+
+
+def entry(seed: int) -> dict[str | bytes, bytes]:
+    """The fields of an entry with one instance."""
+    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", seed, Learn(drafts(1, seed)[0].records, 1, [Unit(1)])))
+    return {"e": payload, "c": checksum}
 
 
 async def test_a_store_that_lost_everything_is_started_anew(own_server: Server, start_replica: StartReplica) -> None:
