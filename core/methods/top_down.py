@@ -210,7 +210,8 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
         if place < n_labels and len(rows_of(own, place)):
             children = np.append(children, place)
             members.append(np.isin(rows, rows_of(own, place), assume_unique=True))
-        return _node(data.X[rows], place, children, members, params, np.random.default_rng(seeds[number]))
+        tell = part(progress, 0.05 + 0.95 * number / len(inner), 1.0)
+        return _node(data.X[rows], place, children, members, params, np.random.default_rng(seeds[number]), tell)
 
     with linear.quiet():
         nodes = Parallel(require="sharedmem")(delayed(one)(number) for number in range(len(inner)))
@@ -224,6 +225,7 @@ def _node(
     members: list[npt.NDArray[np.bool_]],
     params: Params,
     rng: np.random.Generator,
+    progress: Progress,
 ) -> Node:
     """The classifiers of a node's children, and the sigmoid that all of them share."""
     features = np.unique(X.indices).astype(np.int32) if len(children) > 1 else np.zeros(0, np.int32)
@@ -231,7 +233,11 @@ def _node(
     ids = children.astype(np.int32)
     if len(children) == 1:
         return Node(place, ids, features, np.zeros((1, 1), np.float32), FIXED)
-    weights = np.stack([params.fit(X, member, rng) for member in members], axis=1).astype(np.float32)
+    columns = []
+    for member in members:
+        progress("classifiers", 0.0)
+        columns.append(params.fit(X, member, rng))
+    weights = np.stack(columns, axis=1).astype(np.float32)
     n = X.shape[0]
     if n < FEWEST or not params.trials:
         return Node(place, ids, features, weights, FIXED)
@@ -240,6 +246,7 @@ def _node(
         order = rng.permutation(n)
         held, kept = order[: int(HELD_OUT * n)], np.sort(order[int(HELD_OUT * n) :])
         for member in members:
+            progress("classifiers", 0.0)
             fitted = params.fit(X[kept], member[kept], rng)
             scores.append(X[held] @ fitted[:-1] + fitted[-1])
             truth.append(member[held])
