@@ -27,6 +27,7 @@ from service.events import Adopt, Entry, Learn, Prepare, decode_entry, encode
 from service.history import History
 from service.indexes import IndexManifest
 from service.log import Element
+from service.schemas import MAX_SOURCE_CHARACTERS
 
 Note = Callable[[Learn, list[bool], Offset], None]
 """Told of each entry from which something is left out: the entry as it was, and which of its requests."""
@@ -63,6 +64,8 @@ class ForgetParams:
                 raise ValueError(f"{name} must be from 0 to {LATEST:.0f} seconds")
         if self.key is None and self.source is None and self.since is None and self.until is None:
             raise ValueError("key, source, since or until must say which events")
+        if max(len(self.key or ""), len(self.source or "")) > MAX_SOURCE_CHARACTERS:
+            raise ValueError(f"key and source have at most {MAX_SOURCE_CHARACTERS} characters")
         if self.since is not None and self.until is not None and self.since > self.until:
             raise ValueError("since must not be after until")
 
@@ -93,6 +96,8 @@ class Emptying:
     ----------
     came_before : bool
         A request with the key that is to be forgotten was learned before the beginning.
+    imported : Offset
+        Where the model took over an index whose events are not in its past, last.
     """
 
     def __init__(
@@ -108,6 +113,7 @@ class Emptying:
         self._adopted = START
         self._began = False
         self.came_before = False
+        self.imported = START
 
     async def begin(self) -> None:
         """Take the receipts that there are at the beginning."""
@@ -143,6 +149,9 @@ class Emptying:
         place = self._place
         live = await indexes.load(place.artifacts, place.keys, event.index, event.digest, Limits())
         self._outcomes = Outcomes(live.receipts)
+        recipe = (await indexes.manifest_of(place.artifacts, place.keys, event.index)).recipe
+        if recipe.get("method") == "import" and at[:2] <= self._after[:2]:
+            self.imported = at
         reading = past.entries(
             place.store, place.artifacts, place.keys, Offset.parse(event.after), at, params=place.log
         )

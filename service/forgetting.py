@@ -70,6 +70,7 @@ class Forgetting:
         self._tell = tell
         self._beginning = START
         self._all_time = True
+        self._passed: Emptying | None = None
         self._snapshots: list[str] = []
         self._n = {"requests": 0, "instances": 0}
         self._remade: dict[str, IndexManifest] = {}
@@ -104,6 +105,13 @@ class Forgetting:
             self._tell(f"looking: at {elements[-1][0].decode()}", 0.05)
         if self._beginning != START and params.key is not None and self.first is None and not again:
             raise self._too_early("no request with this key came since then")
+        imported = self._passed.imported if self._passed is not None else START
+        if imported > START and since <= imported.milliseconds and not again and (params.key is None or not self.first):
+            raise UnknownOffset(
+                f"{place.keys.name} took over an index from a file at {imported}, of which no event can be taken out: "
+                f"give a since of at least {imported.milliseconds / 1000 + 0.001:.3f}",
+                imported,
+            )
         return {"forgotten": dict(self._n), "from": str(self.first) if self.first else None}
 
     def _too_early(self, hint: str) -> UnknownOffset:
@@ -279,7 +287,7 @@ class Forgetting:
     async def _emptying(self, note: Note = lambda event, gone, at: None) -> Emptying:
         if self.after is None:
             raise AssertionError("look first")
-        emptying = Emptying(self._place, self._params, self.after, self._remade, note)
+        self._passed = emptying = Emptying(self._place, self._params, self.after, self._remade, note)
         await emptying.begin()
         if emptying.came_before and self._all_time:
             raise self._too_early("a request with this key came before that, and has been learned")

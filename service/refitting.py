@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -79,7 +80,7 @@ class RefitParams:
                 raise ValueError(f"{name} cannot be changed: {CANNOT_CHANGE[name]}; a new model can be taught instead")
         if any(not values for values in self.search.values()):
             raise ValueError("search must have at least one value for each of its fields")
-        if len(self.tried) > MOST_TRIES:
+        if math.prod(len(values) for values in self.search.values()) > MOST_TRIES:  # before they are made
             raise ValueError(f"search must lead to at most {MOST_TRIES} settings")
         if len(self.tried) > 1 and self.held_out == 0:
             raise ValueError("held_out must be more than 0 for a search to choose by")

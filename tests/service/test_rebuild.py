@@ -14,6 +14,7 @@ from core.live import LiveModel, warmup
 from core.types import START, Offset
 from service import indexes
 from service import manifest as manifests
+from service.adoption import begin
 from service.archive import Archiving, archive
 from service.catalog import DEFAULT_MODEL
 from service.compaction import compact, rebuild
@@ -23,7 +24,7 @@ from service.lease import take
 from service.rebuild import ForgetParams, RefitParams, RestoreParams, forget, refit, restore
 from service.remembered import RememberParams, reading_of, recall, remember
 from service.replica import Replica
-from tests.service.adopting import SMALL, House, apply, digest_at, digest_of, events, learning
+from tests.service.adopting import SMALL, House, apply, digest_at, digest_of, events, learning, model_of
 from tests.service.streams import drafts, record
 from tests.service.valkey import Server
 
@@ -237,6 +238,7 @@ async def test_refit_leaves_out_what_was_taken_back(house: House) -> None:
         ({"settings": {"d_max": 0}}, "d_max"),
         ({"search": {"margin": []}}, "at least one value"),
         ({"search": {"margin": list(range(20)), "d_max": list(range(1, 20))}}, "at most 100"),
+        ({"search": {name: [1] * 1000 for name in ("margin", "d_max", "w_min")}}, "at most 100"),
         ({"passes": 0}, "passes"),
         ({"held_out": 0.0}, "held_out"),
         ({"held_out": 0.9}, "held_out"),
@@ -449,6 +451,21 @@ async def test_events_before_history_cannot_be_forgotten(house: House) -> None:
     assert outcome["forgotten"]["requests"] == 1
 
 
+async def test_events_of_an_imported_index_cannot_be_forgotten(house: House) -> None:
+    await teach(house, *events(5, 1))
+    async with begin(await house.place(), "import") as adoption:
+        index = await house.index(model_of(30, 9), adoption.after, {"method": "import"})
+        at = await adoption.adopt(index, "imported")
+    await teach(house, *keyed(3, 4, "late", "bad"))
+    for params in (ForgetParams(source="bad", reason="r"), ForgetParams(key="early", reason="r")):
+        with pytest.raises(UnknownOffset, match="give a since") as refused:
+            await run(house, forget, params, job="refused")
+        assert refused.value.first == at
+    since = (at.milliseconds + 1) / 1000
+    for one in (ForgetParams(key="late1", reason="r"), ForgetParams(source="bad", since=since, reason="r")):
+        assert (await run(house, forget, one, job=str(one.key)))["forgotten"]["requests"] > 0
+
+
 async def test_forgetting_what_never_was_changes_nothing(house: House) -> None:
     one = await house.replica()
     await teach(house, *events(5))
@@ -562,6 +579,7 @@ async def test_forgetting_goes_on_where_it_died(house: House, monkeypatch: pytes
         {"reason": "r", "since": 2.0, "until": 1.0},
         {"reason": "r", "since": 1e300},
         {"reason": "r", "until": -1.0},
+        {"reason": "r", "source": "x" * 513},
     ],
 )
 def test_forgetting_needs_a_reason_and_a_choice(wrong: dict[str, Any]) -> None:
