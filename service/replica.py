@@ -62,6 +62,8 @@ Progress = Callable[[str, float], None]
 
 DEFAULT_PAUSE_SECONDS = 1.0
 
+WATCH_SECONDS = 0.25
+
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -174,6 +176,7 @@ class Replica:
         self._refuse_level()
         self._tasks = [
             asyncio.create_task(self._follow(), name="follower"),
+            asyncio.create_task(self._watch_store(), name="store"),
             asyncio.create_task(self._housekeeping.watch(), name="watch"),
             asyncio.create_task(self._housekeeping.keep_presence(), name="presence"),
             asyncio.create_task(self._shadows.keep(), name="shadows"),
@@ -448,6 +451,12 @@ class Replica:
             self._follower.trouble = f"the follower stopped: {type(error).__name__}: {error}"
             log.exception("the follower stopped")
             raise
+
+    async def _watch_store(self) -> None:
+        """Note since when the store has been away, whether anybody asks or not. For ever."""
+        while True:
+            self._cut_off()
+            await asyncio.sleep(WATCH_SECONDS)
 
     async def _change_catalog(self, event: Created | Deleted) -> Offset:
         """Append to the catalog; the offset of the entry."""

@@ -344,6 +344,18 @@ async def test_another_entry_in_the_place_of_the_last_one_is_noticed(
     assert model.live.label(0) == "other"
 
 
+async def test_how_long_the_store_is_away_counts_from_when_it_went(
+    own_server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(own_server)
+    assert replica.status().since is None
+    own_server.kill()
+    await asyncio.sleep(1.5)  # nobody asks meanwhile
+    assert 0.7 < (replica.status().since or 0.0) < 5
+    own_server.start()
+    await until(lambda: replica.status().since is None)
+
+
 async def test_nothing_is_read_from_a_server_that_was_made_a_copy(start_replica: StartReplica) -> None:
     """A failover by hand: the connection outlives it, and the log behind it is another one from some moment on."""
     ports = free_port(), free_port()
