@@ -162,6 +162,7 @@ async def _take_over(
                 list(header.parts),
             )
             await asyncio.to_thread(_try, artifacts, keys, manifest)
+            await replica.wait_for(keys.name, adoption.after, prepare_seconds)  # another one may have taught it
             _refuse_taught(replica, keys.name)
             at = await adoption.adopt(manifest, f"import of {header.model} at {header.offset}"[:1000])
         except BaseException:
