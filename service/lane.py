@@ -54,18 +54,17 @@ class Lane:
         began = self._loop.time()
         command = self._appender.command(group)
         timeout = self._appender.reply_seconds
-        if not self._careful:
-            link.send(
-                command, lambda reply: self._answered(group, reply, int(facts.appendfsync == "always"), began), timeout
-            )
+        level = max([waiting.level for waiting in group.waiting])
+        waits = _waits(facts, level, self._appender.params) if level else []
+        if not waits:
+            link.send(command, lambda reply: self._answered(group, reply, 0, began), timeout)
             return
-        waits = _waits(facts, max(waiting.level for waiting in group.waiting), self._appender.params)
         replies: list[Reply] = []
 
         def collect(reply: Reply) -> None:
             replies.append(reply)
             if len(replies) == 1 + len(waits):
-                self._answered(group, replies[0], _reached(facts, waits, replies[1:]), began)
+                self._answered(group, replies[0], _reached(waits, replies[1:]), began)
 
         link.send(command, collect, timeout)
         for wait in waits:
@@ -96,21 +95,25 @@ class Lane:
 
 
 def _waits(facts: Facts, level: int, params: LogParams) -> list[tuple[str | int, ...]]:
-    """The commands behind an XADD that wait until it is on disk (if its reply does not say so) and on a replica."""
+    """The commands behind an XADD that say, or wait until, it is on disk, and that wait until it is on a replica."""
     milliseconds = int(params.wait_store_seconds * 1000)
     waits: list[tuple[str | int, ...]] = []
-    if facts.appendfsync != "always" and facts.waitaof:
+    if facts.appendfsync == "always":
+        waits.append(("CONFIG", "GET", "appendfsync"))  # it may have been changed since that was known
+    elif facts.waitaof:
         waits.append(("WAITAOF", 1, 0, milliseconds))
     if LEVELS[level] == "replica":
         waits.append(("WAIT", 1, milliseconds))
     return waits
 
 
-def _reached(facts: Facts, waits: list[tuple[str | int, ...]], replies: list[Reply]) -> int:
+def _reached(waits: list[tuple[str | int, ...]], replies: list[Reply]) -> int:
     """The level of durability that the replies of the waits confirm."""
-    on_disk, copied = facts.appendfsync == "always", False
+    on_disk, copied = False, False
     for (name, *_), reply in zip(waits, replies, strict=True):
-        if name == "WAITAOF" and isinstance(reply, list):
+        if name == "CONFIG" and isinstance(reply, list):
+            on_disk = reply[1:] == [b"always"]
+        elif name == "WAITAOF" and isinstance(reply, list):
             on_disk = reply[0] >= 1
         elif name == "WAIT" and isinstance(reply, int):
             copied = reply >= 1

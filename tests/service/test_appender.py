@@ -289,6 +289,20 @@ async def test_fsync_by_waiting(start_replica: StartReplica, monkeypatch: pytest
         server.close()
 
 
+async def test_fsync_is_not_claimed_after_the_policy_was_changed(
+    own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service asks now and then what the store is; what it promises it asks behind each append."""
+    monkeypatch.setattr("service.line.FACTS_SECONDS", 60.0)
+    replica = await start_replica(own_server)
+    one = draft('{"a": 1}', "x")
+    for policy, level in (("always", "fsync"), ("everysec", "log"), ("always", "fsync")):
+        with own_server.client() as client:
+            client.config_set("appendfsync", policy)
+        learned = await asyncio.gather(learn(replica, one, durability="fsync"), learn(replica, one))
+        assert [one.durability for one in learned] == [level, "log"]
+
+
 async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartReplica) -> None:
     port = free_port()
     primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})

@@ -60,7 +60,7 @@ def wait_on_another_connection(patch: Patch) -> None:
 
 def count_no_replies(patch: Patch) -> None:
     """What WAITAOF and WAIT were told is not looked at: the level asked for counts as reached."""
-    patch.setattr("service.lane._reached", lambda facts, waits, replies: 2 if any(w[0] == "WAIT" for w in waits) else 1)
+    patch.setattr("service.lane._reached", lambda waits, replies: 2 if any(w[0] == "WAIT" for w in waits) else 1)
 
 
 def refuse_what_may_be_there(patch: Patch) -> None:
