@@ -293,24 +293,29 @@ async def sweep_indexes(place: Place) -> list[str]:
 
     For whoever has begun an adoption, so that none is being made. Their ids; none while the worker has the model.
     """
-    there = set(await indexes.ids(place.artifacts, place.keys))
     try:
         async with take(place.store, place.keys):
-            contents = await History(place.store, place.artifacts, place.keys).contents()
-            if contents is not None and contents.base is not None:
-                there.discard(contents.base.index)
-            beginning = START if contents is None else contents.beginning
-            reading = entries(place.store, place.artifacts, place.keys, beginning, params=place.log)
-            async with contextlib.aclosing(reading):
-                async for elements in reading:
-                    for element in elements:
-                        if adoption_after(element) is not None:
-                            event = decode_entry(element[1]).event
-                            there -= {event.index} if isinstance(event, Adopt) else set()
-            for name in there:
-                await indexes.delete(place.artifacts, place.keys, name)
+            return await delete_indexes(place)
     except Conflict:
         return []
+
+
+async def delete_indexes(place: Place) -> list[str]:
+    """What ``sweep_indexes`` does, for whoever has the lease as well."""
+    there = set(await indexes.ids(place.artifacts, place.keys))
+    contents = await History(place.store, place.artifacts, place.keys).contents()
+    if contents is not None and contents.base is not None:
+        there.discard(contents.base.index)
+    beginning = START if contents is None else contents.beginning
+    reading = entries(place.store, place.artifacts, place.keys, beginning, params=place.log)
+    async with contextlib.aclosing(reading):
+        async for elements in reading:
+            for element in elements:
+                if adoption_after(element) is not None:
+                    event = decode_entry(element[1]).event
+                    there -= {event.index} if isinstance(event, Adopt) else set()
+    for name in there:
+        await indexes.delete(place.artifacts, place.keys, name)
     return sorted(there)
 
 

@@ -29,7 +29,7 @@ from core.live import LiveModel
 from core.types import START, Offset
 from service import indexes, past, refitting
 from service import manifest as manifests
-from service.adoption import Place
+from service.adoption import Place, delete_indexes
 from service.archive import Archiving, archive, swap, write_segment
 from service.beginning import restore_beginning
 from service.compaction import compact
@@ -228,15 +228,19 @@ class Forgetting:
             await archive(to)
             self._tell("looking through the remembered instances", 0.93)
             n_remembered = await self._remembered.forget()  # while history still tells which those are
+            if self._remade:  # history is about to name them, so they are not the job's own any more
+                await place.commit(*[f"{indexes.folder(place.keys)}/{new.id}" for new in self._remade.values()])
             rewritten = await self._rewrite(to)
             self._tell("letting the store write its file anew", 0.97)
             store_file = await write_file_anew(place.store)
             await lease.check()
             await self._delete_unlisted(to)
+            deleted = await delete_indexes(place)
         return {
             "snapshots_deleted": [name for name in before if name not in kept],
             "segments_rewritten": rewritten,
             "indexes_rewritten": {old: new.id for old, new in self._remade.items()},
+            "indexes_deleted": deleted,
             "remembered_deleted": n_remembered,
             "store_file": store_file,
         }
