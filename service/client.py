@@ -65,8 +65,9 @@ class Refused(ClientError):
     def __init__(self, status: int, problem: Answer) -> None:
         self.status = status
         self.problem = problem
-        where = f"{problem['field']}: " if problem.get("field") else ""
         said = str(problem.get("detail") or problem.get("title") or "no reason given")
+        field = str(problem.get("field") or "")
+        where = f"{field}: " if field and not said.startswith(field) else ""
         super().__init__(f"{where}{said} ({status})")
 
 

@@ -96,7 +96,11 @@ class JobMethod:
             first = error.errors(include_url=False)[0]
             field = ".".join(["params", *map(str, first["loc"])])
             said = first["msg"].removeprefix("Value error, ")
-            raise InvalidInstance(f"{field}: {said[:1].lower()}{said[1:]}", field) from None
+            said = f"{said[:1].lower()}{said[1:]}"
+            name = said.partition(" ")[0].rstrip(":")
+            if not first["loc"] and name in names_of(self.params):  # the parameters check themselves, and name it
+                raise InvalidInstance(f"params.{said}", f"params.{name}") from None
+            raise InvalidInstance(f"{field}: {said}", field) from None
 
     def plain(self, params: Any) -> dict[str, Any]:
         """Checked parameters as JSON values, defaults and all."""

@@ -62,7 +62,10 @@ class RestoreParams:
     reason: str
 
     def __post_init__(self) -> None:
-        Offset.parse(self.to)
+        try:
+            Offset.parse(self.to)
+        except ValueError as error:
+            raise ValueError(f"to: {error}") from None
         if not 1 <= len(self.reason) <= 1000:
             raise ValueError("reason must say why, in 1 to 1000 characters")
 

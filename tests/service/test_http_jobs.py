@@ -72,7 +72,7 @@ def test_a_job_is_taken_and_waits(place: Office) -> None:
         ({"method": "steps", "model": 1}, "model"),
         ({"method": "steps", "params": []}, "params"),
         ({"method": "steps", "params": {"steps": "3"}}, "params.steps"),
-        ({"method": "steps", "params": {"steps": -1}}, "params"),
+        ({"method": "steps", "params": {"steps": -1}}, "params.steps"),
         ({"method": "steps", "params": {"step": 1}}, "params.step"),
         ({"method": "steps", "data": "somebody's"}, "data"),
         ({"method": "steps", "activate": "always"}, "activate"),

@@ -93,8 +93,15 @@ def test_a_model_goes_back_to_where_it_was(client: Client) -> None:
 
 
 def test_an_offset_that_is_none_is_refused_at_the_door(client: Client) -> None:
-    with pytest.raises(Refused, match="422"):
+    with pytest.raises(Refused, match=r"^params.to: not an offset: 'yesterday' \(422\)$"):
         client.submit({"method": "restore", "params": {"to": "yesterday", "reason": "x"}})
+
+
+def test_the_parameter_that_is_wrong_is_named(client: Client) -> None:
+    for params in ({"search": {"margin": [0.1] * 101}}, {"passes": 0}, {"passes": "many"}, {"held_out": 0.9}):
+        with pytest.raises(Refused) as refused:
+            client.submit({"method": "refit", "params": params})
+        assert refused.value.problem["field"] == f"params.{next(iter(params))}"
 
 
 def test_a_job_is_cancelled_and_the_model_stays_as_it_was(client: Client) -> None:
