@@ -95,9 +95,9 @@ async def present(store: Store, keys: ModelKeys, seconds: float = FRESH_SECONDS)
         for name, packed in sorted(said.items()):
             presence = _presence.decode(packed)
             age = now[0] - presence.at
-            if age <= seconds:
+            if -seconds <= age <= seconds:  # a clock that was set back makes old words come from the future
                 fresh.append(presence)
-            elif age > 10 * FRESH_SECONDS:
+            elif abs(age) > 10 * FRESH_SECONDS:
                 stale.append(name)
         if stale:
             await store.client.hdel(keys.of("replicas"), *stale)

@@ -168,7 +168,12 @@ class Worker:
             last = await self._store.client.xrevrange(CATALOG_KEY, count=1)
         if last and (last[0][0].decode(), last[0][1].get(b"c")) == (known.offset.entry, known.checksum):
             return known
-        return await read_catalog(self._store)
+        catalog = await read_catalog(self._store)
+        living = {one.keys.incarnation for one in catalog}
+        for noted in (self._newest, self._resting, self._without_history):
+            for incarnation in noted.keys() - living:
+                del noted[incarnation]
+        return catalog
 
     async def _look_at(self, living: Living) -> None:
         """Make a snapshot of a model if one is due."""
