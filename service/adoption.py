@@ -29,7 +29,7 @@ from service import log as stream
 from service import manifest as manifests
 from service.archive import adoption_after
 from service.artifacts import Artifacts
-from service.catalog import Living, ModelKeys
+from service.catalog import DEFAULT_MODEL, Living, ModelKeys, read_catalog
 from service.compaction import compact
 from service.ending import end
 from service.events import APPLY_VERSION, Adopt, Entry, Prepare, decode_entry, encode
@@ -46,6 +46,7 @@ from service.store import Store, reaching
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.1
+KNOWN_SECONDS = 10.0
 
 SILENT_SECONDS = 20.0
 """A replica that has said nothing for so long is not waited for: one that is only slow would have to halt."""
@@ -143,6 +144,7 @@ class Adoption:
         self._pending = Pending(self.id, prepare)
         await self._say()
         await self._append(Entry(APPLY_VERSION, self._origin, 1, prepare))
+        await self._until_known()
         await self._until_prepared(prepare)
         await indexes.check(place.artifacts, place.keys, index)
         padding = bytes(await _node_bytes(place.store)) if padded else b""
@@ -181,6 +183,22 @@ class Adoption:
         if name is None:
             raise Conflict(f"another index is being made for {self._place.keys.name}, or this took too long")
         return Offset.of_entry(name)
+
+    async def _until_known(self) -> None:
+        """Wait until all replicas have said that they have the model, when it is new: others are not waited for."""
+        place = self._place
+        default = (await read_catalog(place.store)).get(DEFAULT_MODEL)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + KNOWN_SECONDS
+        while default is not None and loop.time() < deadline:
+            await place.between()
+            every, own = [
+                {one.replica for one in await presence.present(place.store, keys)}
+                for keys in (default.keys, place.keys)
+            ]
+            if every <= own:
+                return
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _until_prepared(self, prepare: Prepare) -> None:
         place = self._place

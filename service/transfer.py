@@ -30,7 +30,7 @@ from core.types import Offset
 from service import indexes, snapshots
 from service.adoption import Place, begin
 from service.artifacts import Artifacts
-from service.catalog import DEFAULT_MODEL, Living, ModelKeys
+from service.catalog import Living, ModelKeys
 from service.events import APPLY_VERSION
 from service.indexes import IndexManifest
 from service.manifest import Manifest
@@ -39,9 +39,6 @@ from service.replica import Replica
 from service.store import reaching
 
 log = structlog.get_logger(__name__)
-
-KNOWN_SECONDS = 10.0
-POLL_SECONDS = 0.1
 
 
 class Exported(NamedTuple):
@@ -123,8 +120,6 @@ async def import_model(
         created = await replica.create(name, config)
         try:
             model = replica.model(name)
-            if created:
-                await _until_known(replica, name)
             return await _take_over(replica, artifacts, Living(model.keys, config), header, reader, prepare_seconds)
         except BaseException:
             if created:
@@ -174,17 +169,6 @@ async def _take_over(
     with reaching():  # for the worker: starts need the index no more then
         await replica.store.client.set(keys.of("snapshot-wanted"), str(at), ex=3600)
     return at
-
-
-async def _until_known(replica: Replica, name: str) -> None:
-    """Wait until all replicas have said that they have a new model: those that have not are not waited for later."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + KNOWN_SECONDS
-    while loop.time() < deadline:
-        all_of_them, those = [{one.replica for one in await replica.replicas(model)} for model in (DEFAULT_MODEL, name)]
-        if all_of_them <= those:
-            return
-        await asyncio.sleep(POLL_SECONDS)
 
 
 def _try(artifacts: Artifacts, keys: ModelKeys, manifest: IndexManifest) -> None:
