@@ -73,6 +73,8 @@ class Desk:
             raise InvalidInstance(f"data: {request.method} reads history only", "data")
         if request.data != HISTORY:
             raise InvalidInstance(f"data: there is no data set {request.data!r}", "data")
+        if request.activate != "never" and not method.versions:
+            raise InvalidInstance(f"activate: {request.method} makes no version that could be activated", "activate")
         await self._check_room(request.method, params, model)
         plain = method.plain(params)
         reason = plain.get("reason")

@@ -67,6 +67,8 @@ class JobMethod:
         For people, one line; by default the first one of ``run``'s docstring.
     data : bool
         Whether it can read a data set in the place of history.
+    versions : bool
+        Whether it makes versions, which may be activated when they are better.
     """
 
     params: type[Any]
@@ -75,6 +77,7 @@ class JobMethod:
     kind: str = "rebuild"
     summary: str = ""
     data: bool = False
+    versions: bool = False
 
     @property
     def about(self) -> str:

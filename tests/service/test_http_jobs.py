@@ -76,6 +76,7 @@ def test_a_job_is_taken_and_waits(place: Office) -> None:
         ({"method": "steps", "params": {"step": 1}}, "params.step"),
         ({"method": "steps", "data": "somebody's"}, "data"),
         ({"method": "steps", "activate": "always"}, "activate"),
+        ({"method": "steps", "activate": "if_better"}, "activate"),
         ({"method": "steps", "model": "*"}, "model"),
     ],
 )
