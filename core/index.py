@@ -256,8 +256,7 @@ class Index:
             if min(ids.min(initial=0), class_ids.min(initial=0)) < 0:
                 raise ValueError("ids of features and classes must not be negative")
             self.make_room_for(ids, class_ids)
-        if self.kernel_params.squares:
-            values = values.copy()
+        values = self._writable(values)
         ranks = np.empty(len(class_ids), np.int32)
         updated = learning.learn_instance(self.arrays, self.kernel_params, ids, values, class_ids, count_seen, ranks)
         return int(min((rank for rank in ranks.tolist() if rank), default=0)), bool(updated)
@@ -282,8 +281,7 @@ class Index:
         k = min(k, len(self._scores))
         class_ids, scores = np.empty(k, np.int32), np.empty(k, np.float64)
         allowed = EVERYTHING if mask is None else mask
-        if self.kernel_params.squares:
-            values = values.copy()
+        values = self._writable(values)
         n = retrieval.rank_classes(self.arrays, self.kernel_params, ids, values, allowed, class_ids, scores)
         return Ranking(class_ids[:n], scores[:n])
 
@@ -294,6 +292,10 @@ class Index:
         contributions = np.empty(len(ids), np.float64)
         retrieval.explain_score(self.arrays, self.kernel_params, ids, values.copy(), class_id, contributions)
         return contributions
+
+    def _writable(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The values for a kernel that may write into them: ``sls`` does."""
+        return values.copy() if self.kernel_params.squares or not values.flags.writeable else values
 
     def forget_feature(self, feature_id: int) -> None:
         """Make a feature as if it had never been seen; its block is used again."""
