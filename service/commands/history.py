@@ -74,6 +74,7 @@ def begin_anew(
     redis_url: RedisUrl = None,
     artifacts_url: ArtifactsUrl = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Let history begin at the oldest snapshot kept, and give up everything before it.
 
@@ -96,7 +97,10 @@ def begin_anew(
     if not yes:
         typer.confirm(f"Give up what {model} learned before its oldest snapshot, as far as replaying it?", abort=True)
     begun = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))
-    typer.echo(f"the history of {model} begins at {begun.beginning}")
+    if as_json:
+        print_json({"model": model, "beginning": str(begun.beginning)})
+    else:
+        typer.echo(f"the history of {model} begins at {begun.beginning}")
 
 
 def _settings(data_dir: Path | None, redis_url: str | None, artifacts_url: str | None) -> Settings:
