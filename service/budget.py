@@ -21,7 +21,7 @@ SHARE = 0.8
 """Of the machine's memory that models may take where nothing else is said."""
 
 LOOK_SECONDS = 0.01
-"""How old a size may be that the door goes by."""
+"""How old a size may be that the door goes by, for a model that has less than half of its bound."""
 
 
 class Budget:
@@ -59,7 +59,7 @@ class Budget:
             return
         looked, size = self._looked.get(model.name, (0.0, 0))
         now = time.monotonic()
-        if now - looked > LOOK_SECONDS:
+        if now - looked > LOOK_SECONDS or (bound is not None and 2 * size > bound):
             size = model.live.n_bytes + model.live.n_bytes_ahead
             self._looked[model.name] = (now, size)
             self._total += size - self._sizes.get(model.name, 0)
