@@ -182,13 +182,13 @@ def trimmed_key(key: bytes) -> bytes:
     return key + b":trimmed"
 
 
-ROLE = ("INFO", "replication")
+ROLE = ("ROLE",)
 """The words that ask a server whether it is a copy."""
 
 
-def check_primary(said: bytes) -> None:
-    """StoreUnavailable when a server says (``ROLE``) that it is a copy: its log may come to be another one."""
-    if b"role:slave" in said or b"role:replica" in said:
+def check_primary(said: Reply) -> None:
+    """StoreUnavailable unless a server says (``ROLE``) that it is no copy: a copy's log may come to be another one."""
+    if not isinstance(said, list) or said[:1] != [b"master"]:
         raise StoreUnavailable("the server behind this address copies another one now")
 
 

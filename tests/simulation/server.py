@@ -305,6 +305,8 @@ class Store:
         name = words[0].upper()
         if name in (b"CLIENT", b"SELECT", b"AUTH", b"WATCH", b"UNWATCH"):
             return OK
+        if name == b"ROLE":
+            return [b"master", 0, []]
         if name == b"INFO":
             return self._info(words)
         if name == b"CONFIG":
