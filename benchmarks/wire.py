@@ -83,10 +83,12 @@ class Wire:
         started.set()
         await self._stop.wait()
         server.close()
-        connections = list(self._connections)
-        for connection in connections:
-            connection.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+        await asyncio.sleep(0)  # what was accepted a moment ago begins
+        while connections := list(self._connections):
+            for connection in connections:
+                connection.cancel()
+            await asyncio.gather(*connections, return_exceptions=True)
+        await asyncio.sleep(0.01)  # an aborted connection is closed a turn later
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
