@@ -313,7 +313,7 @@ class LiveModel:
     def stats(self) -> dict[str, Any]:
         """The prequential score and the size of the model, as plain values."""
         learned = {"learned": self.n_learned, "updated": self.prequential.n_updated}
-        return {**learned, **self.prequential.scores(), **self.sizes()}
+        return {**learned, **self.prequential.scores(), "trace": self.prequential.trace(), **self.sizes()}
 
     def sizes(self) -> dict[str, Any]:
         """Counts, and bytes of memory."""

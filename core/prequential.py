@@ -4,6 +4,10 @@ Kept over all time and over a window of the newest, for whole instances (the ran
 single labels by how often the label had been learned before: **tail** fewer than 10 times, **torso** fewer than
 100, **head** the rest. It is part of a model's state: the same log gives the same figures on every replica.
 
+The **trace** is the score over time in bounded room: the counts as they stood after every ``stride`` instances. When
+there is no room for another point, every second one is dropped and the stride doubles, so a model of any age has
+between ``TRACE_POINTS / 2`` and ``TRACE_POINTS`` of them, evenly spaced over all that it learned.
+
 R_k, MRR: Madani, Connor and Greiner (JMLR 2009), section 3.3. Prequential evaluation: Dawid (1984).
 """
 
@@ -18,6 +22,9 @@ from core.kernels.prequential import GROUP_BITS, HITS_AT_1, HITS_AT_5, LABELS, L
 
 WINDOW = 10_000
 """Length of the window, in instances for the whole and in labels for the groups."""
+
+TRACE_POINTS = 256
+FIRST_STRIDE = 10
 
 GROUPS = ("tail", "torso", "head")
 MEASURES = ("R@1", "R@5", "MRR")
@@ -36,12 +43,21 @@ class PrequentialArrays(NamedTuple):
         Ring of the newest instances' ranks, 0 where no true label was retrieved.
     label_window : int32 array, shape (WINDOW,)
         Ring of the newest labels: rank << GROUP_BITS | group.
+    trace_counts : int64 array, shape (TRACE_POINTS, N_GROUPS + 1, N_COUNTS)
+        ``counts`` after each ``stride`` instances; 0 beyond the points that there are.
+    trace_reciprocal : float64 array, shape (TRACE_POINTS, N_GROUPS + 1)
+        ``reciprocal`` then.
+    stride : int64 array, shape (1,)
+        Instances from one point to the next.
     """
 
     counts: npt.NDArray[np.int64]
     reciprocal: npt.NDArray[np.float64]
     window: npt.NDArray[np.int32]
     label_window: npt.NDArray[np.int32]
+    trace_counts: npt.NDArray[np.int64]
+    trace_reciprocal: npt.NDArray[np.float64]
+    stride: npt.NDArray[np.int64]
 
 
 class Prequential:
@@ -53,6 +69,9 @@ class Prequential:
             reciprocal=np.zeros(N_GROUPS + 1, np.float64),
             window=np.zeros(WINDOW, np.int32),
             label_window=np.zeros(WINDOW, np.int32),
+            trace_counts=np.zeros((TRACE_POINTS, N_GROUPS + 1, N_COUNTS), np.int64),
+            trace_reciprocal=np.zeros((TRACE_POINTS, N_GROUPS + 1), np.float64),
+            stride=np.full(1, FIRST_STRIDE, np.int64),
         )
 
     @property
@@ -70,7 +89,7 @@ class Prequential:
 
         ``drift`` is how far the window is from all time: below 0 where the newest events are ranked worse.
         """
-        counts, reciprocal, window, label_window = self.arrays
+        counts, reciprocal, window, label_window = self.arrays[:4]
         newest = window[: min(self.n_learned, WINDOW)]
         labels = label_window[: min(int(counts[0, LABELS]), WINDOW)]
         all_groups, window_groups = {}, {}
@@ -83,6 +102,23 @@ class Prequential:
             "all": ever | {"groups": all_groups},
             "window": lately | {"groups": window_groups},
             "drift": {name: None if ever["n"] == 0 else lately[name] - ever[name] for name in MEASURES},
+        }
+
+    def trace(self) -> dict[str, Any]:
+        """R@1, R@5 and MRR over time: each point is over the ``stride`` instances that end with it.
+
+        Lists of one length: ``learned`` has the instances learned by then, ``groups`` the measures of the labels of
+        each group that came in between, None where none did.
+        """
+        n_points = self.n_learned // int(self.arrays.stride[0])
+        counts = np.diff(self.arrays.trace_counts[:n_points], axis=0, prepend=0)
+        reciprocal = np.diff(self.arrays.trace_reciprocal[:n_points], axis=0, prepend=0.0)
+        groups = {name: _series(counts[:, row], reciprocal[:, row]) for row, name in enumerate(GROUPS, start=1)}
+        return {
+            "stride": int(self.arrays.stride[0]),
+            "learned": self.arrays.trace_counts[:n_points, 0, LEARNED].tolist(),
+            **_series(counts[:, 0], reciprocal[:, 0]),
+            "groups": groups,
         }
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -100,6 +136,13 @@ class Prequential:
             if not np.all(given >= 0):
                 raise ValueError(f"prequential {name} has a number below 0 or none at all")
             own[...] = given
+        stride = int(fresh.arrays.stride[0])
+        if stride < FIRST_STRIDE or fresh.n_learned // stride > TRACE_POINTS:
+            raise ValueError(f"prequential stride is {stride} after {fresh.n_learned} instances")
+        n_points = fresh.n_learned // stride
+        learned = fresh.arrays.trace_counts[:, 0, LEARNED]
+        if not np.array_equal(learned[:n_points], stride * np.arange(1, n_points + 1)) or np.any(learned[n_points:]):
+            raise ValueError("prequential trace has points that are not its own")
         return fresh
 
     def digest_bytes(self) -> bytes:
@@ -121,3 +164,11 @@ def _scores(n: int, hits_at_1: int, hits_at_5: int, reciprocal: float) -> dict[s
     if n == 0:
         return {"n": 0, "R@1": None, "R@5": None, "MRR": None}
     return {"n": n, "R@1": hits_at_1 / n, "R@5": hits_at_5 / n, "MRR": reciprocal / n}
+
+
+def _series(counts: npt.NDArray[np.int64], reciprocal: npt.NDArray[np.float64]) -> dict[str, list[Any]]:
+    points = [
+        _scores(int(row[LEARNED]), int(row[HITS_AT_1]), int(row[HITS_AT_5]), float(total))
+        for row, total in zip(counts, reciprocal, strict=True)
+    ]
+    return {name: [None if point[name] is None else round(point[name], 4) for point in points] for name in MEASURES}

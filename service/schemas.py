@@ -311,6 +311,22 @@ class KeptShape(Shape):
     snapshot: NewestShape | None = Field(description="Null while there is none.")
 
 
+class SeriesShape(Shape):
+    """Measures over time, a number a point, 0..1; null where nothing was ranked in between."""
+
+    r_at_1: list[float | None] = Field(alias="R@1")
+    r_at_5: list[float | None] = Field(alias="R@5")
+    mrr: list[float | None] = Field(alias="MRR")
+
+
+class TraceShape(SeriesShape):
+    """The score over time: a point is over the `stride` instances that end with it. At most 256 points."""
+
+    stride: int
+    learned: list[int] = Field(description="Instances learned by each point.")
+    groups: dict[Literal["tail", "torso", "head"], SeriesShape]
+
+
 class StatsAnswer(Shape):
     """How well a model does, and how large it is."""
 
@@ -320,6 +336,7 @@ class StatsAnswer(Shape):
     all: ScoresShape = Field(description="Over all time.")
     window: ScoresShape = Field(description="Over the newest 10,000.")
     drift: DriftShape = Field(description="How far the window is from all time; below 0: it has become worse.")
+    trace: TraceShape
     connections: int
     features: int
     classes: int

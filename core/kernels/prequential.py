@@ -48,7 +48,28 @@ def count_ranks(score, label_counts, class_ids, ranks, updated):
     _count(score, 0, best)
     if updated:
         score.counts[0, UPDATED] += 1
+    if score.counts[0, LEARNED] % score.stride[0] == 0:
+        _add_point(score)
     return best
+
+
+@njit(cache=True, nogil=True)
+def _add_point(score):
+    """Put the counts as they are now into the trace, thinned to half first when it is full."""
+    point = score.counts[0, LEARNED] // score.stride[0] - 1
+    if point == len(score.trace_counts):
+        half = point // 2
+        for i in range(half):
+            score.trace_counts[i] = score.trace_counts[2 * i + 1]
+            score.trace_reciprocal[i] = score.trace_reciprocal[2 * i + 1]
+        score.trace_counts[half:] = 0
+        score.trace_reciprocal[half:] = 0.0
+        score.stride[0] *= 2
+        if score.counts[0, LEARNED] % score.stride[0] != 0:
+            return
+        point = half
+    score.trace_counts[point] = score.counts
+    score.trace_reciprocal[point] = score.reciprocal
 
 
 @njit(cache=True, nogil=True)

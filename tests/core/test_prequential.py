@@ -64,3 +64,40 @@ def test_the_window_forgets_and_all_time_does_not() -> None:
     copied = Prequential.from_arrays(score.to_arrays())
     assert copied.digest_bytes() == score.digest_bytes()
     assert copied.scores() == score.scores()
+
+
+def test_the_trace_has_the_score_of_each_stretch_however_long_the_stream() -> None:
+    score, counts, one = Prequential(), np.zeros(1, np.int64), np.zeros(1, np.int32)
+    random_ = np.random.default_rng(3)
+    ranks = random_.integers(0, 8, 6 * prequential.TRACE_POINTS * prequential.FIRST_STRIDE).tolist()
+    for n, rank in enumerate(ranks, start=1):
+        seen = 50 if n <= 3000 else 500
+        counts[0] = seen
+        count_ranks(score.arrays, counts, one, np.array([rank], np.int32), False)
+        if n % 511 and n % 2560 and n != len(ranks):
+            continue
+        trace = score.trace()
+        stride = trace["stride"]
+        assert len(trace["learned"]) == n // stride <= prequential.TRACE_POINTS
+        assert n < prequential.TRACE_POINTS // 2 * 10 or len(trace["learned"]) >= prequential.TRACE_POINTS // 2
+        for i, end in enumerate(trace["learned"]):
+            assert end == (i + 1) * stride
+            stretch = plain(ranks[end - stride : end])
+            assert {name: trace[name][i] for name in ("R@1", "R@5", "MRR")} == {
+                name: pytest.approx(stretch[name], abs=1e-4) for name in ("R@1", "R@5", "MRR")
+            }
+            torso = plain(ranks[end - stride : min(end, 3000)])
+            assert trace["groups"]["torso"]["MRR"][i] == pytest.approx(torso["MRR"], abs=1e-4)
+            assert trace["groups"]["tail"]["MRR"][i] is None
+        assert Prequential.from_arrays(score.to_arrays()).trace() == trace
+
+
+def test_a_trace_that_does_not_fit_is_refused() -> None:
+    score, counts, one = Prequential(), np.zeros(1, np.int64), np.zeros(1, np.int32)
+    for _ in range(50):
+        count_ranks(score.arrays, counts, one, np.array([1], np.int32), False)
+    for name, wrong in (("stride", 0), ("stride", 20), ("trace_counts", 3)):
+        arrays = {key: array.copy() for key, array in score.to_arrays().items()}
+        arrays[name][...] = wrong
+        with pytest.raises(ValueError, match="prequential"):
+            Prequential.from_arrays(arrays)

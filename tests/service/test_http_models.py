@@ -196,7 +196,8 @@ def test_stats(service: Served) -> None:
         body = {"features": {f"f{i % 4}": 1}, "labels": ["often"] if i % 3 else [f"seldom {i}"]}
         service.http.post(f"/models/{name}/learn", json=body).raise_for_status()
     stats = service.http.get(f"/models/{name}/stats").json()
-    assert {"learned", "updated", "offset", "all", "window", "drift", "kept", "replicas"} | SIZES == set(stats)
+    measured = {"learned", "updated", "all", "window", "drift", "trace"}
+    assert measured | {"offset", "kept", "replicas"} | SIZES == set(stats)
     assert stats["learned"] == 30
     assert stats["drift"] == {"R@1": 0, "R@5": 0, "MRR": pytest.approx(0)}  # the window holds all of them
     assert 0 < stats["updated"] <= 30
