@@ -24,7 +24,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,6 +42,8 @@ UNFINISHED_SECONDS = 3600.0
 """A file that was begun so long ago and not finished has nobody who writes it."""
 
 _NAME = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,127}/){0,7}[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+PIECE_BYTES = 8 * 2**20
 
 T = TypeVar("T")
 
@@ -116,6 +118,18 @@ class Artifacts:
         """
         await self._in_thread(self._write, self._path(name), data)
 
+    async def put_pieces(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
+        """As ``put``, piece by piece; what ``pieces`` raises, in a thread, ends it and nothing is left."""
+        await self._in_thread(self._write_pieces, self._path(name), pieces)
+
+    async def pieces(self, name: str, size: int = PIECE_BYTES) -> AsyncIterator[bytes]:
+        """The bytes of an artifact, ``size`` at a time. UnknownArtifact when there is none; ArtifactsUnavailable."""
+        path = self._path(name)
+        at, end = 0, await self.size(name)
+        while at < end:
+            yield await self._in_thread(self._filesystem.cat_file, path, at, min(at + size, end), name=name)
+            at += size
+
     async def get(self, name: str) -> bytes:
         """The bytes of an artifact. UnknownArtifact when there is none; ArtifactsUnavailable."""
         data: bytes = await self._in_thread(self._filesystem.cat_file, self._path(name), name=name)
@@ -182,9 +196,15 @@ class Artifacts:
             raise ArtifactsUnavailable(f"the artifact store cannot be used: {error}") from error
 
     def _write(self, path: str, data: bytes) -> None:
-        if not self._is_local:
+        if self._is_local:
+            self._write_pieces(path, (data,))
+        else:
             self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._filesystem.pipe_file(path, data)
+
+    def _write_pieces(self, path: str, pieces: Iterable[bytes | memoryview]) -> None:
+        if not self._is_local:
+            self._upload(path, pieces)
             return
         target = Path(path)
         new = [folder for folder in target.parents if not folder.exists()]
@@ -192,7 +212,8 @@ class Artifacts:
         beside = target.parent / f".{secrets.token_hex(8)}.part"
         try:
             with beside.open("xb") as file:
-                file.write(data)
+                for piece in pieces:
+                    file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(target)
@@ -202,6 +223,17 @@ class Artifacts:
         # The names must be on disk too, those of new folders as well.
         for folder in {target.parent, *(folder.parent for folder in new)}:
             _sync_folder(folder)
+
+    def _upload(self, path: str, pieces: Iterable[bytes | memoryview]) -> None:
+        self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+        try:
+            with self._filesystem.open(path, "wb", block_size=PIECE_BYTES) as file:
+                for piece in pieces:
+                    file.write(piece)
+        except BaseException:
+            if self._filesystem.exists(path):
+                self._filesystem.rm_file(path)
+            raise
 
     def _clear(self, folder: str) -> None:
         if self._filesystem.exists(folder):

@@ -1,0 +1,339 @@
+"""Versions in the artifact store: fitted methods as plain arrays, each with a card.
+
+    <model>/<incarnation>/versions/<id>/<i>-<array>.npy   an array, not compressed: the processes of a host share it
+    <model>/<incarnation>/versions/<id>/card.json         what it is, with the checksum of each file; written last
+
+A version has names of its own for features and labels, so it depends on no index and no other version. Reading one
+checks every byte, then maps the files; nothing in them is ever run: numbers and text only, no pickle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import platform
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from core.errors import Conflict, Damaged, UnknownApplyVersion, UnknownArtifact, UnknownVersion
+from core.methods.fitted import Fitted
+from service.array_files import ArrayFile, checked, mapped, write_array
+from service.array_parts import checksum_of
+from service.artifacts import Artifacts
+from service.catalog import ModelKeys
+from service.model_replica import new_secret
+
+FORMAT = 1
+CARD = "card.json"
+LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "joblib")
+
+_ID = re.compile(r"[0-9a-z]{8,32}")
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """What a version is.
+
+    Attributes
+    ----------
+    id : str
+    format : int
+    model, incarnation : str
+        What it belongs to.
+    method : str
+    params : dict
+    seed : int
+    data : str
+        ``history``, or the data set that it was fitted on.
+    data_range : dict or None
+        ``after`` and ``until``: the events of history that it was fitted on lie between these offsets.
+    offset : str
+        Of the model, when it was fitted.
+    created : float
+        Seconds since 1970, of the store's clock.
+    metrics : dict
+        Measured on instances that it had not seen.
+    sizes : dict
+        ``instances``, ``features``, ``classes``, ``nnz`` that it was fitted on.
+    n_bytes : int
+        Of all its files.
+    libraries : dict
+        Their releases, and Python's.
+    digest : str
+        Of its arrays and ``meta``: the same wherever it is copied to.
+    job : str or None
+        What made it.
+    meta : dict
+        What the fitted method has beside its arrays.
+    files : list of ArrayFile
+    origin : dict or None
+        Of an imported one: ``id``, ``model``, ``incarnation`` of the version that was exported.
+    checksum : str
+        Of all other fields.
+    """
+
+    id: str
+    format: int
+    model: str
+    incarnation: str
+    method: str
+    params: dict[str, Any]
+    seed: int
+    data: str
+    data_range: dict[str, str | None] | None
+    offset: str
+    created: float
+    metrics: dict[str, Any]
+    sizes: dict[str, int]
+    n_bytes: int
+    libraries: dict[str, str]
+    digest: str
+    job: str | None
+    meta: dict[str, Any]
+    files: list[ArrayFile]
+    origin: dict[str, str] | None = None
+    checksum: str = ""
+
+    def sealed(self) -> Card:
+        """The same card with the checksum of its fields."""
+        return msgspec.structs.replace(
+            self, checksum=checksum_of(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
+        )
+
+
+class Loaded(NamedTuple):
+    """A version that can answer."""
+
+    card: Card
+    fitted: Fitted
+
+
+_card = msgspec.json.Decoder(Card)
+
+
+def new_id() -> str:
+    """An id that no version has."""
+    return secrets.token_hex(8)
+
+
+def is_id(text: str) -> bool:
+    """Whether a version could have this id; ``live`` and ``blend`` could not."""
+    return _ID.fullmatch(text) is not None
+
+
+def folder(keys: ModelKeys, name: str = "") -> str:
+    """Where the versions of a model lie in the artifact store, or one of them."""
+    return f"{keys.name}/{keys.incarnation}/versions" + (f"/{name}" if name else "")
+
+
+def libraries() -> dict[str, str]:
+    """The releases of what numbers depend on."""
+    return {name: importlib.metadata.version(name) for name in LIBRARIES} | {"python": platform.python_version()}
+
+
+def digest_of(meta: Mapping[str, Any], files: list[ArrayFile]) -> str:
+    """BLAKE2b-128 of what the fitted method is, by names and not by files."""
+    plain = msgspec.json.encode(
+        [meta, sorted((one.name, one.dtype, one.shape, one.checksum) for one in files)], order="deterministic"
+    )
+    return checksum_of(plain)
+
+
+async def write(
+    artifacts: Artifacts,
+    keys: ModelKeys,
+    fitted: Fitted,
+    *,
+    seed: int,
+    data: str,
+    data_range: dict[str, str | None] | None,
+    offset: str,
+    created: float,
+    metrics: dict[str, Any],
+    sizes: dict[str, int],
+    job: str | None = None,
+    name: str | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Card:
+    """Write a fitted method as a version of a model.
+
+    Parameters
+    ----------
+    seed, data, data_range, offset, created, metrics, sizes, job
+        See ``Card``.
+    name : str, optional
+        Its id, from ``new_id``.
+    check : callable
+        Called several times a second, in a thread; what it raises ends the writing.
+
+    Raises
+    ------
+    ArtifactsUnavailable
+        And what ``check`` raises. What was written is taken away.
+    """
+    name = name or new_id()
+    if not is_id(name):
+        raise ValueError(f"not the id of a version: {name[:64]!r}")
+    arrays = await asyncio.to_thread(fitted.to_arrays)
+    meta = fitted.meta()
+    files = []
+    try:
+        for i, (array_name, array) in enumerate(arrays.items()):
+            files.append(await write_array(artifacts, folder(keys, name), i, array_name, array, check))
+        card = Card(
+            id=name,
+            format=FORMAT,
+            model=keys.name,
+            incarnation=keys.incarnation,
+            method=fitted.method,
+            params=meta["params"],
+            seed=seed,
+            data=data,
+            data_range=data_range,
+            offset=offset,
+            created=created,
+            metrics=metrics,
+            sizes=sizes,
+            n_bytes=sum(one.size for one in files),
+            libraries=libraries(),
+            digest=digest_of(meta, files),
+            job=job,
+            meta=meta,
+            files=files,
+        )
+        return await finish(artifacts, keys, card)
+    except BaseException:
+        await artifacts.clear(folder(keys, name))
+        raise
+
+
+async def finish(artifacts: Artifacts, keys: ModelKeys, card: Card) -> Card:
+    """Write the card of a version whose files are all there; sealed. ArtifactsUnavailable."""
+    card = card.sealed()
+    await artifacts.put(f"{folder(keys, card.id)}/{CARD}", msgspec.json.encode(card))
+    return card
+
+
+async def card_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
+    """What a version is.
+
+    Raises
+    ------
+    UnknownVersion
+        There is none of this id.
+    UnknownApplyVersion
+        A newer release wrote it.
+    Damaged
+        The card is not what was written.
+    ArtifactsUnavailable
+    """
+    if not is_id(name):
+        raise UnknownVersion(f"the model {keys.name} has no version {name[:64]!r}")
+    try:
+        card = decoded(await artifacts.get(f"{folder(keys, name)}/{CARD}"))
+    except UnknownArtifact:
+        raise UnknownVersion(f"the model {keys.name} has no version {name}") from None
+    if (card.model, card.incarnation, card.id) != (keys.name, keys.incarnation, name):
+        raise Damaged(f"the version {name} is one of {card.model} {card.incarnation}")
+    return card
+
+
+def decoded(packed: bytes) -> Card:
+    """A card from its bytes; Damaged or UnknownApplyVersion when it is none that can be read."""
+    try:
+        head = msgspec.json.decode(packed)
+        if isinstance(head, dict) and head.get("format") != FORMAT:
+            raise UnknownApplyVersion(f"the version has the format {head.get('format')!r}; {FORMAT} is read here")
+        card = _card.decode(packed)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Damaged(f"the card of a version cannot be read: {error}") from None
+    if card.sealed() != card or digest_of(card.meta, card.files) != card.digest:
+        raise Damaged(f"the card of the version {card.id} is not what was written")
+    if len({one.file for one in card.files} | {CARD}) != len(card.files) + 1:
+        raise Damaged(f"the card of the version {card.id} names a file twice")
+    return card
+
+
+async def ids(artifacts: Artifacts, keys: ModelKeys) -> list[str]:
+    """The ids of all versions of a model that are whole, in no order that means anything."""
+    start = len(folder(keys)) + 1
+    names = [name[start:].split("/") for name in await artifacts.names(folder(keys))]
+    return [parts[0] for parts in names if parts[1:] == [CARD] and is_id(parts[0])]
+
+
+async def cards(artifacts: Artifacts, keys: ModelKeys) -> list[Card]:
+    """The cards of all versions of a model, newest first; one that was deleted meanwhile, or is damaged, is left out.
+
+    ArtifactsUnavailable.
+    """
+    found = []
+    for name in await ids(artifacts, keys):
+        try:
+            found.append(await card_of(artifacts, keys, name))
+        except (UnknownVersion, Damaged, UnknownApplyVersion):
+            continue
+    return sorted(found, key=lambda card: (-card.created, card.id))
+
+
+async def load(
+    artifacts: Artifacts, keys: ModelKeys, name: str, digest: str | None = None, place: Path | None = None
+) -> Loaded:
+    """A version, checked byte by byte, with its arrays mapped.
+
+    Parameters
+    ----------
+    digest : str, optional
+        Which one it must be.
+    place : Path, optional
+        The directory of this machine that has its files. By default that of the artifact store; if it has none, the
+        files are read into memory (see ``version_cache.py``).
+
+    Raises
+    ------
+    UnknownVersion, UnknownApplyVersion, ArtifactsUnavailable
+    Damaged
+        It is not whole, or not the one with this digest.
+    """
+    card = await card_of(artifacts, keys, name)
+    if digest is not None and card.digest != digest:
+        raise Damaged(f"the version {name} has another digest than the one that is asked for")
+    place = place or artifacts.path(folder(keys, name))
+    arrays = {}
+    for one in card.files:
+        try:
+            if place is None:
+                data = bytearray(await artifacts.get(f"{folder(keys, name)}/{one.file}"))
+                arrays[one.name] = await asyncio.to_thread(checked, one, data)
+            else:
+                arrays[one.name] = await asyncio.to_thread(mapped, one, place / one.file)
+        except (UnknownArtifact, FileNotFoundError):
+            raise Damaged(f"the version {name} has lost its file {one.file}") from None
+        except Damaged as error:
+            raise Damaged(f"the version {name} is damaged: {error}") from None
+    return Loaded(card, await asyncio.to_thread(Fitted.from_arrays, card.meta, arrays, new_secret()))
+
+
+async def delete(artifacts: Artifacts, keys: ModelKeys, name: str, uses: Mapping[str, str] | None = None) -> None:
+    """Take a version away, its card first.
+
+    Parameters
+    ----------
+    uses : mapping, optional
+        Versions that are needed, and what for.
+
+    Raises
+    ------
+    UnknownVersion, ArtifactsUnavailable
+    Conflict
+        It is needed.
+    """
+    if name not in await ids(artifacts, keys):
+        raise UnknownVersion(f"the model {keys.name} has no version {name[:64]!r}")
+    if uses and name in uses:
+        raise Conflict(f"the version {name} cannot be deleted: {uses[name]}")
+    await artifacts.delete(f"{folder(keys, name)}/{CARD}")
+    await artifacts.clear(folder(keys, name))
