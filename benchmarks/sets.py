@@ -1,0 +1,176 @@
+"""The data sets as arrays: vectorized once, kept beside the results, and the same for every method that is measured.
+
+A set is two parts, ``train`` and ``test``, of the vectorizer's vectors (l2-normalised; words of a text count 1 + ln of
+how often they come). Features and labels are numbers in order of first appearance, those of the training part first, so
+what the test part alone has is at or above ``n_features`` and ``n_labels`` of the training part.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from core.config import AnalyzerConfig, ModelConfig
+from core.dataset import Dataset, Instance, vectorized
+from core.evaluate import LIMITS
+from core.record import unpack_vector
+from core.vectorize import Vectorizer
+from service.files import read_file
+
+NAMES = {
+    "clinc150": "jsonl",
+    "reuters21578": "jsonl",
+    "newsgroups20": "jsonl",
+    "rcv1v2": "txt",
+    "bibtex": "txt",
+    "stackex-cooking": "txt",
+    "delicious": "txt",
+    "gutenberg-subjects": "jsonl",
+    "wordnet-hypernyms": "jsonl",
+    "commits-git": "jsonl",
+    "yso-finna-en": "jsonl",
+}
+"""The sets, the smaller ones first, and how their files end."""
+
+IN_TIME = ("commits-git", "gutenberg-subjects")
+"""Sets whose training part is in order of time, with the test part after it."""
+
+ANALYZERS = {
+    "words": AnalyzerConfig(),
+    "pairs": AnalyzerConfig(ngrams=(1, 2)),
+    "triples": AnalyzerConfig(ngrams=(1, 3)),
+    "chars": AnalyzerConfig(kind="char_wb", ngrams=(3, 5)),
+}
+"""How texts may become terms."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Instances one after the other.
+
+    Attributes
+    ----------
+    starts, ids, values : int64 (n + 1,), int32, float32
+        The features of instance i are ``starts[i]`` to ``starts[i + 1]``.
+    label_starts, label_ids : int64 (n + 1,), int32
+    """
+
+    starts: npt.NDArray[np.int64]
+    ids: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
+    label_starts: npt.NDArray[np.int64]
+    label_ids: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def taken(self, places: npt.NDArray[np.int64]) -> Rows:
+        """These instances, in this order."""
+        features = picks(self.starts, places)
+        labels = picks(self.label_starts, places)
+        return Rows(
+            np.concatenate(([0], np.cumsum(np.diff(self.starts)[places]))),
+            self.ids[features],
+            self.values[features],
+            np.concatenate(([0], np.cumsum(np.diff(self.label_starts)[places]))),
+            self.label_ids[labels],
+        )
+
+    @property
+    def labelled(self) -> npt.NDArray[np.int64]:
+        """Places of the instances that have a label and an active feature."""
+        return np.flatnonzero((np.diff(self.label_starts) > 0) & (np.diff(self.starts) > 0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A training part, a test part, and how many features and labels the training part has."""
+
+    train: Rows
+    test: Rows
+    n_features: int
+    n_labels: int
+
+
+def picks(starts: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Places of the elements of some rows, one row after the other."""
+    lengths = np.diff(starts)[places]
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts[places] - (ends - lengths), lengths)
+
+
+def default_folder() -> Path:
+    """Where arrays and results are kept unless something else is said."""
+    return Path(tempfile.gettempdir()) / "abound-benchmarks"
+
+
+def data_folder(given: Path | None) -> Path:
+    """The folder of the data sets: what was given, or what ``ABOUND_DATA`` names."""
+    folder = given or os.environ.get("ABOUND_DATA")
+    if folder is None:
+        raise SystemExit("say where the data sets are, by --data or ABOUND_DATA")
+    return Path(folder)
+
+
+def load(name: str, data: Path, kept: Path, analyzer: str = "words") -> Task:
+    """A set as arrays: made on first use, then read from the folder ``kept``."""
+    path = kept / f"{name}.{analyzer}.npz"
+    if not path.exists():
+        kept.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part.npz")
+        np.savez(part, **_arrays(name, data, ANALYZERS[analyzer]))
+        part.rename(path)
+    return read(path)
+
+
+def read(path: Path) -> Task:
+    """A set from its file of arrays."""
+    with np.load(path, allow_pickle=False) as arrays:
+        parts = [Rows(*(arrays[f"{part}_{field}"] for field in Rows.__slots__)) for part in ("train", "test")]
+        return Task(*parts, *arrays["sizes"].tolist())
+
+
+def validation(task: Task, name: str, seed: int = 0) -> Task:
+    """The training part alone, a tenth of it as test part: the last one of a set in time, else drawn at random."""
+    places = task.train.labelled
+    if name not in IN_TIME:
+        places = np.random.default_rng(1000 + seed).permutation(places)
+    cut = len(places) * 9 // 10
+    return replace(task, train=task.train.taken(places[:cut]), test=task.train.taken(places[cut:]))
+
+
+def _arrays(name: str, data: Path, analyzer: AnalyzerConfig) -> dict[str, npt.NDArray[np.generic]]:
+    features: dict[str, int] = {}
+    labels: dict[str, int] = {}
+    arrays: dict[str, npt.NDArray[np.generic]] = {}
+    sizes = []
+    vectorizer = Vectorizer(ModelConfig(analyzer=analyzer), LIMITS)
+    for part in ("train", "test"):
+        instances: Iterable[Instance] = read_file(str(data / name / f"{part}.{NAMES[name]}.gz"))
+        dataset = vectorized(instances, vectorizer.vectorize, LIMITS)
+        arrays |= {f"{part}_{field}": array for field, array in _rows(dataset, features, labels).items()}
+        sizes = sizes or [len(features), len(labels)]
+    return arrays | {"sizes": np.array(sizes)}
+
+
+def _rows(dataset: Dataset, features: dict[str, int], labels: dict[str, int]) -> dict[str, npt.NDArray[np.generic]]:
+    ids: list[npt.NDArray[np.int32]] = []
+    values = []
+    for vector in dataset.vectors:
+        keys, numbers = unpack_vector(vector)
+        ids.append(np.array([features.setdefault(key, len(features)) for key in keys], np.int32))
+        values.append(numbers)
+    renamed = np.array([labels.setdefault(label, len(labels)) for label in dataset.names], np.int32)
+    return {
+        "starts": np.cumsum([0, *map(len, ids)]),
+        "ids": np.concatenate(ids),
+        "values": np.concatenate(values).astype(np.float32),
+        "label_starts": dataset.labels.starts,
+        "label_ids": renamed[dataset.labels.ids],
+    }
