@@ -1,10 +1,10 @@
 """The live model: the whole replicated state of one model, changed only by applying what the log holds.
 
 Everything that replicas must agree on is in here: the feature-to-class index, the two vocabularies that give dense
-ids in log order, how often each label was learned, the prequential score, the receipts of idempotency keys, and
-the configuration. The same events in the same order give the same state, bit for bit; ``digest`` says so in 32 hex
-characters. There is no clock, no randomness and no thread in here: the secret of the key tables decides where a
-key lies in memory and nothing else.
+ids in log order, how often each label was learned, the prequential score, the receipts of idempotency keys, the
+configuration, and which version answers. The same events in the same order give the same state, bit for bit;
+``digest`` says so in 32 hex characters. There is no clock, no randomness and no thread in here: the secret of the key
+tables decides where a key lies in memory and nothing else.
 
 Learning goes in slices, so that the one event loop that owns the model can answer in between::
 
@@ -47,6 +47,7 @@ from core.limits import Limits
 from core.prequential import Prequential
 from core.receipts import Receipts
 from core.record import pack_labels, record_shape, unpack_vector
+from core.serving import FROM_THE_START, Serving
 from core.tallies import Tallies
 from core.types import START, Offset, Ranking
 from core.vectorize import Vectorizer
@@ -84,6 +85,7 @@ class LiveModel:
         self.index = Index(IndexParams.of(config))
         self.prequential = Prequential()
         self.receipts = Receipts()
+        self.serving = FROM_THE_START
         self._tallies = Tallies()
         self._scratch = _scratch(64, 16)
         self._cursor = np.zeros(4, np.int64)
@@ -366,13 +368,16 @@ class LiveModel:
         ):
             hashed.update(len(part).to_bytes(8, "little"))
             hashed.update(part)
+        if self.serving != FROM_THE_START:
+            hashed.update(self.serving.packed())
         return hashed.hexdigest()
 
     # --- snapshots
 
     def meta(self) -> dict[str, Any]:
         """What goes beside the arrays: plain JSON values."""
-        return {"config": self.config.to_dict()}
+        serving = {} if self.serving == FROM_THE_START else {"serving": msgspec.to_builtins(self.serving)}
+        return {"config": self.config.to_dict(), **serving}
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The whole logical state as named arrays, ``index/counts`` and so on; ``from_arrays`` gives an equal model."""
@@ -406,10 +411,11 @@ class LiveModel:
             model.features = Vocabulary.from_arrays(secret, parts["features"])
             model.labels = Vocabulary.from_arrays(secret, parts["labels"])
             model.index = Index.from_arrays(IndexParams.of(model.config), parts["index"])
+            model.serving = msgspec.convert(meta.get("serving", {}), Serving)
             model.prequential = Prequential.from_arrays(parts["prequential"])
             model.receipts = Receipts.from_arrays(parts["receipts"])
             model._tallies.take(parts["tallies"], model.features.n_ids, model.labels.n_ids)
-        except (KeyError, TypeError, ValueError, InvalidInstance, msgspec.DecodeError) as error:
+        except (KeyError, TypeError, ValueError, InvalidInstance, msgspec.MsgspecError) as error:
             raise Damaged(f"the arrays of a model do not fit together: {error}") from error
         if not (model.features.is_text() and model.labels.is_text()):
             raise Damaged("a feature key or a label is not UTF-8")

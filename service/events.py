@@ -6,6 +6,9 @@
         Mark(token)                              a place at which every replica publishes its digest
         Prepare(adoption, index, after, digest)  every replica gets an index ready that may be adopted
         Adopt(adoption, index, after, digest)    the state from here on is that index + what came after ``after``
+        PrepareVersion(activation, version, digest)   every replica loads a version that may be activated
+        Activate(activation, version, digest)    from here on this version answers
+        Weigh(version, weights)                  how the index and this version are blended from here on
     CatalogEntry{version, event}                 one element of the catalog stream
         Created(name, config)  Deleted(name, incarnation)
 
@@ -17,6 +20,8 @@ ever skipped.
 
 from __future__ import annotations
 
+import math
+import re
 import zlib
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -26,11 +31,14 @@ import msgspec
 from core.applying import Unit
 from core.errors import Damaged, UnknownApplyVersion
 from core.record import check_records
+from core.serving import BLEND, LIVE
 from core.types import Offset
 
 APPLY_VERSION = 1
 """The meaning of the log that this release applies. Any change of what an event does to a model raises it."""
 
+
+_VERSION = re.compile(r"[0-9a-z]{1,64}")
 
 MOST_POSITIONS = 2**26
 """Positions that an entry can have at most: the store takes no element over 512 MiB, a record has 8 bytes or more."""
@@ -117,6 +125,50 @@ class Adopt(msgspec.Struct, array_like=True, tag="adopt", frozen=True):
     padding: bytes = b""
 
 
+class PrepareVersion(msgspec.Struct, array_like=True, tag="prepare_version", frozen=True):
+    """Changes nothing; says that a version is about to be activated, so that replicas load it.
+
+    Attributes
+    ----------
+    activation : str
+        Id of the attempt.
+    version, digest : str
+        Id and digest of the version; ``live`` and nothing for the index.
+    reason : str
+    """
+
+    activation: str
+    version: str
+    digest: str
+    reason: str = ""
+
+
+class Activate(msgspec.Struct, array_like=True, tag="activate", frozen=True):
+    """From here on the version answers whoever names none. It says all that is needed, as ``PrepareVersion`` does.
+
+    Of two with one ``activation`` the second is passed over.
+    """
+
+    activation: str
+    version: str
+    digest: str
+    reason: str = ""
+
+
+class Weigh(msgspec.Struct, array_like=True, tag="weigh", frozen=True):
+    """Weights for blending the index with a version; passed over unless it is the active one.
+
+    Attributes
+    ----------
+    version : str
+    weights : (float, float)
+        Of the index and of the version: finite, >= 0, not both 0.
+    """
+
+    version: str
+    weights: tuple[float, float]
+
+
 class Created(msgspec.Struct, array_like=True, tag="created", frozen=True):
     """A model comes to be, with the whole of its configuration. Nothing happens when the name is in use."""
 
@@ -131,10 +183,10 @@ class Deleted(msgspec.Struct, array_like=True, tag="deleted", frozen=True):
     incarnation: str
 
 
-Event = Learn | Configure | Mark | Prepare | Adopt
-
-Control = Configure | Mark | Prepare | Adopt
+Control = Configure | Mark | Prepare | Adopt | PrepareVersion | Activate | Weigh
 """Events of which an entry has one and no more."""
+
+Event = Learn | Control
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -148,7 +200,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
         Of the process that appended it, so that it knows its own entries again.
     sequence : int
         Counts the entries of that process.
-    event : Learn | Configure | Mark | Prepare | Adopt
+    event : Event
     """
 
     version: int
@@ -212,7 +264,18 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
             Offset.parse(event.after)
         except ValueError as error:
             raise Damaged(f"an index to adopt is {error}") from None
+    elif type(event) is Activate or type(event) is PrepareVersion:
+        if not _is_version(event.version) or (event.version == LIVE) != (not event.digest):
+            raise Damaged("it activates what can be no version")
+    elif type(event) is Weigh:
+        live, batch = event.weights
+        if not (_is_version(event.version) and 0 <= live < math.inf and 0 <= batch < math.inf and live + batch > 0):
+            raise Damaged("its weights can be none")
     return entry
+
+
+def _is_version(name: str) -> bool:
+    return _VERSION.fullmatch(name) is not None and name != BLEND
 
 
 def decode_catalog_entry(fields: Sequence[bytes]) -> CatalogEntry:

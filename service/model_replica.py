@@ -26,7 +26,7 @@ from core.live import LiveModel
 from core.types import START, Offset
 from service.appender import Appender
 from service.catalog import ModelKeys
-from service.events import Adopt, Configure, Entry, Event, Learn, checksum_of, decode_entry
+from service.events import Activate, Adopt, Configure, Entry, Event, Learn, Weigh, checksum_of, decode_entry
 from service.log import MENDING, UNTRIMMED, Element, size_of
 
 if TYPE_CHECKING:
@@ -264,6 +264,7 @@ class ModelReplica:
             return False
         if self.shadow is None or not self.shadow.attached or self.shadow.index != event.index:
             raise NotPrepared(event, at)
+        self.shadow.live.serving = self.live.serving  # an index takes another's place, and no version's
         self.live = self.shadow.live
         self.shadow = None
         self.digest = self.digest_offset = None
@@ -274,6 +275,10 @@ class ModelReplica:
             return await learn(self.live, event, at, self.slice_events, lambda n_done: self._pass(at, n_done))
         if type(event) is Configure:
             configure(self.live, event)
+        elif type(event) is Activate:
+            self.live.serving = self.live.serving.activated(event.activation, event.version, event.digest, at)
+        elif type(event) is Weigh:
+            self.live.serving = self.live.serving.weighed(event.version, event.weights)
         return None
 
     def _pass(self, at: Offset, n_done: int) -> None:

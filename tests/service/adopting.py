@@ -16,7 +16,19 @@ from service import indexes
 from service.adoption import Place
 from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, DEFAULT_MODEL, Living, read_catalog
-from service.events import APPLY_VERSION, Adopt, CatalogEntry, Configure, Created, Entry, Learn, decode_entry, encode
+from service.events import (
+    APPLY_VERSION,
+    Activate,
+    Adopt,
+    CatalogEntry,
+    Configure,
+    Created,
+    Entry,
+    Learn,
+    Weigh,
+    decode_entry,
+    encode,
+)
 from service.indexes import IndexManifest
 from service.model_replica import ModelReplica
 from service.replica import Replica, ReplicaParams
@@ -110,13 +122,14 @@ class House:
         live, adopted = LiveModel((await self.living()).config, (7, 7)), START
         for i, (at, event) in enumerate(events[:n]):
             if isinstance(event, Adopt) and not Offset.parse(event.after) < adopted:
-                after = Offset.parse(event.after)
+                after, serving = Offset.parse(event.after), live.serving
                 live = await indexes.load(
                     self.artifacts, (await self.living()).keys, event.index, event.digest, live.limits
                 )
                 for past, one in events[:i]:
                     if past > after:
                         apply(live, past, one)
+                live.serving = serving
                 adopted = at
             else:
                 apply(live, at, event)
@@ -131,6 +144,10 @@ def apply(live: LiveModel, at: Offset, event: Any) -> None:
             applying.step(100)
     elif isinstance(event, Configure):
         live.configure(event.changes)
+    elif isinstance(event, Activate):
+        live.serving = live.serving.activated(event.activation, event.version, event.digest, at)
+    elif isinstance(event, Weigh):
+        live.serving = live.serving.weighed(event.version, event.weights)
 
 
 def events(n: int, seed: int = 1, source: str | None = None) -> list[Learn]:

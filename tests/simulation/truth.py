@@ -14,7 +14,7 @@ from core.live import LiveModel
 from core.record import iterate, record_ends
 from core.types import START, Offset
 from service.catalog import CATALOG_KEY, Catalog, Living
-from service.events import Configure, Entry, Learn, decode_entry
+from service.events import Activate, Configure, Entry, Learn, decode_entry
 from tests.simulation.keyspace import Words
 
 
@@ -62,6 +62,8 @@ class Truth:
             at = at._replace(position=event.n - 1)
         elif isinstance(event, Configure):
             self.live.configure(event.changes)
+        elif isinstance(event, Activate):
+            self.live.serving = self.live.serving.activated(event.activation, event.version, event.digest, at)
         self.last = at
 
     def _learn(self, event: Learn, at: Offset) -> None:
