@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
 
-from service import client as module
-from service.client import Client, Interrupted, Refused, Unreachable, bounded, refusal_of
+from service.client import ATTEMPTS, Client, Interrupted, Refused, Unreachable, bounded, refusal_of
+from service.client import lines as lines_of_a_request
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -57,7 +58,7 @@ def test_long_streams_are_cut_into_requests_and_answered_in_order() -> None:
 
 
 def test_requests_are_bounded_by_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STREAM_BYTES", 300)
+    monkeypatch.setattr(lines_of_a_request, "STREAM_BYTES", 300)
     assert [len(request) for request in bounded(lines(7, 80))] == [3, 3, 1]
 
 
@@ -96,7 +97,7 @@ def test_a_request_that_never_arrived_is_sent_again_and_given_up_at_last() -> No
 
     with pytest.raises(Unreachable, match="no service answers at http://test"):
         list(client(away).learn_stream("m", lines(3)))
-    assert len(calls) == module.ATTEMPTS
+    assert len(calls) == ATTEMPTS
 
 
 def test_refused_lines_are_sent_again_alone() -> None:
@@ -188,3 +189,101 @@ def test_the_key_travels_as_bearer_token() -> None:
 
     made = Client("http://test", key="secret", transport=httpx.MockTransport(check))
     assert made.models() == {"token": "Bearer secret"}
+
+
+def test_a_single_learn_gets_a_key_and_is_sent_again_with_the_same_one() -> None:
+    keys = []
+
+    def lost(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["Idempotency-Key"])
+        if len(keys) < 3:
+            raise httpx.ReadError("reset")
+        return httpx.Response(200, json={"rank": 1})
+
+    made = client(lost)
+    assert made.learn("m", {"text": "a", "labels": ["x"]}) == {"rank": 1}
+    assert len(set(keys)) == 1
+    assert made.learn("m", {"text": "a", "labels": ["x"]}) == {"rank": 1}
+    assert len(set(keys)) == 2
+
+
+@pytest.mark.parametrize("error", [httpx.ReadError("reset"), 502, 504])
+def test_a_learn_that_waits_for_the_log_only_is_never_sent_twice(error: httpx.ReadError | int) -> None:
+    calls = []
+
+    def lost(request: httpx.Request) -> httpx.Response:
+        calls.append("Idempotency-Key" in request.headers)
+        if isinstance(error, int):
+            return httpx.Response(error, json=problem(error))
+        raise error
+
+    with pytest.raises((Interrupted, Refused)):
+        client(lost).learn("m", {"text": "a", "labels": ["x"], "wait": "log"})
+    assert calls == [False]
+
+
+@pytest.mark.parametrize(("status", "times"), [(429, ATTEMPTS), (503, ATTEMPTS), (507, 1), (422, 1), (500, 1)])
+def test_which_refusals_are_tried_again(status: int, times: int) -> None:
+    calls, pauses = [], list[float]()
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        return httpx.Response(status, json=problem(status), headers={"Retry-After": "4"})
+
+    with pytest.raises(Refused):
+        client(refuse, pauses).learn("m", {"text": "a", "labels": ["x"], "wait": "log"})
+    assert len(calls) == times
+    assert pauses == [4.0] * (times - 1)
+
+
+def test_a_service_that_never_answered_is_not_waited_for_and_one_that_did_is() -> None:
+    calls: list[int] = []
+
+    def away_at_times(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        if len(calls) in (1, 3, 4):
+            raise httpx.ConnectError("refused")
+        return httpx.Response(200, json={})
+
+    made = client(away_at_times)
+    with pytest.raises(Unreachable):
+        made.models()
+    assert made.models() == {}
+    assert made.models() == {}
+    assert len(calls) == 5
+
+
+def test_only_what_was_not_answered_is_sent_again() -> None:
+    bodies = []
+
+    def cut(request: httpx.Request) -> httpx.Response:
+        bodies.append(request.read().splitlines())
+        if len(bodies) < 8:  # each time something comes of it, so the attempts count anew
+            return httpx.Response(200, stream=Cut(bodies[-1][0] + b"\n"))
+        return httpx.Response(200, content=request.content)
+
+    answers = client(cut).learn_stream("m", lines(9), keyed=True)
+    assert [answer["n"] for answer in answers] == list(range(9))
+    assert [len(body) for body in bodies] == [9, 8, 7, 6, 5, 4, 3, 2]
+
+
+def test_several_requests_are_on_their_way_at_once_and_answers_stay_in_order() -> None:
+    together = threading.Barrier(3, timeout=20)
+
+    def wait_for_the_others(request: httpx.Request) -> httpx.Response:
+        together.wait()
+        return echo(request)
+
+    answers = client(wait_for_the_others).learn_stream("m", lines(6000), in_flight=3)
+    assert [answer["n"] for answer in answers] == list(range(6000))
+
+
+def test_an_error_of_one_request_among_several_reaches_the_caller_behind_the_answers_before() -> None:
+    def second_is_refused(request: httpx.Request) -> httpx.Response:
+        first = json.loads(request.read().splitlines()[0])["n"]
+        return httpx.Response(413, json=problem(413)) if first == 1000 else echo(request)
+
+    answers = client(second_is_refused).classify_stream("m", lines(3000), in_flight=3)
+    assert [next(answers)["n"] for _ in range(1000)] == list(range(1000))
+    with pytest.raises(Refused):
+        next(answers)

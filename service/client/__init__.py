@@ -1,0 +1,37 @@
+"""Clients of the service: for programs with threads, for programs with an event loop.
+
+``Client`` and ``AsyncClient`` have a method for each resource and speak in plain documents; ``Model`` and
+``AsyncModel`` are one model with typed instances and answers, which is what an application mostly wants::
+
+    with Client("http://127.0.0.1:8000") as client:
+        model = Model(client, "default")
+        model.learn(["grain"], text="wheat prices rise")
+        for label in model.classify(text="the price of wheat").labels:
+            print(label.label, label.score)
+"""
+
+from service.client.asynchronous import AsyncClient
+from service.client.attempts import ATTEMPTS, MAX_PAUSE
+from service.client.errors import ClientError, Interrupted, Refused, Unreachable, refusal_of
+from service.client.lines import STREAM_BYTES, STREAM_LINES, bounded
+from service.client.model import AsyncModel, Instance, Labelled, Model
+from service.client.synchronous import Client
+
+__all__ = [
+    "ATTEMPTS",
+    "MAX_PAUSE",
+    "STREAM_BYTES",
+    "STREAM_LINES",
+    "AsyncClient",
+    "AsyncModel",
+    "Client",
+    "ClientError",
+    "Instance",
+    "Interrupted",
+    "Labelled",
+    "Model",
+    "Refused",
+    "Unreachable",
+    "bounded",
+    "refusal_of",
+]

@@ -1,0 +1,289 @@
+"""A client for programs with an event loop. Tasks may share one; its connections are kept and used again.
+
+The methods are those of ``Client``, with the same names, answers and errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from service.client import calls
+from service.client.attempts import Attempts
+from service.client.calls import Call
+from service.client.errors import (
+    Answer,
+    ClientError,
+    Interrupted,
+    Refused,
+    Unreachable,
+    decode,
+    document,
+    refused,
+    told_apart,
+)
+from service.client.lines import CLASSIFYING, LinesRequest, abounded, read_answers, whole_lines
+
+Lines = Iterable[bytes] | AsyncIterable[bytes]
+
+
+class AsyncClient:
+    """Talks to the service at a URL.
+
+    Parameters
+    ----------
+    url : str
+    key : str or None
+        Sent as bearer token.
+    timeout : float
+        Seconds that a connection may stay silent.
+    transport : httpx.AsyncBaseTransport or None
+        In the place of the network.
+    pause : callable
+        Waits so many seconds before another attempt.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        timeout: float = 60.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.url = url.rstrip("/")
+        self._pause = pause
+        self._answered = False
+        try:
+            self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
+        except httpx.InvalidURL as error:
+            raise Unreachable(f"{url} is not a URL: {error}") from error
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    # Resources
+
+    async def ready(self) -> Answer:
+        """What ``/readyz`` says; Refused with 503 while the service is not ready."""
+        return await self._ask(calls.ready())
+
+    async def models(self) -> Answer:
+        """All models."""
+        return await self._ask(calls.models())
+
+    async def model(self, name: str) -> Answer:
+        """One model with its digest."""
+        return await self._ask(calls.model(name))
+
+    async def stats(self, name: str) -> Answer:
+        """The running score of a model, its sizes, and its replicas."""
+        return await self._ask(calls.stats(name))
+
+    async def labels(self, name: str, **query: str | int | None) -> Answer:
+        """Labels that a model knows: with a ``prefix``, at most ``limit``, from ``offset`` on."""
+        return await self._ask(calls.labels(name, query))
+
+    async def configure(self, name: str, fields: Answer) -> Answer:
+        """Create a model, or change fields of its configuration."""
+        return await self._ask(calls.configure(name, fields))
+
+    async def delete(self, name: str) -> None:
+        """Delete a model and all that it learned."""
+        await self._ask(calls.delete(name))
+
+    async def snapshots(self, name: str) -> Answer:
+        """The snapshots of a model, newest first."""
+        return await self._ask(calls.snapshots(name))
+
+    async def snapshot(self, name: str) -> Answer:
+        """Ask for a snapshot."""
+        return await self._ask(calls.snapshot(name))
+
+    async def methods(self) -> Answer:
+        """What jobs can do, with the JSON Schema of their parameters."""
+        return await self._ask(calls.methods())
+
+    async def submit(self, request: Answer) -> Answer:
+        """Ask for a job."""
+        return await self._ask(calls.submit(request))
+
+    async def jobs(self, **query: str | int | None) -> Answer:
+        """Jobs, newest first: of a ``state``, of a ``model``, at most ``limit``."""
+        return await self._ask(calls.jobs(query))
+
+    async def job(self, job_id: str) -> Answer:
+        """One job."""
+        return await self._ask(calls.job(job_id))
+
+    async def cancel(self, job_id: str) -> Answer:
+        """Cancel a job; it may take seconds until it has stopped."""
+        return await self._ask(calls.cancel(job_id))
+
+    async def classify(self, name: str, request: Mapping[str, Any]) -> Answer:
+        """Rank one instance, or a batch."""
+        return await self._ask(calls.classify(name, request))
+
+    async def learn(self, name: str, request: Mapping[str, Any]) -> Answer:
+        """Learn one instance, or a batch, once, however often it has to be sent."""
+        return await self._ask(calls.learn(name, request))
+
+    # Files and events
+
+    async def export(self, name: str) -> AsyncIterator[bytes]:
+        """A model as one file, piece by piece."""
+        path = f"{calls.model_path(name)}/export"
+        with told_apart(self.url, "the file"):
+            async with self._http.stream("GET", path) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    raise refused(response)
+                async for piece in response.aiter_bytes():
+                    yield piece
+
+    async def import_(self, name: str, pieces: AsyncIterable[bytes]) -> Answer:
+        """Let a model take over what a file holds; the model. Takes as long as the replicas need to load it."""
+        path = f"{calls.model_path(name)}/import"
+        with told_apart(self.url):
+            response = await self._http.put(
+                path, content=pieces, headers=calls.MODEL_FILE, timeout=calls.IMPORT_SECONDS
+            )
+        return document(response, self.url)
+
+    async def follow(self, job_id: str) -> AsyncIterator[Answer]:
+        """A job each time that something about it has changed, the last time when it has ended."""
+        attempts = Attempts(repeatable=True)
+        while True:
+            try:
+                async for job in self._events(f"{calls.job_path(job_id)}/events"):
+                    attempts.progress()
+                    yield job
+                    if job["ended"] is not None:
+                        return
+                raise Interrupted(f"{self.url}: the events broke off", [], 1)
+            except ClientError as error:
+                await self._pause(attempts.pause_after(error))
+
+    async def _events(self, path: str) -> AsyncIterator[Answer]:
+        """The data of server-sent events."""
+        with told_apart(self.url, "the events"):
+            async with self._http.stream("GET", path) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    raise refused(response)
+                async for line in response.aiter_lines():
+                    if line.startswith("data: "):
+                        yield decode(line.removeprefix("data: "))
+
+    # Streams
+
+    def classify_stream(self, name: str, lines: Lines, *, in_flight: int = CLASSIFYING) -> AsyncIterator[Answer]:
+        """One answer a line, in order, of any number of lines; see ``refusal_of`` for the ones refused.
+
+        Parameters
+        ----------
+        name : str
+        lines : iterable or async iterable of bytes
+            A JSON document each, without its line end.
+        in_flight : int
+            Requests on their way at once.
+        """
+        return self._stream(f"{calls.model_path(name)}/classify", lines, True, in_flight)
+
+    def learn_stream(
+        self, name: str, lines: Lines, *, keyed: bool = False, in_flight: int = 1
+    ) -> AsyncIterator[Answer]:
+        """The same for learn.
+
+        Parameters
+        ----------
+        name : str
+        lines : iterable or async iterable of bytes
+        keyed : bool
+            Every line carries an idempotency key, so all may be sent again.
+        in_flight : int
+            With more than one, requests that are on their way together may be learned in another order.
+        """
+        return self._stream(f"{calls.model_path(name)}/learn", lines, keyed, in_flight)
+
+    async def _stream(self, path: str, lines: Lines, repeatable: bool, in_flight: int) -> AsyncIterator[Answer]:
+        sent: deque[asyncio.Task[list[Answer]]] = deque()
+        try:
+            async for request in abounded(lines):
+                sent.append(asyncio.create_task(self._lines(path, request, repeatable)))
+                if len(sent) >= in_flight:
+                    for answer in await sent[0]:
+                        yield answer
+                    sent.popleft()
+            while sent:
+                for answer in await sent[0]:
+                    yield answer
+                sent.popleft()
+        finally:
+            for task in sent:
+                task.cancel()
+            await asyncio.gather(*sent, return_exceptions=True)
+
+    async def _lines(self, path: str, lines: list[bytes], repeatable: bool) -> list[Answer]:
+        """An answer a line of one request, sent as often as it takes."""
+        request = LinesRequest(lines, repeatable)
+        while request.n_open:
+            try:
+                pause = request.take(await self._exchange(path, request.body(), request.n_open))
+            except ClientError as error:
+                pause = request.failed(error)
+            if pause is not None:
+                await self._pause(pause)
+        return request.answers()
+
+    async def _exchange(self, path: str, body: bytes, sent: int) -> list[Answer]:
+        pieces: list[bytes] = []
+        try:
+            with told_apart(self.url):
+                async with self._http.stream("POST", path, content=body, headers=calls.NDJSON) as response:
+                    if response.status_code != 200:
+                        await response.aread()
+                        raise refused(response)
+                    async for piece in response.aiter_bytes():
+                        pieces.append(piece)
+                return read_answers(b"".join(pieces), sent, self.url)
+        except Interrupted as error:
+            raise Interrupted(str(error), whole_lines(b"".join(pieces), sent), sent) from error
+
+    # Single requests
+
+    async def _ask(self, call: Call) -> Answer:
+        attempts = Attempts(call.repeatable, patient=self._answered)
+        while True:
+            try:
+                answer = await self._once(call)
+            except ClientError as error:
+                self._answered |= isinstance(error, Refused)
+                if call.once:
+                    raise
+                pause = attempts.pause_after(error)
+            else:
+                self._answered = True
+                return answer
+            await self._pause(pause)
+
+    async def _once(self, call: Call) -> Answer:
+        with told_apart(self.url):
+            response = await self._http.request(call.method, call.path, content=call.content, headers=call.headers)
+        return document(response, self.url)

@@ -1,0 +1,152 @@
+"""One call a resource: what is sent, and whether it may be sent twice. Both clients send these."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from service.client.errors import Answer
+
+KEY_HEADER = "Idempotency-Key"
+JSON = {"Content-Type": "application/json"}
+NDJSON = {"Content-Type": "application/x-ndjson"}
+MODEL_FILE = {"Content-Type": "application/vnd.abound.model"}
+
+IMPORT_SECONDS = 900.0
+"""Longest silence while a model is imported: all replicas load it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request with one document as its answer.
+
+    Attributes
+    ----------
+    repeatable : bool
+        Taking it twice does what taking it once does.
+    once : bool
+        The first answer counts, whatever it is.
+    """
+
+    method: str
+    path: str
+    content: bytes = b""
+    headers: Mapping[str, str]
+    repeatable: bool
+    once: bool = False
+
+
+def _call(method: str, path: str, body: object = None, *, repeatable: bool = True, once: bool = False) -> Call:
+    content = b"" if body is None else msgspec.json.encode(body)
+    headers = JSON if content else {}
+    return Call(method=method, path=path, content=content, headers=headers, repeatable=repeatable, once=once)
+
+
+def model_path(name: str) -> str:
+    """Where a model is."""
+    return f"/models/{quote(name, safe='')}"
+
+
+def job_path(job_id: str) -> str:
+    """Where a job is."""
+    return f"/jobs/{quote(job_id, safe='')}"
+
+
+def ready() -> Call:
+    """What ``/readyz`` says."""
+    return _call("GET", "/readyz", once=True)
+
+
+def models() -> Call:
+    """All models."""
+    return _call("GET", "/models")
+
+
+def model(name: str) -> Call:
+    """One model with its digest."""
+    return _call("GET", model_path(name))
+
+
+def stats(name: str) -> Call:
+    """The running score of a model, its sizes, and its replicas."""
+    return _call("GET", f"{model_path(name)}/stats")
+
+
+def labels(name: str, query: Mapping[str, Any]) -> Call:
+    """Labels that a model knows."""
+    return _call("GET", f"{model_path(name)}/labels{_query(query)}")
+
+
+def configure(name: str, fields: Answer) -> Call:
+    """Create a model, or change its configuration."""
+    return _call("PUT", model_path(name), fields)
+
+
+def delete(name: str) -> Call:
+    """Delete a model."""
+    return _call("DELETE", model_path(name), repeatable=False)
+
+
+def snapshots(name: str) -> Call:
+    """The snapshots of a model."""
+    return _call("GET", f"{model_path(name)}/snapshots")
+
+
+def snapshot(name: str) -> Call:
+    """Ask for a snapshot."""
+    return _call("POST", f"{model_path(name)}/snapshots", repeatable=False)
+
+
+def methods() -> Call:
+    """What jobs can do."""
+    return _call("GET", "/methods")
+
+
+def submit(request: Answer) -> Call:
+    """Ask for a job."""
+    return _call("POST", "/jobs", request, repeatable=False)
+
+
+def jobs(query: Mapping[str, Any]) -> Call:
+    """Jobs, newest first."""
+    return _call("GET", f"/jobs{_query(query)}")
+
+
+def job(job_id: str) -> Call:
+    """One job."""
+    return _call("GET", job_path(job_id))
+
+
+def cancel(job_id: str) -> Call:
+    """Cancel a job."""
+    return _call("DELETE", job_path(job_id))
+
+
+def classify(name: str, request: Mapping[str, Any]) -> Call:
+    """Rank one instance, or a batch."""
+    return _call("POST", f"{model_path(name)}/classify", request)
+
+
+def learn(name: str, request: Mapping[str, Any]) -> Call:
+    """Learn one instance, or a batch.
+
+    A request without an idempotency key gets one, so that it can be sent again when its answer breaks off. One that
+    waits for the log only gets none: a key would make it wait until it is applied.
+    """
+    path = f"{model_path(name)}/learn"
+    instances = request.get("instances")
+    keys = [one.get("key") for one in instances] if isinstance(instances, list) else [request.get("key")]
+    if any(keys) or request.get("wait") == "log":
+        return _call("POST", path, request, repeatable=all(keys))
+    headers = {**JSON, KEY_HEADER: uuid.uuid4().hex}
+    return Call(method="POST", path=path, content=msgspec.json.encode(request), headers=headers, repeatable=True)
+
+
+def _query(query: Mapping[str, Any]) -> str:
+    given = urlencode({name: value for name, value in query.items() if value is not None})
+    return f"?{given}" if given else ""

@@ -1,0 +1,103 @@
+"""What a request can come to instead of its answer.
+
+ClientError
+├── Refused        the service answered with a problem document
+├── Unreachable    no answer, and nothing of the request can have been taken
+└── Interrupted    the answer broke off: what was sent after the last answered line may or may not have been taken
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import msgspec
+
+from core.errors import AboundError
+
+Answer = dict[str, Any]
+"""A JSON document as the service answers it; ``/openapi.json`` describes each."""
+
+decode = msgspec.json.Decoder(Answer).decode
+
+
+class ClientError(AboundError):
+    """A request did not lead to what was asked for."""
+
+
+class Refused(ClientError):
+    """The service answered with a problem document.
+
+    Parameters
+    ----------
+    status : int
+        The HTTP status.
+    problem : dict
+        The document: ``title``, ``detail``, ``field`` and what else it carries.
+    """
+
+    def __init__(self, status: int, problem: Answer) -> None:
+        self.status = status
+        self.problem = problem
+        said = str(problem.get("detail") or problem.get("title") or "no reason given")
+        field = str(problem.get("field") or "")
+        where = f"{field}: " if field and not said.startswith(field) else ""
+        super().__init__(f"{where}{said} ({status})")
+
+
+class Unreachable(ClientError):
+    """No service answers at the URL."""
+
+
+class Interrupted(ClientError):
+    """An answer broke off. ``answers`` are those that arrived whole, of the ``sent`` lines of the request."""
+
+    def __init__(self, detail: str, answers: list[Answer], sent: int) -> None:
+        super().__init__(detail)
+        self.answers = answers
+        self.sent = sent
+
+
+def refusal_of(answer: Answer) -> Refused | None:
+    """The problem that a line of an NDJSON answer is, or None for a proper answer."""
+    status = answer.get("status")
+    return Refused(status, answer) if isinstance(status, int) and "title" in answer else None
+
+
+def refused(response: httpx.Response) -> Refused:
+    """What an answer that is no success says; it must have been read."""
+    try:
+        problem = decode(response.content)
+    except msgspec.DecodeError:
+        problem = {"detail": f"{response.request.url} answers {response.status_code} {response.reason_phrase}"}
+    pause = response.headers.get("Retry-After", "")
+    if pause.isdigit():
+        problem.setdefault("retry_after", int(pause))
+    return Refused(response.status_code, problem)
+
+
+def document(response: httpx.Response, url: str) -> Answer:
+    """The document that an answer is; Refused when it is a problem, or none of this service's."""
+    if not response.is_success:
+        raise refused(response)
+    try:
+        return decode(response.content) if response.content else {}
+    except msgspec.DecodeError as error:
+        raise Refused(response.status_code, {"detail": f"{url} does not answer like this service"}) from error
+
+
+@contextmanager
+def told_apart(url: str, what: str = "the answer") -> Iterator[None]:
+    """Errors of the transport as Unreachable where nothing was sent, and as Interrupted otherwise."""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        raise Unreachable(f"no service answers at {url} ({_said(error)}); start one with: abound serve") from error
+    except (httpx.TransportError, msgspec.DecodeError) as error:
+        raise Interrupted(f"{url}: {what} broke off: {_said(error)}", [], 1) from error
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__

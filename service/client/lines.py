@@ -1,0 +1,160 @@
+"""Streams of any length as successive bounded NDJSON requests: what each holds, and what came of its lines.
+
+1. ``bounded`` cuts the stream into requests. No line is read ahead of its request.
+2. A request sends its open lines, at first all of them, and ``take`` closes those that were answered.
+3. Lines refused with 429 or 503 stay open: they are sent again, alone, after the pause that the service asked for.
+4. When the answer breaks off, ``failed`` closes what was answered; the others are sent again if that does no harm.
+5. The answers of a request are given when all of its lines are closed, in the order of the lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+
+import msgspec
+
+from service.client.attempts import Attempts, may_be_sent_again, pause_of
+from service.client.errors import Answer, ClientError, Interrupted, decode, refusal_of
+
+STREAM_LINES = 1000
+"""Lines of one NDJSON request."""
+
+STREAM_BYTES = 4 * 2**20
+"""Bytes after which an NDJSON request takes no further line; a line may itself be large."""
+
+CLASSIFYING = 2
+"""Requests of a classified stream that are on their way at once."""
+
+
+def bounded(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Cut a stream of lines into requests: ``STREAM_LINES`` lines, fewer when they reach ``STREAM_BYTES``."""
+    request: list[bytes] = []
+    size = 0
+    for line in lines:
+        request.append(line)
+        size += len(line) + 1
+        if len(request) >= STREAM_LINES or size >= STREAM_BYTES:
+            yield request
+            request, size = [], 0
+    if request:
+        yield request
+
+
+async def abounded(lines: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
+    """The same, of lines that may come from an event loop."""
+    if not isinstance(lines, AsyncIterable):
+        for request in bounded(lines):
+            yield request
+        return
+    request, size = [], 0
+    async for line in lines:
+        request.append(line)
+        size += len(line) + 1
+        if len(request) >= STREAM_LINES or size >= STREAM_BYTES:
+            yield request
+            request, size = [], 0
+    if request:
+        yield request
+
+
+def read_answers(body: bytes, sent: int, url: str) -> list[Answer]:
+    """An answer for each line sent, out of a body that arrived whole.
+
+    Raises
+    ------
+    Interrupted
+        There are fewer, and the last one is no refusal of the rest.
+    msgspec.DecodeError
+        A line is not JSON.
+    """
+    answers = [decode(line) for line in body.splitlines() if line]
+    if answers and len(answers) < sent and refusal_of(answers[-1]) is not None:
+        # The service refused the rest of the request as a whole: what it did not answer, it did not take.
+        answers += [answers[-1]] * (sent - len(answers))
+    if len(answers) != sent:
+        raise Interrupted(f"{url}: the answer broke off", answers[:sent], sent)
+    return answers
+
+
+def whole_lines(body: bytes, sent: int) -> list[Answer]:
+    """The answers that arrived whole of a body that broke off; none behind one that is not JSON."""
+    answers: list[Answer] = []
+    try:
+        for line in body[: body.rfind(b"\n") + 1].splitlines()[:sent]:
+            answers.append(decode(line))
+    except msgspec.DecodeError:
+        return answers
+    return answers
+
+
+class LinesRequest:
+    """The lines of one request.
+
+    Parameters
+    ----------
+    lines : list of bytes
+    repeatable : bool
+        Whether a line may be taken twice.
+    """
+
+    def __init__(self, lines: list[bytes], repeatable: bool) -> None:
+        self._lines = lines
+        self._answers: list[Answer | None] = [None] * len(lines)
+        self._open = list(range(len(lines)))
+        self._attempts = Attempts(repeatable)
+
+    @property
+    def n_open(self) -> int:
+        """Lines that the next request sends."""
+        return len(self._open)
+
+    def body(self) -> bytes:
+        """The open lines."""
+        return b"".join([self._lines[i] + b"\n" for i in self._open])
+
+    def take(self, answers: list[Answer]) -> float | None:
+        """Note an answer for each open line; the pause before what is left is sent again, None when nothing is."""
+        again: list[int] = []
+        error: ClientError | None = None
+        pause = 0.0
+        for i, answer in zip(self._open, answers, strict=True):
+            self._answers[i] = answer
+            refusal = refusal_of(answer)
+            if refusal is not None and may_be_sent_again(refusal, self._attempts.repeatable):
+                again.append(i)
+                error, pause = refusal, max(pause, pause_of(answer))
+        if error is None:
+            self._open = []
+            return None
+        self._narrow(again)
+        try:
+            self._attempts.pause_after(error)
+        except ClientError:  # the refusals are the answers
+            self._open = []
+            return None
+        return pause
+
+    def failed(self, error: ClientError) -> float:
+        """The pause before another attempt at what is open; raises where there is to be none."""
+        if isinstance(error, Interrupted):
+            for i, answer in zip(self._open, error.answers, strict=False):
+                self._answers[i] = answer
+            self._narrow(self._open[len(error.answers) :])
+        try:
+            return self._attempts.pause_after(error)
+        except Interrupted as last:
+            raise Interrupted(str(last), self._until_open(), len(self._lines)) from error
+
+    def answers(self) -> list[Answer]:
+        """An answer a line, in order, when none is open."""
+        return [answer for answer in self._answers if answer is not None]
+
+    def _narrow(self, still_open: list[int]) -> None:
+        if len(still_open) < len(self._open):
+            self._attempts.progress()
+        self._open = still_open
+
+    def _until_open(self) -> list[Answer]:
+        """Answers up to the first line that has none."""
+        closed = self._answers[: self._open[0]] if self._open else self._answers
+        return [answer for answer in closed if answer is not None]

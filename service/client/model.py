@@ -1,0 +1,219 @@
+"""One model of a running service: typed instances in, typed answers out."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from service.client.asynchronous import AsyncClient
+from service.client.errors import Answer, Refused, refusal_of
+from service.client.synchronous import Client
+from service.schemas import ClassifyAnswer, LearnAnswer
+
+Value = float | str | bool | Sequence[str]
+Features = Mapping[str, Value]
+
+IN_FLIGHT = 3
+"""Requests of a stream that are on their way at once where their order does not matter."""
+
+
+class Instance(Struct, omit_defaults=True, kw_only=True, gc=False):
+    """What is to be labelled: a text, features, or both."""
+
+    text: str | None = None
+    features: Features | None = None
+
+
+class Labelled(Instance, omit_defaults=True, kw_only=True, gc=False):
+    """An instance with its labels.
+
+    Attributes
+    ----------
+    labels : list of str, 1 to 100
+    text, features
+        Not with ``prediction``.
+    prediction : str or None
+        Id of an instance that ``classify`` remembered.
+    key : str or None
+        An idempotency key: the instance is learned once, however often it is sent.
+    source : str or None
+        Kept with the event.
+    """
+
+    labels: Sequence[str]
+    prediction: str | None = None
+    key: str | None = None
+    source: str | None = None
+
+
+class Asking(Struct, omit_defaults=True, kw_only=True, gc=False):
+    """How instances are to be ranked; see ``POST /classify``."""
+
+    k: int | UnsetType = UNSET
+    threshold: float | None = None
+    include: Sequence[str] | None = None
+    exclude: Sequence[str] | None = None
+    explain: bool = False
+    version: str | None = None
+    min_offset: str | None = None
+    remember: bool = False
+
+
+class Model:
+    """One model, by a ``Client``.
+
+    Parameters
+    ----------
+    client : Client
+    name : str
+    """
+
+    def __init__(self, client: Client, name: str = "default") -> None:
+        self.client = client
+        self.name = name
+
+    def classify(self, *, text: str | None = None, features: Features | None = None, **asking: Any) -> ClassifyAnswer:
+        """Labels of one instance, best first. ``asking``: the fields of ``Asking``."""
+        request = _asked(Instance(text=text, features=features), Asking(**asking))
+        return msgspec.convert(self.client.classify(self.name, request), ClassifyAnswer)
+
+    def learn(self, labels: Sequence[str], **instance: Any) -> LearnAnswer:
+        """Learn one instance; ``instance``: the other fields of ``Labelled``. The next answer already knows."""
+        request = msgspec.to_builtins(Labelled(labels=labels, **instance))
+        return msgspec.convert(self.client.learn(self.name, request), LearnAnswer)
+
+    def classify_many(
+        self, instances: Iterable[Instance], *, in_flight: int = IN_FLIGHT, **asking: Any
+    ) -> Iterator[ClassifyAnswer | Refused]:
+        """An answer for each instance, in order: its labels, or why there are none."""
+        lines = _lines(instances, Asking(**asking))
+        for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
+            yield _classified(answer)
+
+    def learn_many(
+        self, instances: Iterable[Labelled], *, keyed: bool = True, in_flight: int = IN_FLIGHT
+    ) -> Iterator[LearnAnswer | Refused]:
+        """An answer for each instance, in order: what learning it found, or why it was not learned.
+
+        Parameters
+        ----------
+        instances : iterable of Labelled
+        keyed : bool
+            Give an idempotency key to those without one, so that whatever breaks off can be sent again.
+        in_flight : int
+            1 keeps the order of the instances in the log, too; with more it is faster.
+        """
+        made = _labelled(instances, keyed)
+        for answer in self.client.learn_stream(self.name, made, keyed=keyed, in_flight=in_flight):
+            yield _learned(answer)
+
+
+class AsyncModel:
+    """One model, by an ``AsyncClient``; the methods are those of ``Model``."""
+
+    def __init__(self, client: AsyncClient, name: str = "default") -> None:
+        self.client = client
+        self.name = name
+
+    async def classify(
+        self, *, text: str | None = None, features: Features | None = None, **asking: Any
+    ) -> ClassifyAnswer:
+        """Labels of one instance, best first. ``asking``: the fields of ``Asking``."""
+        request = _asked(Instance(text=text, features=features), Asking(**asking))
+        return msgspec.convert(await self.client.classify(self.name, request), ClassifyAnswer)
+
+    async def learn(self, labels: Sequence[str], **instance: Any) -> LearnAnswer:
+        """Learn one instance; ``instance``: the other fields of ``Labelled``. The next answer already knows."""
+        request = msgspec.to_builtins(Labelled(labels=labels, **instance))
+        return msgspec.convert(await self.client.learn(self.name, request), LearnAnswer)
+
+    async def classify_many(
+        self, instances: Iterable[Instance] | AsyncIterable[Instance], *, in_flight: int = IN_FLIGHT, **asking: Any
+    ) -> AsyncIterator[ClassifyAnswer | Refused]:
+        """An answer for each instance, in order: its labels, or why there are none."""
+        wanted = Asking(**asking)
+        lines = _alines(instances, wanted) if isinstance(instances, AsyncIterable) else _lines(instances, wanted)
+        async for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
+            yield _classified(answer)
+
+    async def learn_many(
+        self,
+        instances: Iterable[Labelled] | AsyncIterable[Labelled],
+        *,
+        keyed: bool = True,
+        in_flight: int = IN_FLIGHT,
+    ) -> AsyncIterator[LearnAnswer | Refused]:
+        """An answer for each instance, in order: what learning it found, or why it was not learned."""
+        lines: Iterable[bytes] | AsyncIterable[bytes]
+        lines = _alabelled(instances, keyed) if isinstance(instances, AsyncIterable) else _labelled(instances, keyed)
+        async for answer in self.client.learn_stream(self.name, lines, keyed=keyed, in_flight=in_flight):
+            yield _learned(answer)
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _asked(instance: Instance, asking: Asking) -> dict[str, Any]:
+    return {**msgspec.to_builtins(instance), **msgspec.to_builtins(asking)}
+
+
+def _lines(instances: Iterable[Instance], asking: Asking) -> Iterator[bytes]:
+    more = _more(asking)
+    for instance in instances:
+        yield _line(instance, more)
+
+
+async def _alines(instances: AsyncIterable[Instance], asking: Asking) -> AsyncIterator[bytes]:
+    more = _more(asking)
+    async for instance in instances:
+        yield _line(instance, more)
+
+
+def _more(asking: Asking) -> bytes:
+    """What each line says behind its own fields."""
+    return _encode(asking)[1:]
+
+
+def _line(instance: Instance, more: bytes) -> bytes:
+    own = _encode(instance)
+    return own if more == b"}" else b"{" + more if own == b"{}" else own[:-1] + b"," + more
+
+
+class _Keys:
+    """Idempotency keys that nobody else gives."""
+
+    def __init__(self) -> None:
+        self._prefix = uuid.uuid4().hex
+        self._n = 0
+
+    def encoded(self, instance: Labelled, keyed: bool) -> bytes:
+        """The line of an instance, with a key."""
+        line = _encode(instance)
+        if not keyed or instance.key is not None:
+            return line
+        self._n += 1
+        return b'%b,"key":"%b:%d"}' % (line[:-1], self._prefix.encode(), self._n)
+
+
+def _labelled(instances: Iterable[Labelled], keyed: bool) -> Iterator[bytes]:
+    keys = _Keys()
+    for instance in instances:
+        yield keys.encoded(instance, keyed)
+
+
+async def _alabelled(instances: AsyncIterable[Labelled], keyed: bool) -> AsyncIterator[bytes]:
+    keys = _Keys()
+    async for instance in instances:
+        yield keys.encoded(instance, keyed)
+
+
+def _learned(answer: Answer) -> LearnAnswer | Refused:
+    return refusal_of(answer) or msgspec.convert(answer, LearnAnswer)
+
+
+def _classified(answer: Answer) -> ClassifyAnswer | Refused:
+    return refusal_of(answer) or msgspec.convert(answer, ClassifyAnswer)

@@ -1,0 +1,285 @@
+"""A client for programs without an event loop. Threads may share one; its connections are kept and used again."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from service.client import calls
+from service.client.attempts import Attempts
+from service.client.calls import Call
+from service.client.errors import (
+    Answer,
+    ClientError,
+    Interrupted,
+    Refused,
+    Unreachable,
+    decode,
+    document,
+    refused,
+    told_apart,
+)
+from service.client.lines import CLASSIFYING, LinesRequest, bounded, read_answers, whole_lines
+
+
+class Client:
+    """Talks to the service at a URL.
+
+    Parameters
+    ----------
+    url : str
+    key : str or None
+        Sent as bearer token.
+    timeout : float
+        Seconds that a connection may stay silent.
+    transport : httpx.BaseTransport or None
+        In the place of the network.
+    pause : callable
+        Waits so many seconds before another attempt.
+
+    Raises
+    ------
+    Refused, Unreachable, Interrupted
+        Every method, once there is to be no further attempt; see ``service.client.attempts``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        timeout: float = 60.0,
+        transport: httpx.BaseTransport | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.url = url.rstrip("/")
+        self._pause = pause
+        self._answered = False
+        try:
+            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
+        except httpx.InvalidURL as error:
+            raise Unreachable(f"{url} is not a URL: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    # Resources
+
+    def ready(self) -> Answer:
+        """What ``/readyz`` says; Refused with 503 while the service is not ready."""
+        return self._ask(calls.ready())
+
+    def models(self) -> Answer:
+        """All models."""
+        return self._ask(calls.models())
+
+    def model(self, name: str) -> Answer:
+        """One model with its digest."""
+        return self._ask(calls.model(name))
+
+    def stats(self, name: str) -> Answer:
+        """The running score of a model, its sizes, and its replicas."""
+        return self._ask(calls.stats(name))
+
+    def labels(self, name: str, **query: str | int | None) -> Answer:
+        """Labels that a model knows: with a ``prefix``, at most ``limit``, from ``offset`` on."""
+        return self._ask(calls.labels(name, query))
+
+    def configure(self, name: str, fields: Answer) -> Answer:
+        """Create a model, or change fields of its configuration."""
+        return self._ask(calls.configure(name, fields))
+
+    def delete(self, name: str) -> None:
+        """Delete a model and all that it learned."""
+        self._ask(calls.delete(name))
+
+    def snapshots(self, name: str) -> Answer:
+        """The snapshots of a model, newest first."""
+        return self._ask(calls.snapshots(name))
+
+    def snapshot(self, name: str) -> Answer:
+        """Ask for a snapshot."""
+        return self._ask(calls.snapshot(name))
+
+    def methods(self) -> Answer:
+        """What jobs can do, with the JSON Schema of their parameters."""
+        return self._ask(calls.methods())
+
+    def submit(self, request: Answer) -> Answer:
+        """Ask for a job."""
+        return self._ask(calls.submit(request))
+
+    def jobs(self, **query: str | int | None) -> Answer:
+        """Jobs, newest first: of a ``state``, of a ``model``, at most ``limit``."""
+        return self._ask(calls.jobs(query))
+
+    def job(self, job_id: str) -> Answer:
+        """One job."""
+        return self._ask(calls.job(job_id))
+
+    def cancel(self, job_id: str) -> Answer:
+        """Cancel a job; it may take seconds until it has stopped."""
+        return self._ask(calls.cancel(job_id))
+
+    def classify(self, name: str, request: Mapping[str, Any]) -> Answer:
+        """Rank one instance, or a batch."""
+        return self._ask(calls.classify(name, request))
+
+    def learn(self, name: str, request: Mapping[str, Any]) -> Answer:
+        """Learn one instance, or a batch, once, however often it has to be sent."""
+        return self._ask(calls.learn(name, request))
+
+    # Files and events
+
+    def export(self, name: str) -> Iterator[bytes]:
+        """A model as one file, piece by piece."""
+        path = f"{calls.model_path(name)}/export"
+        with told_apart(self.url, "the file"), self._http.stream("GET", path) as response:
+            if response.status_code != 200:
+                response.read()
+                raise refused(response)
+            yield from response.iter_bytes()
+
+    def import_(self, name: str, pieces: Iterable[bytes]) -> Answer:
+        """Let a model take over what a file holds; the model. Takes as long as the replicas need to load it."""
+        path = f"{calls.model_path(name)}/import"
+        with told_apart(self.url):
+            response = self._http.put(path, content=pieces, headers=calls.MODEL_FILE, timeout=calls.IMPORT_SECONDS)
+        return document(response, self.url)
+
+    def follow(self, job_id: str) -> Iterator[Answer]:
+        """A job each time that something about it has changed, the last time when it has ended."""
+        attempts = Attempts(repeatable=True)
+        while True:
+            try:
+                for job in self._events(f"{calls.job_path(job_id)}/events"):
+                    attempts.progress()
+                    yield job
+                    if job["ended"] is not None:
+                        return
+                raise Interrupted(f"{self.url}: the events broke off", [], 1)
+            except ClientError as error:
+                self._pause(attempts.pause_after(error))
+
+    def _events(self, path: str) -> Iterator[Answer]:
+        """The data of server-sent events."""
+        with told_apart(self.url, "the events"), self._http.stream("GET", path) as response:
+            if response.status_code != 200:
+                response.read()
+                raise refused(response)
+            for line in response.iter_lines():
+                if line.startswith("data: "):
+                    yield decode(line.removeprefix("data: "))
+
+    # Streams
+
+    def classify_stream(self, name: str, lines: Iterable[bytes], *, in_flight: int = CLASSIFYING) -> Iterator[Answer]:
+        """One answer a line, in order, of any number of lines; see ``refusal_of`` for the ones refused.
+
+        Parameters
+        ----------
+        name : str
+        lines : iterable of bytes
+            A JSON document each, without its line end.
+        in_flight : int
+            Requests on their way at once.
+        """
+        return self._stream(f"{calls.model_path(name)}/classify", lines, True, in_flight)
+
+    def learn_stream(
+        self, name: str, lines: Iterable[bytes], *, keyed: bool = False, in_flight: int = 1
+    ) -> Iterator[Answer]:
+        """The same for learn.
+
+        Parameters
+        ----------
+        name : str
+        lines : iterable of bytes
+        keyed : bool
+            Every line carries an idempotency key, so all may be sent again.
+        in_flight : int
+            With more than one, requests that are on their way together may be learned in another order.
+        """
+        return self._stream(f"{calls.model_path(name)}/learn", lines, keyed, in_flight)
+
+    def _stream(self, path: str, lines: Iterable[bytes], repeatable: bool, in_flight: int) -> Iterator[Answer]:
+        requests = bounded(lines)
+        if in_flight <= 1:
+            for request in requests:
+                yield from self._lines(path, request, repeatable)
+            return
+        with ThreadPoolExecutor(in_flight, thread_name_prefix="abound-client") as pool:
+            sent: deque[Future[list[Answer]]] = deque()
+            try:
+                for request in requests:
+                    sent.append(pool.submit(self._lines, path, request, repeatable))
+                    if len(sent) == in_flight:
+                        yield from sent.popleft().result()
+                while sent:
+                    yield from sent.popleft().result()
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _lines(self, path: str, lines: list[bytes], repeatable: bool) -> list[Answer]:
+        """An answer a line of one request, sent as often as it takes."""
+        request = LinesRequest(lines, repeatable)
+        while request.n_open:
+            try:
+                pause = request.take(self._exchange(path, request.body(), request.n_open))
+            except ClientError as error:
+                pause = request.failed(error)
+            if pause is not None:
+                self._pause(pause)
+        return request.answers()
+
+    def _exchange(self, path: str, body: bytes, sent: int) -> list[Answer]:
+        pieces: list[bytes] = []
+        try:
+            with told_apart(self.url):
+                with self._http.stream("POST", path, content=body, headers=calls.NDJSON) as response:
+                    if response.status_code != 200:
+                        response.read()
+                        raise refused(response)
+                    for piece in response.iter_bytes():
+                        pieces.append(piece)
+                return read_answers(b"".join(pieces), sent, self.url)
+        except Interrupted as error:
+            raise Interrupted(str(error), whole_lines(b"".join(pieces), sent), sent) from error
+
+    # Single requests
+
+    def _ask(self, call: Call) -> Answer:
+        attempts = Attempts(call.repeatable, patient=self._answered)
+        while True:
+            try:
+                answer = self._once(call)
+            except ClientError as error:
+                self._answered |= isinstance(error, Refused)
+                if call.once:
+                    raise
+                pause = attempts.pause_after(error)
+            else:
+                self._answered = True
+                return answer
+            self._pause(pause)
+
+    def _once(self, call: Call) -> Answer:
+        with told_apart(self.url):
+            response = self._http.request(call.method, call.path, content=call.content, headers=call.headers)
+        return document(response, self.url)

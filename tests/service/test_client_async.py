@@ -1,0 +1,153 @@
+"""The client for event loops: it does what the other one does."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import httpx
+import pytest
+
+from service.client import AsyncClient, AsyncModel, Client, Interrupted, Labelled, Model, Refused, Unreachable
+
+Handler = Callable[[httpx.Request], Awaitable[httpx.Response]]
+
+
+class Cut(httpx.AsyncByteStream):
+    """An answer that breaks off behind these bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._data
+        raise httpx.RemoteProtocolError("peer closed the connection")
+
+
+def client(handler: Handler, pauses: list[float] | None = None) -> AsyncClient:
+    async def pause(seconds: float) -> None:
+        if pauses is not None:
+            pauses.append(seconds)
+
+    return AsyncClient("http://test", transport=httpx.MockTransport(handler), pause=pause)
+
+
+def lines(n: int) -> list[bytes]:
+    return [json.dumps({"n": i}).encode() for i in range(n)]
+
+
+async def from_the_loop(n: int) -> AsyncIterator[bytes]:
+    for line in lines(n):
+        await asyncio.sleep(0)
+        yield line
+
+
+@pytest.mark.parametrize(("one", "other"), [(Client, AsyncClient), (Model, AsyncModel)])
+def test_both_clients_have_the_same_methods_with_the_same_parameters(one: type, other: type) -> None:
+    def parameters(kind: type) -> dict[str, list[str]]:
+        public = {name: value for name, value in vars(kind).items() if not name.startswith("_")}
+        return {name: list(inspect.signature(value).parameters) for name, value in public.items()}
+
+    assert parameters(one) == parameters(other)
+
+
+@pytest.mark.parametrize("source", [lines, from_the_loop])
+async def test_streams_are_cut_sent_at_once_and_answered_in_order(source: Callable[[int], list[bytes]]) -> None:
+    together, sizes = asyncio.Barrier(3), []
+
+    async def echo(request: httpx.Request) -> httpx.Response:
+        body = await request.aread()
+        sizes.append(body.count(b"\n"))
+        async with asyncio.timeout(20):
+            await together.wait()
+        return httpx.Response(200, content=body)
+
+    async with client(echo) as made:
+        answers = [answer["n"] async for answer in made.learn_stream("a/b", source(2500), in_flight=3)]
+    assert answers == list(range(2500))
+    assert sorted(sizes) == [500, 1000, 1000]
+
+
+async def test_an_interrupted_learn_is_sent_again_only_with_keys() -> None:
+    calls = []
+
+    async def once_cut(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        body = await request.aread()
+        return (
+            httpx.Response(200, stream=Cut(b'{"n": 0}\n{"n"')) if len(calls) == 1 else httpx.Response(200, content=body)
+        )
+
+    made = client(once_cut)
+    assert [answer["n"] async for answer in made.learn_stream("m", lines(3), keyed=True)] == [0, 1, 2]
+    calls.clear()
+    with pytest.raises(Interrupted) as raised:
+        [answer async for answer in made.learn_stream("m", lines(3))]
+    assert raised.value.answers == [{"n": 0}]
+    assert raised.value.sent == 3
+    assert len(calls) == 1
+
+
+async def test_refusals_and_a_service_that_is_away() -> None:
+    pauses: list[float] = []
+    answers = [httpx.ConnectError("refused"), 200, httpx.ConnectError("refused"), 503, 200, 404]
+
+    async def each(request: httpx.Request) -> httpx.Response:
+        answer = answers.pop(0)
+        if isinstance(answer, httpx.ConnectError):
+            raise answer
+        fields = {} if answer == 200 else {"title": "X", "status": answer, "detail": "so", "retry_after": 2}
+        return httpx.Response(answer, json=fields)
+
+    made = client(each, pauses)
+    with pytest.raises(Unreachable):
+        await made.models()
+    assert await made.models() == {}
+    assert await made.models() == {}
+    assert pauses == [0.5, 2.0]
+    with pytest.raises(Refused, match=r"so \(404\)"):
+        await made.model("x")
+
+
+async def test_a_stream_that_is_given_up_ends_its_requests() -> None:
+    ended = []
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        body = await request.aread()
+        if b'{"n": 0}' not in body:
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ended.append(1)
+        return httpx.Response(200, content=body)
+
+    answers = client(slow).learn_stream("m", lines(3000), in_flight=3)
+    assert (await anext(answers))["n"] == 0
+    await answers.aclose()
+    assert ended == [1, 1]
+
+
+async def test_a_model_gives_keys_and_types() -> None:
+    seen = []
+
+    async def learned(request: httpx.Request) -> httpx.Response:
+        sent = [json.loads(line) for line in (await request.aread()).splitlines()]
+        seen.extend(sent)
+        fine = {"offset": "1-0.0", "applied": True, "durability": "log", "rank": 2, "updated": True}
+        bad = {"title": "X", "status": 422, "detail": "no label", "field": "labels"}
+        return httpx.Response(200, content="\n".join(json.dumps(fine if one["labels"] else bad) for one in sent))
+
+    async def instances() -> AsyncIterator[Labelled]:
+        yield Labelled(text="a", labels=["x"])
+        yield Labelled(features={"b": 1.5}, labels=[], key="mine")
+
+    model = AsyncModel(client(learned), "m")
+    first, second = [answer async for answer in model.learn_many(instances())]
+    assert not isinstance(first, Refused)
+    assert first.rank == 2
+    assert isinstance(second, Refused)
+    assert second.problem["field"] == "labels"
+    assert seen[0]["key"].endswith(":1")
+    assert seen[1] == {"features": {"b": 1.5}, "labels": [], "key": "mine"}
