@@ -35,6 +35,7 @@ __all__ = [
     "record_ends",
     "record_shape",
     "unpack",
+    "unpack_labels",
     "unpack_vector",
     "warmup",
 ]
@@ -173,8 +174,12 @@ def unpack(record: bytes) -> Record:
 
 
 def _labels(payload: bytes, start: int) -> list[str]:
-    second = int(kernels.vector_end(payload, start))
-    return _strings(payload, second + 4, struct.unpack_from("<I", payload, second)[0])[0]
+    return unpack_labels(payload, int(kernels.vector_end(payload, start)))
+
+
+def unpack_labels(payload: bytes, start: int) -> list[str]:
+    """The labels of the labels part at byte ``start``; nothing is checked."""
+    return _strings(payload, start + 4, struct.unpack_from("<I", payload, start)[0])[0]
 
 
 def iterate(payload: bytes, n: int) -> Iterator[Record]:

@@ -18,7 +18,8 @@ from core.dataset import Instance
 from core.errors import InvalidInstance
 from core.evaluate import LIMITS
 from core.methods import fitted, registry
-from core.methods.data import Matrices, gather, hide_labels
+from core.methods.data import Matrices, hide_labels
+from core.methods.gathering import gather
 from core.methods.hierarchy import of_pairs
 from core.methods.progress import Progress, part, quietly
 from core.metrics import Propensity, evaluate

@@ -6,19 +6,15 @@ numbers stand in the order of numbers. So the order of the instances changes not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from core.dataset import Dataset, Instance
-from core.errors import InvalidInstance, Malformed
-from core.kernels.keys import find_vector, intern_vector
-from core.limits import Limits
+from core.kernels.keys import find_vector
 from core.metrics import Ints, LabelSets
-from core.record import pack_labels
 from core.vocabulary import Vocabulary
 
 Csr = sparse.csr_matrix
@@ -144,6 +140,15 @@ class Matrices:
         """Some of the instances, with all columns."""
         return replace(self, X=self.X[places], Y=self.Y[places])
 
+    def first(self, n: int) -> Matrices:
+        """The first ``n`` instances, with all columns; nothing is copied."""
+        return replace(self, X=_span(self.X, 0, n), Y=_span(self.Y, 0, n))
+
+    def last(self, n: int) -> Matrices:
+        """The last ``n`` instances, with all columns; nothing is copied."""
+        rows = self.X.shape[0]
+        return replace(self, X=_span(self.X, rows - n, rows), Y=_span(self.Y, rows - n, rows))
+
     def with_values(self, X: Csr) -> Matrices:
         """The same with other values, for the same instances and features."""
         return replace(self, X=X)
@@ -159,133 +164,6 @@ def check_csr(name: str, matrix: Csr) -> None:
         raise ValueError(f"{name} has a row whose columns do not ascend")
 
 
-class Gathering:
-    """Instances on their way to matrices: each is taken as a vector and forgotten.
-
-    Holds 8 bytes an active feature, 4 a label assertion and 12 an instance, besides every name once; ``matrices`` works
-    in place and needs 8 bytes an active feature more for a moment. About 2 microseconds and 15 nanoseconds a feature
-    for each instance.
-
-    Parameters
-    ----------
-    secret : (int, int)
-        Of the key table; does not change the outcome.
-    like : Matrices or None
-        Take the columns of these: features that they lack are left out, labels that they lack get columns behind
-        theirs. None: columns for everything that comes.
-    """
-
-    def __init__(self, secret: tuple[int, int], like: Matrices | None = None) -> None:
-        self._secret = secret
-        self._like = like
-        self._features = Vocabulary(secret) if like is None else like.features
-        self._ids = np.empty(2**16, np.int32)
-        self._values = np.empty(2**16, np.float32)
-        self._labels = np.empty(2**12, np.int32)
-        self._ends: list[tuple[int, int]] = [(0, 0)]
-        known = [] if like is None else like.labels
-        self._label_ids = {label: column for column, label in enumerate(known)}
-        self._text = False
-
-    def add(self, vector: bytes, labels: Sequence[str], *, text: bool = False) -> None:
-        """Take an instance: its vector (``core/record.py``), its labels, and whether it came as a text."""
-        self._text |= text
-        at, label_at = self._ends[-1]
-        n = int.from_bytes(vector[:4], "little")
-        if at + n > len(self._ids):
-            size = max(at + n, len(self._ids) + len(self._ids) // 2)
-            self._ids.resize(size, refcheck=False)
-            self._values.resize(size, refcheck=False)
-        ids = self._ids[at : at + n]
-        if self._like is None:
-            self._features.make_room(n, len(vector) - 4 - 6 * n)
-            intern_vector(self._features.arrays, vector, 0, ids)
-        else:
-            find_vector(self._features.arrays, vector, ids)
-        self._values[at : at + n] = np.frombuffer(vector, "<f4", n, 4)
-        for label in dict.fromkeys(labels):
-            if label_at == len(self._labels):
-                self._labels.resize(2 * label_at, refcheck=False)
-            self._labels[label_at] = self._label_ids.setdefault(label, len(self._label_ids))
-            label_at += 1
-        self._ends.append((at + n, label_at))
-
-    def matrices(self) -> Matrices:
-        """What was gathered. The gathering is used up."""
-        ends = np.array(self._ends, np.int64)
-        n_values, n_assertions = ends[-1]
-        self._ids.resize(n_values, refcheck=False)
-        self._values.resize(n_values, refcheck=False)
-        labels = list(self._label_ids)
-        known = 0 if self._like is None else len(self._like.labels)
-        order = [*range(known), *sorted(range(known, len(labels)), key=lambda i: (len(labels[i].encode()), labels[i]))]
-        features, columns = (
-            (self._features, None) if self._like is not None else _in_order(self._features, self._secret)
-        )
-        X = sparse.csr_matrix((self._values, self._ids, ends[:, 0]), shape=(len(ends) - 1, len(features)), copy=False)
-        if columns is None:
-            X = _without_unknown(X)
-        else:
-            X.indices = columns[X.indices]
-        X.sort_indices()
-        l2_normalise(X)
-        places = np.empty(len(labels), np.int32)
-        places[order] = np.arange(len(labels), dtype=np.int32)
-        ones = np.ones(n_assertions, np.int8)
-        Y = sparse.csr_matrix(
-            (ones, places[self._labels[:n_assertions]], ends[:, 1]), shape=(len(ends) - 1, len(labels))
-        )
-        Y.sort_indices()
-        return Matrices(X=X, Y=Y, features=features, labels=[labels[i] for i in order], text=self._text)
-
-
-def gather(
-    instances: Iterable[Instance],
-    vectorize: Callable[[bytes | None, str | None], bytes],
-    limits: Limits,
-    secret: tuple[int, int],
-    like: Matrices | None = None,
-) -> Matrices:
-    """The matrices of a stream of instances, of which nothing else is held.
-
-    Parameters
-    ----------
-    instances : iterable of Instance
-    vectorize : callable
-        ``Vectorizer.vectorize``.
-    limits : Limits
-        Of the labels.
-    secret, like
-        See ``Gathering``.
-
-    Raises
-    ------
-    Malformed
-        An instance is not valid; the sentence starts with its place.
-    """
-    gathering = Gathering(secret, like)
-    checked: set[tuple[str, ...]] = {()}
-    for instance in instances:
-        try:
-            if instance.labels not in checked:
-                pack_labels(instance.labels, limits)
-                checked.add(instance.labels)
-            vector = vectorize(instance.features, instance.text)
-        except InvalidInstance as error:
-            raise Malformed(f"{instance.place}: {error.field}: {error}") from error
-        gathering.add(vector, instance.labels, text=instance.text is not None)
-    return gathering.matrices()
-
-
-def of_dataset(dataset: Dataset, secret: tuple[int, int], like: Matrices | None = None) -> Matrices:
-    """The matrices of a data set that is held vectorized already."""
-    gathering = Gathering(secret, like)
-    starts, ids = dataset.labels
-    for row, vector in enumerate(dataset.vectors):
-        gathering.add(vector, [dataset.names[i] for i in ids[starts[row] : starts[row + 1]]])
-    return gathering.matrices()
-
-
 def vector_rows(vectors: Iterable[bytes], features: Vocabulary) -> Csr:
     """The rows of ``X`` for vectors, in the columns of a vocabulary; unknown features are left out."""
     ids, values, ends = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)], [0]
@@ -296,7 +174,7 @@ def vector_rows(vectors: Iterable[bytes], features: Vocabulary) -> Csr:
         values.append(np.frombuffer(vector, "<f4", n, 4))
         ends.append(ends[-1] + n)
     shape = (len(ends) - 1, len(features))
-    X = _without_unknown(sparse.csr_matrix((np.concatenate(values), np.concatenate(ids), ends), shape=shape))
+    X = without_unknown(sparse.csr_matrix((np.concatenate(values), np.concatenate(ids), ends), shape=shape))
     X.sort_indices()
     l2_normalise(X)
     return X
@@ -332,23 +210,17 @@ def hide_labels(data: Matrices, share: float, rng: np.random.Generator) -> Matri
     return replace(data, Y=kept, cooccurrence=together)
 
 
-def _in_order(features: Vocabulary, secret: tuple[int, int]) -> tuple[Vocabulary, npt.NDArray[np.int32]]:
-    """A vocabulary with the same keys in the order of columns, and the column of each old id."""
-    parts = features.to_arrays()
-    ends = np.cumsum(parts["lengths"], dtype=np.int64)
-    data = parts["bytes"].tobytes()
-    starts = (ends - parts["lengths"]).tolist()
-    keys = [data[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
-    order = sorted(range(len(keys)), key=lambda i: (len(keys[i]), keys[i]))
-    columns = np.empty(len(keys), np.int32)
-    columns[order] = np.arange(len(keys), dtype=np.int32)
-    joined = np.frombuffer(b"".join([keys[i] for i in order]), np.uint8)
-    arrays = {"lengths": parts["lengths"][order], "bytes": joined, "free": np.zeros(0, np.int32)}
-    return Vocabulary.from_arrays(secret, arrays), columns
+def _span(matrix: Csr, first: int, end: int) -> Csr:
+    """Rows ``first`` to ``end`` over the same arrays."""
+    start, stop = int(matrix.indptr[first]), int(matrix.indptr[end])
+    return sparse.csr_matrix(
+        (matrix.data[start:stop], matrix.indices[start:stop], matrix.indptr[first : end + 1] - start),
+        shape=(end - first, matrix.shape[1]),
+    )
 
 
-def _without_unknown(X: Csr) -> Csr:
-    """Without the entries of column -1."""
+def without_unknown(X: Csr) -> Csr:
+    """The matrix without the entries of column -1."""
     known = X.indices >= 0
     if known.all():
         return X

@@ -13,8 +13,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.svm import LinearSVC
 
 from core.kernels.perceptron import learn_perceptron
 from core.methods import checks
@@ -61,6 +59,8 @@ class Params:
         if positive.all() or not positive.any():
             return np.append(np.zeros(d), 1.0 if positive.all() else -1.0)
         if self.kind == "svm":
+            from sklearn.svm import LinearSVC  # here, since it takes a second and 50 MB, and most have no use for it
+
             seed = int(rng.integers(2**31))
             machine = LinearSVC(C=self.C, dual="auto", max_iter=2_000, random_state=seed).fit(X, positive)
             return np.append(machine.coef_.ravel(), machine.intercept_).astype(np.float64)
@@ -77,6 +77,8 @@ class Params:
 @contextmanager
 def quiet() -> Iterator[None]:
     """liblinear may end before it has converged to the last digit, which changes nothing that ranks."""
+    from sklearn.exceptions import ConvergenceWarning
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield

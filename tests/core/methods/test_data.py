@@ -11,8 +11,10 @@ from core.dataset import Instance, vectorized
 from core.errors import InvalidInstance, Malformed
 from core.evaluate import LIMITS
 from core.methods import fitted, idf, registry
-from core.methods.data import Hierarchy, Matrices, gather, hide_labels, of_dataset, vector_rows
+from core.methods.data import Hierarchy, Matrices, hide_labels, vector_rows
+from core.methods.gathering import Gathering, gather, of_dataset
 from core.methods.progress import quietly
+from core.record import pack_labels
 from core.vectorize import Vectorizer
 from tests.core.methods.toy import SECRET, made
 
@@ -67,6 +69,29 @@ def test_from_a_data_set_that_is_vectorized_already() -> None:
     data, same = read(ROWS), of_dataset(vectorized(ROWS, vectorizer().vectorize, LIMITS), SECRET)
     assert (data.keys, data.labels) == (same.keys, same.labels)
     np.testing.assert_array_equal(data.X.toarray(), same.X.toarray())
+
+
+def test_from_the_records_of_a_log() -> None:
+    rows = [row for row in ROWS if row.labels]
+    records = [vectorizer().vectorize(row.features, row.text) + pack_labels(row.labels, LIMITS) for row in rows]
+    gathering, at = Gathering(SECRET), 0
+    for record in records:
+        gathering.add_record(b"".join(records), at)
+        at += len(record)
+    assert len(gathering) == 2
+    data, same = read(rows), gathering.matrices()
+    assert (data.keys, data.labels) == (same.keys, same.labels)
+    np.testing.assert_array_equal(data.X.toarray(), same.X.toarray())
+    np.testing.assert_array_equal(data.Y.toarray(), same.Y.toarray())
+
+
+def test_the_first_and_the_last_instances_are_views() -> None:
+    data = made(50, seed=3)
+    for n in (0, 1, 49, 50):
+        for part, X, Y in ((data.first(n), data.X[:n], data.Y[:n]), (data.last(n), data.X[50 - n :], data.Y[50 - n :])):
+            np.testing.assert_array_equal(part.X.toarray(), X.toarray())
+            np.testing.assert_array_equal(part.Y.toarray(), Y.toarray())
+            assert n < 49 or np.shares_memory(part.X.data, data.X.data)
 
 
 def test_many_instances_outgrow_the_first_arrays() -> None:

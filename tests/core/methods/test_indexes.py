@@ -7,7 +7,8 @@ import pytest
 
 from core.config import ModelConfig
 from core.methods import ff, frequency, ind, registry, unweighted
-from core.methods.data import Gathering, Matrices
+from core.methods.data import Matrices
+from core.methods.gathering import Gathering
 from core.methods.progress import quietly
 from core.record import pack_vector
 from tests.core.methods.toy import SECRET, made, queries

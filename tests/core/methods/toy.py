@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from core.methods.data import Gathering, Matrices
+from core.methods.data import Matrices
+from core.methods.gathering import Gathering
 from core.record import pack_vector
 
 SECRET = (1, 2)
