@@ -1,0 +1,129 @@
+"""Learning through the client beside bare NDJSON requests, in one run: ``python -m benchmarks.client [--json]``.
+
+One replica process alone on core 0; this program and the store share core 1. The bare stream sends bodies that were
+made before, one after the other, and only counts the lines of the answers. The clients begin with Python objects: they
+encode, cut, send, decode, check and match. Interleaved rounds, a model of its own for each stream of a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import httpx
+
+from benchmarks.http import instances, service
+from service.client import AsyncClient, AsyncModel, Client, Labelled, Model, Refused
+
+LINES = 1000
+"""Lines of a bare request, as many as the client sends."""
+
+
+def bare(url: str, name: str, made: list[Labelled], bodies: list[bytes]) -> int:
+    """Lines answered of bodies that are there already."""
+    answered = 0
+    headers = {"Content-Type": "application/x-ndjson"}
+    with httpx.Client(base_url=url, timeout=60) as http:
+        for body in bodies:
+            answered += http.post(f"/models/{name}/learn", content=body, headers=headers).content.count(b"\n")
+    return answered
+
+
+def bare_with_keys(url: str, name: str, made: list[Labelled], bodies: list[bytes]) -> int:
+    """The same with an idempotency key in each line."""
+    prefix = b'{"key":"' + os.urandom(8).hex().encode()
+    keyed = []
+    for at, body in enumerate(bodies):
+        lines = body.splitlines()
+        keyed.append(b"".join(b'%b%d-%d",%b\n' % (prefix, at, i, line[1:]) for i, line in enumerate(lines)))
+    return bare(url, name, made, keyed)
+
+
+def by_client(keyed: bool, in_flight: int) -> Callable[[str, str, list[Labelled], list[bytes]], int]:
+    """Instances learned by ``Model``."""
+
+    def run(url: str, name: str, made: list[Labelled], bodies: list[bytes]) -> int:
+        with Client(url) as client:
+            answers = Model(client, name).learn_many(made, keyed=keyed, in_flight=in_flight)
+            return sum(not isinstance(answer, Refused) for answer in answers)
+
+    return run
+
+
+def by_async_client(url: str, name: str, made: list[Labelled], bodies: list[bytes]) -> int:
+    """Instances learned by ``AsyncModel``, as it is by default."""
+
+    async def run() -> int:
+        async with AsyncClient(url) as client:
+            answers = AsyncModel(client, name).learn_many(made)
+            return len([1 async for answer in answers if not isinstance(answer, Refused)])
+
+    return asyncio.run(run())
+
+
+WAYS: dict[str, Callable[[str, str, list[Labelled], list[bytes]], int]] = {
+    "bare NDJSON": bare,
+    "bare NDJSON, keys": bare_with_keys,
+    "client, in order, no keys": by_client(False, 1),
+    "client, 3 in flight, no keys": by_client(False, 3),
+    "client, 3 in flight, keys (default)": by_client(True, 3),
+    "async client (default)": by_async_client,
+}
+
+
+def measure(n: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Instances a second of each way, the median of the rounds, and its ratio to the bare stream of the same round."""
+    raw = instances(n, 29, 300_000, 12_600, seed=1)
+    made = [Labelled(features=one["features"], labels=one["labels"]) for one in raw]  # type: ignore[arg-type]
+    lines = [json.dumps(one).encode() + b"\n" for one in raw]
+    bodies = [b"".join(lines[at : at + LINES]) for at in range(0, n, LINES)]
+    rates: dict[str, list[float]] = {name: [] for name in WAYS}
+    cpu: dict[str, list[float]] = {name: [] for name in WAYS}
+    with tempfile.TemporaryDirectory(prefix="abound-bench-") as directory, service(f"{directory}/data") as url:
+        os.sched_setaffinity(0, {1})
+        for turn in range(rounds):
+            for number, (name, way) in enumerate(WAYS.items()):
+                model = f"m{turn}-{number}"
+                httpx.put(f"{url}/models/{model}", json={}).raise_for_status()
+                began, worked = time.perf_counter(), time.process_time()
+                learned = way(url, model, made, bodies)
+                rates[name].append(n / (time.perf_counter() - began))
+                cpu[name].append((time.process_time() - worked) / n * 1e6)
+                if learned != n:
+                    raise SystemExit(f"{name}: {learned} of {n} were learned")
+                httpx.delete(f"{url}/models/{model}", timeout=60).raise_for_status()
+    base = rates["bare NDJSON"]
+    return {
+        name: {
+            "per_second": statistics.median(rates[name]),
+            "ratio": statistics.median(r / b for r, b in zip(rates[name], base, strict=True)),
+            "cpu_us": statistics.median(cpu[name]),
+        }
+        for name in WAYS
+    }
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--instances", type=int, default=30_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    figures = measure(options.instances, options.rounds)
+    if options.json:
+        print(json.dumps(figures, indent=2))
+        return
+    for name, row in figures.items():
+        per_second, ratio, cpu = row["per_second"], row["ratio"], row["cpu_us"]
+        print(f"{name:36s} {per_second:9.0f}/s   {ratio:.2f} of bare   {cpu:.1f} us of the client's processor")
+
+
+if __name__ == "__main__":
+    main()
