@@ -1,0 +1,152 @@
+"""The scores of contenders and the rule of the gate: seldom wrong however often it is looked at, and never blind."""
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from core.contenders import BLOCK, BLOCKS, Comparison, Contest, GateParams, Score
+
+ALPHA = 0.05
+QUICK = GateParams(alpha=ALPHA, min_events=50)
+STEPS = np.array([-1.0, -0.5, 0.0, 0.0, 0.5, 1.0])
+
+
+def shown(n: int, chance: float, rng: np.random.Generator) -> list[int]:
+    """Ranks: 1 with a chance, else 2 to 10 or none."""
+    return np.where(rng.random(n) < chance, 1, rng.integers(0, 10, n)).tolist()
+
+
+def test_measures_by_hand() -> None:
+    score = Score()
+    for rank in (1, 2, 5, 10, 0):
+        score.note(rank)
+    assert score.all.measures() == {"n": 5, "R@1": 0.2, "R@5": 0.6, "MRR": pytest.approx((1 + 0.5 + 0.2 + 0.1) / 5)}
+    assert score.window == score.all
+
+
+def test_the_window_forgets_and_is_bounded() -> None:
+    score = Score()
+    for _ in range(BLOCK * BLOCKS):
+        score.note(0)
+    for _ in range(BLOCK * BLOCKS):
+        score.note(1)
+    assert score.window.measures()["R@1"] == 1.0
+    assert score.all.measures()["R@1"] == 0.5
+    assert len(score.blocks) == BLOCKS
+
+
+def test_nothing_takes_over_without_being_better() -> None:
+    """Looked at after every instance: capital reaches 1 / alpha in at most about alpha of all runs."""
+    rng = np.random.default_rng(5)
+    runs, wrong, outside = 300, 0, 0
+    for _ in range(runs):
+        one = Comparison()
+        passed = missed = False
+        for d in rng.choice(STEPS, 1200).tolist():
+            one.note(d, ALPHA)
+            low, high = one.interval(ALPHA)
+            passed = passed or one.evidence >= 1.0 / ALPHA
+            missed = missed or not low <= 0.0 <= high
+        wrong += passed
+        outside += missed
+    # More than 26 of 300 come with a chance below 0.002 where each has one of 0.05.
+    assert wrong <= 26
+    assert outside <= 26
+
+
+@pytest.mark.parametrize("mean", [0.1, 0.3])
+def test_a_real_difference_is_found(mean: float) -> None:
+    rng = np.random.default_rng(6)
+    needed = []
+    for _ in range(20):
+        one = Comparison()
+        for d in np.clip(rng.normal(mean, 0.4, 5000), -1, 1).tolist():
+            one.note(d, ALPHA)
+            if one.evidence >= QUICK.needed:
+                break
+        needed.append(one.n)
+        low, high = one.interval(ALPHA)
+        assert low <= one.mean <= high
+    assert max(needed) < 5000
+    # Nobody can do with less than 2 log(1/p) var / mean^2 instances; a few times that is what learning to bet costs.
+    assert np.median(needed) < 6 * 2 * math.log(QUICK.needed) * 0.16 / mean**2
+
+
+def test_one_that_becomes_better_late_is_found_soon() -> None:
+    rng = np.random.default_rng(7)
+    one = Comparison()
+    for d in np.clip(rng.normal(-0.2, 0.4, 20_000), -1, 1).tolist():
+        one.note(d, ALPHA)
+    assert one.evidence < 1.0
+    before = one.n
+    for d in np.clip(rng.normal(0.2, 0.4, 3000), -1, 1).tolist():
+        one.note(d, ALPHA)
+        if one.evidence >= QUICK.needed:
+            break
+    assert one.n - before < 1500
+    assert one.mean < 0.0  # over all time it is still the worse one
+
+
+def test_the_interval_holds_a_mean_that_is_not_zero() -> None:
+    rng = np.random.default_rng(8)
+    one = Comparison()
+    for d in rng.choice([-0.5, 1.0], 3000).tolist():
+        one.note(d, ALPHA)
+    low, high = one.interval(ALPHA)
+    assert 0.0 < low < 0.25 < high < 0.5
+
+
+def test_promotes_and_rolls_back_by_one_rule() -> None:
+    rng = np.random.default_rng(9)
+    contest = Contest(served="live", alpha=ALPHA)
+    for live, batch in zip(shown(2000, 0.4, rng), shown(2000, 0.7, rng), strict=True):
+        contest.note({"live": live, "v": batch, "w": 0})
+    decision = contest.decide(QUICK, ["v", "w"], [])
+    assert decision is not None
+    assert (decision.kind, decision.version, decision.instead_of) == ("promote", "v", "live")
+    assert 0.0 < decision.low < decision.difference < decision.high
+    contest.serve("v")
+    assert contest.decide(QUICK, ["w"], ["live"]) is None
+    for live, batch in zip(shown(2000, 0.7, rng), shown(2000, 0.4, rng), strict=True):
+        contest.note({"live": live, "v": batch})
+    assert contest.decide(QUICK, [], []) is None  # nobody may
+    back = contest.decide(QUICK, ["w"], ["live"])
+    assert back is not None
+    assert (back.kind, back.version) == ("roll back", "live")
+
+
+def test_few_instances_decide_nothing() -> None:
+    contest = Contest(served="live", alpha=ALPHA)
+    for _ in range(QUICK.min_events - 1):
+        contest.note({"live": 0, "v": 1})
+    assert contest.comparisons["v"].evidence > QUICK.needed
+    assert contest.decide(QUICK, ["v"], []) is None
+    contest.note({"live": 0, "v": 1})
+    assert contest.decide(QUICK, ["v"], []) is not None
+
+
+def test_goes_on_from_what_was_kept_as_if_it_had_never_stopped() -> None:
+    rng = np.random.default_rng(10)
+    whole, kept = Contest(served="live", alpha=ALPHA), Contest(served="live", alpha=ALPHA)
+    for i, (live, batch) in enumerate(zip(shown(1500, 0.5, rng), shown(1500, 0.6, rng), strict=True)):
+        for contest in (whole, kept):
+            contest.note({"live": live, "v": batch})
+        if i % 400 == 0:
+            kept = msgspec.json.decode(msgspec.json.encode(kept), type=Contest)
+    assert kept == whole
+
+
+def test_forgets_who_contends_no_more() -> None:
+    contest = Contest(served="live", alpha=ALPHA)
+    contest.note({"live": 1, "v": 1, "w": 2})
+    contest.keep(["w"])
+    assert set(contest.scores) == {"live", "w"}
+    assert set(contest.comparisons) == {"w"}
+
+
+@pytest.mark.parametrize("wrong", [{"alpha": 0.0}, {"alpha": 0.9}, {"min_events": 0}])
+def test_refuses_wrong_parameters(wrong: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        GateParams(**wrong)
