@@ -2,7 +2,11 @@
 
 A repeat of a request that is left out goes with it. What was refused or passed over when it came, since it repeated
 something, must not come to be learned because that is gone; so the receipts are followed as they were (``Outcomes``),
-over adoptions too, and from the first event that is left out on, what was not learned is emptied as well.
+and from the first event that is left out on, what was not learned is emptied as well.
+
+What came between the offset of an index and its adoption was learned twice over: by the live state, and on top of the
+index, which may not know what it repeats, since a restore took that back. So both are followed there, and what either
+has learned stays.
 
 What came after the offset up to which is looked stays as it is, repeats too: it is replayed on top of the index that
 is adopted, which does not know what they repeat, so they count as sent anew.
@@ -11,8 +15,10 @@ is adopted, which does not know what they repeat, so they count as sent anew.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +29,7 @@ from core.record import record_ends
 from core.types import START, Offset
 from service import indexes, past
 from service.adoption import Place
+from service.archive import adoption_after
 from service.events import Adopt, Entry, Learn, Prepare, decode_entry, encode
 from service.history import History
 from service.indexes import IndexManifest
@@ -79,6 +86,35 @@ class ForgetParams:
         )
 
 
+class Adopted(NamedTuple):
+    """An adoption that was not passed over: it stands at ``at``, and its index for everything up to ``after``."""
+
+    at: Offset
+    after: Offset
+    event: Adopt
+
+
+async def adoptions_of(place: Place, until: Offset) -> list[Adopted]:
+    """The adoptions in a model's past up to an offset, in order. Raises what reading it raises."""
+    contents = await History(place.store, place.artifacts, place.keys).contents()
+    beginning, last = START, START
+    if contents is not None:
+        beginning = contents.beginning
+        last = contents.base.position.adopted if contents.base is not None else START
+    found = []
+    reading = past.entries(place.store, place.artifacts, place.keys, beginning, until, params=place.log)
+    async with contextlib.aclosing(reading):
+        async for elements in reading:
+            for element in elements:
+                after = adoption_after(element)
+                event = decode_entry(element[1]).event if after is not None and after >= last else None
+                if after is not None and isinstance(event, Adopt):
+                    last = Offset.of_entry(element[0])
+                    found.append(Adopted(last, after, event))
+            await place.between()
+    return found
+
+
 class Emptying:
     """One pass, from the beginning on.
 
@@ -88,6 +124,8 @@ class Emptying:
         Which events are left out.
     after : Offset
         Of those up to here.
+    adoptions : sequence of Adopted
+        Those up to there.
     remade : mapping
         What indexes that are adopted on the way were made anew as.
     note : callable
@@ -101,7 +139,13 @@ class Emptying:
     """
 
     def __init__(
-        self, place: Place, params: ForgetParams, after: Offset, remade: Mapping[str, IndexManifest], note: Note
+        self,
+        place: Place,
+        params: ForgetParams,
+        after: Offset,
+        adoptions: Sequence[Adopted],
+        remade: Mapping[str, IndexManifest],
+        note: Note,
     ) -> None:
         self._place = place
         self._params = params
@@ -110,7 +154,8 @@ class Emptying:
         self._note = note
         self._forgotten: set[tuple[str, bytes]] = set()
         self._outcomes = Outcomes()
-        self._adopted = START
+        self._ahead: Outcomes | None = None
+        self._adoptions = deque(adoptions)
         self._began = False
         self.came_before = False
         self.imported = START
@@ -123,7 +168,6 @@ class Emptying:
             base = contents.base
             live = await indexes.load(place.artifacts, place.keys, base.index, base.digest, Limits())
             self._outcomes = Outcomes(live.receipts)
-            self._adopted = base.position.adopted
             self.came_before = self._params.key is not None and live.receipts.get(self._params.key) is not None
 
     async def rewritten(self, element: Element) -> Element:
@@ -131,42 +175,40 @@ class Emptying:
         name, fields = element
         entry = decode_entry(fields)
         event, at = entry.event, Offset.of_entry(name)
+        if self._adoptions and at[:2] > self._adoptions[0].after[:2]:
+            await self._come_to_adoption(self._adoptions[0], at)
         if isinstance(event, Learn):
             changed = self._emptied(event, at)
             return element if changed is event else element_of(name, msgspec.structs.replace(entry, event=changed))
         if isinstance(event, Adopt | Prepare):
-            if isinstance(event, Adopt) and Offset.parse(event.after) >= self._adopted:
-                self._adopted = at
-                await self._adopt(event, at)
             new = self._remade.get(event.index)
             if new is not None:
                 changed_event = msgspec.structs.replace(event, index=new.id, digest=new.digest)
                 return element_of(name, msgspec.structs.replace(entry, event=changed_event))
         return element
 
-    async def _adopt(self, event: Adopt, at: Offset) -> None:
-        """Go on with the receipts that the model had from an adoption on."""
-        place = self._place
-        live = await indexes.load(place.artifacts, place.keys, event.index, event.digest, Limits())
-        self._outcomes = Outcomes(live.receipts)
+    async def _come_to_adoption(self, adopted: Adopted, at: Offset) -> None:
+        """Follow what is learned on top of the index as well, which from its adoption on is all that counts."""
+        place, event = self._place, adopted.event
+        if self._ahead is None:
+            live = await indexes.load(place.artifacts, place.keys, event.index, event.digest, Limits())
+            self._ahead = Outcomes(live.receipts)
+        if at[:2] < adopted.at[:2]:
+            return
+        self._outcomes, self._ahead = self._ahead, None
+        self._adoptions.popleft()
         recipe = (await indexes.manifest_of(place.artifacts, place.keys, event.index)).recipe
-        if recipe.get("method") == "import" and at[:2] <= self._after[:2]:
-            self.imported = at
-        reading = past.entries(
-            place.store, place.artifacts, place.keys, Offset.parse(event.after), at, params=place.log
-        )
-        async with contextlib.aclosing(reading):
-            async for elements in reading:
-                for name, fields in elements:
-                    learned = decode_entry(fields).event
-                    if isinstance(learned, Learn):
-                        self._outcomes.of(learned.records, learned.units, Offset.of_entry(name))
+        if recipe.get("method") == "import":
+            self.imported = adopted.at
 
     def _emptied(self, event: Learn, at: Offset) -> Learn:
         if at[:2] > self._after[:2]:
             return event
         units = event.units
         learned = self._outcomes.of(event.records, units, at)
+        if self._ahead is not None:
+            ahead = self._ahead.of(event.records, units, at)
+            learned = [one or other for one, other in zip(learned, ahead, strict=True)]
         gone = [not unit.emptied and self._params.matches(unit, at) for unit in units]
         for i, unit in enumerate(units):
             if unit.key is None or unit.emptied:

@@ -33,7 +33,7 @@ from service.adoption import Place, delete_indexes
 from service.archive import Archiving, archive, swap, write_segment
 from service.beginning import restore_beginning
 from service.compaction import compact
-from service.emptying import Emptying, ForgetParams, Note, element_of
+from service.emptying import Adopted, Emptying, ForgetParams, Note, adoptions_of, element_of
 from service.events import Learn, decode_entry
 from service.follower import REPLAY_SLICE
 from service.history import History, Segment, folder
@@ -71,6 +71,7 @@ class Forgetting:
         self._beginning = START
         self._all_time = True
         self._passed: Emptying | None = None
+        self._adoptions: list[Adopted] = []
         self._snapshots: list[str] = []
         self._n = {"requests": 0, "instances": 0}
         self._remade: dict[str, IndexManifest] = {}
@@ -101,6 +102,7 @@ class Forgetting:
             raise self._too_early(f"give a since of at least {self._beginning.milliseconds / 1000 + 0.001:.3f}")
         self._snapshots = await manifests.ids(place.store, place.keys)
         await self._remembered.read()
+        self._adoptions = await adoptions_of(place, after)
         async for elements in self.without(self._beginning, after, self._count):
             self._tell(f"looking: at {elements[-1][0].decode()}", 0.05)
         if self._beginning != START and params.key is not None and self.first is None and not again:
@@ -291,7 +293,7 @@ class Forgetting:
     async def _emptying(self, note: Note = lambda event, gone, at: None) -> Emptying:
         if self.after is None:
             raise AssertionError("look first")
-        self._passed = emptying = Emptying(self._place, self._params, self.after, self._remade, note)
+        self._passed = emptying = Emptying(self._place, self._params, self.after, self._adoptions, self._remade, note)
         await emptying.begin()
         if emptying.came_before and self._all_time:
             raise self._too_early("a request with this key came before that, and has been learned")

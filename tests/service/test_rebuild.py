@@ -512,6 +512,30 @@ async def test_a_repeat_that_comes_while_it_is_forgotten_counts_as_sent_anew(hou
     await same(house, one, await without(house, lambda unit, at: unit.source == "bad" and at < repeats))
 
 
+async def test_a_retry_of_what_a_restore_took_back_stays_when_something_earlier_is_forgotten(house: House) -> None:
+    one = await house.replica()
+    early = (await teach(house, *events(10, 1), *events(5, 2, "bad"), *keyed(3, 4, "before")))[-1]
+    taken_back = await teach(house, *keyed(5, 3, "k"), *keyed(2, 6, "l", "bad"))
+    context = Context(house, await house.living(), job="restore")
+
+    async def commit(*prefixes: str) -> None:  # after the index's end, before it is adopted
+        await teach(house, *keyed(5, 3, "k"), *keyed(3, 4, "before"))
+
+    context.commit = commit  # type: ignore[method-assign]
+    await restore(cast("Any", context), RestoreParams(to=str(early), reason="back"), context.progress)
+    await teach(house, *keyed(5, 3, "k"), *events(3, 5))  # all of these came before
+    assert [one.key for one in _learned(await house.elements())].count("k0") == 3
+    await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget")
+    assert one.model(DEFAULT_MODEL).live.receipts.get("k0") is not None
+    gone = {at.entry for at in taken_back}
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad" or at.entry in gone))
+    assert one.model(DEFAULT_MODEL).live.n_learned == 10 + 3 + 5 + 3
+
+
+def _learned(elements: list[tuple[Offset, Any]]) -> list[Unit]:
+    return [unit for _, event in elements if isinstance(event, Learn) for unit in event.units]
+
+
 async def died_forgetting(house: House, params: ForgetParams, stage: str) -> None:
     """A job to forget that comes to a stage and no further."""
     context = Context(house, await house.living(), job="forget")
