@@ -8,6 +8,8 @@ A process can be stopped at any moment, for longer than its lease lasts, and the
 clock of its own can tell it. So a pointer is swapped by ``Lease.swap`` alone: one script in the store that compares
 the fence with the token and then carries out all its commands, or none. Whatever else a late process writes has a
 name of its own that nothing points to, and is swept.
+
+A model has such a lease for each ``purpose``; the one without a name is that of snapshots and history.
 """
 
 from __future__ import annotations
@@ -79,8 +81,9 @@ class Lease:
         Another process is known to have taken it. False proves nothing: only ``swap`` does.
     """
 
-    def __init__(self, store: Store, keys: ModelKeys, token: bytes, seconds: float) -> None:
+    def __init__(self, store: Store, keys: ModelKeys, token: bytes, seconds: float, purpose: str = "") -> None:
         self.keys = keys
+        self.purpose = purpose
         self.token = token
         self.lost = False
         self._store = store
@@ -102,7 +105,7 @@ class Lease:
             Nothing or all of it was carried out.
         """
         words: list[Any] = [self.token]
-        keys = [self.keys.of("fence")]
+        keys = [_part(self.keys, self.purpose, "fence")]
         for command in commands:
             words += [len(command), *command]
             keys.append(_key_of(command))
@@ -130,11 +133,14 @@ class Lease:
             await self._run(_RELEASE, "lease", words=(self.token,))
 
     async def _run(self, script: str, *parts: str, words: tuple[bytes | int, ...]) -> Any:
-        return await self._store.client.eval(script, len(parts), *(self.keys.of(part) for part in parts), *words)
+        keys = [_part(self.keys, self.purpose, part) for part in parts]
+        return await self._store.client.eval(script, len(keys), *keys, *words)
 
 
 @contextlib.asynccontextmanager
-async def take(store: Store, keys: ModelKeys, seconds: float = LEASE_SECONDS) -> AsyncIterator[Lease]:
+async def take(
+    store: Store, keys: ModelKeys, seconds: float = LEASE_SECONDS, purpose: str = ""
+) -> AsyncIterator[Lease]:
     """Have the lease of a model, renewed as long as the context lasts.
 
     Raises
@@ -144,12 +150,11 @@ async def take(store: Store, keys: ModelKeys, seconds: float = LEASE_SECONDS) ->
     StoreUnavailable
     """
     with reaching():
-        token = await store.client.eval(
-            _TAKE, 2, keys.of("lease"), keys.of("fence"), secrets.token_hex(8), int(seconds * 1000)
-        )
+        names = [_part(keys, purpose, part) for part in ("lease", "fence")]
+        token = await store.client.eval(_TAKE, 2, *names, secrets.token_hex(8), int(seconds * 1000))
     if token is None:
-        raise Conflict(f"another process works on the snapshots and the history of {keys.name}")
-    lease = Lease(store, keys, token, seconds)
+        raise Conflict(f"another process works on the {purpose or 'snapshots and the history'} of {keys.name}")
+    lease = Lease(store, keys, token, seconds, purpose)
     keeping = asyncio.create_task(lease.keep(), name=f"lease {keys.name}")
     try:
         yield lease
@@ -157,6 +162,10 @@ async def take(store: Store, keys: ModelKeys, seconds: float = LEASE_SECONDS) ->
         await end(keeping)
         with contextlib.suppress(StoreUnavailable):
             await lease.release()
+
+
+def _part(keys: ModelKeys, purpose: str, part: str) -> bytes:
+    return keys.of(f"{purpose}-{part}" if purpose else part)
 
 
 def _key_of(command: Command) -> bytes:
