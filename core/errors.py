@@ -74,6 +74,10 @@ class UnknownVersion(AboundError):
     """The model has no such version."""
 
 
+class UnknownLabel(AboundError):
+    """The model was never taught this label."""
+
+
 class UnknownPrediction(AboundError):
     """No instance is remembered under this id, or no longer. ``field``: where the id stands in a request."""
 

@@ -296,6 +296,10 @@ class LiveModel:
         """The label that a class id stands for."""
         return self.labels.key(class_id).decode()
 
+    def times_learned(self, class_id: int) -> int:
+        """How often a label was learned."""
+        return int(self._tallies.label_counts[class_id])
+
     def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:
         mask = np.full(self.labels.n_ids, include is None, np.uint8)
         for labels, value in ((include or (), 1), (exclude or (), 0)):
@@ -332,6 +336,11 @@ class LiveModel:
                 "receipts": self.receipts.n_bytes,
             },
         }
+
+    @property
+    def n_assertions(self) -> int:
+        """Labels of all instances together that it has learned."""
+        return int(self._tallies.label_counts[: self.labels.n_ids].sum())
 
     @property
     def n_bytes(self) -> int:

@@ -30,7 +30,7 @@ from service.openapi import document
 from service.rates import RateParams, Rates
 from service.remembered import RememberParams
 from service.replica import Replica, ReplicaParams
-from service.routes import health, jobs, models, snapshots, transfer
+from service.routes import health, jobs, labels, models, page, snapshots, transfer
 from service.routes import keys as key_routes
 from service.routes.classify import Classify
 from service.routes.learn import Learn
@@ -135,8 +135,8 @@ class Application(FastAPI):
         for name, route in self._hot.items():
             for path in (name, f"/models/{{model}}{name}"):
                 self.router.routes.append(Route(path, route, methods=["POST"], include_in_schema=False))
-        for router in (models.router, transfer.router, snapshots.router, jobs.router, key_routes.router, health.router):
-            self.include_router(router)
+        for routes in (models, labels, transfer, snapshots, jobs, key_routes, health, page):
+            self.include_router(routes.router)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

@@ -351,7 +351,24 @@ class LabelsAnswer(Shape):
     """Labels in the order in which they were first seen."""
 
     labels: list[str]
+    learned: list[int] = Field(description="How often each was learned.")
     total: int = Field(description="Labels that begin with `prefix`.")
+
+
+class PointingShape(Shape):
+    """A feature that votes for a label."""
+
+    feature: str
+    weight: float = Field(description="What it adds to the score alone and with the value 1.")
+
+
+class LabelAnswer(Shape):
+    """A label, and the features that vote for it."""
+
+    label: str
+    learned: int = Field(description="How often it was learned.")
+    features: list[PointingShape] = Field(description="The heaviest first.")
+    total: int = Field(description="Features that vote for it.")
 
 
 class SnapshotShape(Shape):

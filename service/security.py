@@ -4,7 +4,7 @@
 path                                           asks for
 =============================================  ==========================================================
 ``/livez`` ``/readyz`` ``/openapi.json``       nothing: they tell nothing of what is stored
-``/docs``
+``/docs`` ``/`` ``/web/...``
 POST ``.../classify`` and ``.../learn``        that scope, for the model
 GET of a model, its stats, labels, snapshots,  any scope, for the model
 versions
@@ -40,7 +40,7 @@ from service.settings import is_loopback
 log = structlog.get_logger(__name__)
 
 READ = ("GET", "HEAD", "OPTIONS")
-OPEN = frozenset({"/livez", "/readyz", "/openapi.json", "/docs"})
+OPEN = frozenset({"/livez", "/readyz", "/openapi.json", "/docs", "/"})
 LISTS = frozenset({"/models", "/methods"})
 READABLE = frozenset({"stats", "labels", "snapshots", "versions"})
 
@@ -70,7 +70,7 @@ class Need(NamedTuple):
 def need_of(method: str, path: str) -> Need | None:
     """What ``method`` on ``path`` asks for; None: nothing."""
     reads = method in READ
-    if reads and (path in OPEN or path.startswith("/docs/")):
+    if reads and (path in OPEN or path.startswith(("/docs/", "/web/"))):
         return None
     if method == "OPTIONS" or (reads and path in LISTS):
         return Need(None, None, True)
@@ -84,7 +84,7 @@ def need_of(method: str, path: str) -> Need | None:
     rest = parts[3:]
     if method == "POST" and rest in (["classify"], ["learn"]):
         return Need(rest[0], parts[2])
-    if reads and (not rest or (len(rest) == 1 and rest[0] in READABLE)):
+    if reads and (not rest or (len(rest) == 1 and rest[0] in READABLE) or rest[0] == "labels"):
         return Need(None, parts[2])
     return Need("admin", parts[2])
 

@@ -1,10 +1,10 @@
-"""``/models``: the models, their configuration, how well they do, and their labels."""
+"""``/models``: the models, their configuration, and how well they do."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 
 from core.config import ModelConfig
 from core.errors import StoreUnavailable
@@ -14,17 +14,13 @@ from service.dependencies import ActorDep, GrantDep, JsonObject, ModelName, Part
 from service.keeping import Kept
 from service.model_replica import ModelReplica
 from service.openapi import JSON, config_schema, problems
-from service.pace import Pace
 from service.schemas import (
-    LabelsAnswer,
     ModelAnswer,
     ModelsAnswer,
     ModelSummary,
     ReplicaShape,
     StatsAnswer,
 )
-
-MAX_LABELS_LISTED = 10_000
 
 router = APIRouter(tags=["models"])
 
@@ -105,33 +101,6 @@ async def get_stats(model: ModelName, replica: ReplicaDep) -> StatsAnswer:
     named = [{name: getattr(said, name) for name in ReplicaShape.model_fields} for said in replicas]
     kept = replica.keeping.of(present)
     return StatsAnswer.model_validate({**figures, "kept": _kept(kept) if kept else None, "replicas": named})
-
-
-@router.get("/models/{model}/labels", summary="Labels that a model knows", responses=problems(404, 422, 503))
-async def get_labels(
-    model: ModelName,
-    replica: ReplicaDep,
-    prefix: Annotated[str, Query(max_length=512, description="Only labels that begin with this.")] = "",
-    limit: Annotated[int, Query(ge=1, le=MAX_LABELS_LISTED, description="At most so many.")] = 100,
-    offset: Annotated[int, Query(ge=0, le=2**31, description="Leave out so many.")] = 0,
-) -> LabelsAnswer:
-    """In the order in which they were first seen."""
-    live = replica.model(model).live
-    if not prefix:
-        n = len(live.labels)
-        return LabelsAnswer(labels=[live.label(i) for i in range(min(offset, n), min(offset + limit, n))], total=n)
-    wanted = prefix.encode("utf-8", "surrogatepass")
-    pace = Pace()
-    found = []
-    total = 0
-    for class_id in range(len(live.labels)):
-        if live.labels.key(class_id).startswith(wanted):
-            if offset <= total < offset + limit:
-                found.append(live.label(class_id))
-            total += 1
-        if pace.due():
-            await pace.rest()
-    return LabelsAnswer(labels=found, total=total)
 
 
 def _kept(kept: Kept) -> dict[str, Any]:

@@ -17,7 +17,7 @@ METHODS = ("get", "put", "post", "delete")
 PROMISED = {
     "POST /classify", "POST /models/{model}/classify", "POST /learn", "POST /models/{model}/learn",
     "GET /models", "GET /models/{model}", "PUT /models/{model}", "DELETE /models/{model}",
-    "GET /models/{model}/stats", "GET /models/{model}/labels",
+    "GET /models/{model}/stats", "GET /models/{model}/labels", "GET /models/{model}/labels/{label}",
     "GET /models/{model}/snapshots", "POST /models/{model}/snapshots",
     "GET /models/{model}/export", "PUT /models/{model}/import",
     "GET /keys", "POST /keys", "POST /keys/{key_id}/rotate", "DELETE /keys/{key_id}", "GET /audit",
@@ -99,18 +99,20 @@ def test_examples_are_good_requests_with_answers_of_their_shape(
 
 def test_answers_of_every_route_have_their_shape(service: Served, document: dict[str, Any]) -> None:
     service.http.put("/models/shape").raise_for_status()
+    service.http.post("/models/shape/learn", json={"text": "wheat", "labels": ["grain"]}).raise_for_status()
     asked: list[tuple[str, str, int, dict[str, Any]]] = [
         ("get", "/models", 200, {}),
         ("get", "/models/{model}", 200, {}),
         ("put", "/models/{model}", 200, {"json": {"w_min": 0.02}}),
         ("get", "/models/{model}/stats", 200, {}),
         ("get", "/models/{model}/labels", 200, {}),
+        ("get", "/models/{model}/labels/{label}", 200, {}),
         ("get", "/models/{model}/snapshots", 200, {}),
         ("get", "/livez", 200, {}),
         ("get", "/readyz", 200, {}),
     ]
     for method, path, status, options in asked:
-        answer = service.http.request(method, path.replace("{model}", "shape"), **options)
+        answer = service.http.request(method, path.replace("{model}", "shape").replace("{label}", "grain"), **options)
         assert answer.status_code == status
         schema = schema_of(document, path, method, status, "application/json")
         jsonschema_rs.validator_for(schema).validate(answer.json())

@@ -39,7 +39,7 @@ def model_file(context: schemathesis.SerializationContext, value: Any) -> bytes:
     return given if isinstance(given, bytes) else str(given).encode("utf-8", "surrogatepass")
 
 
-PRESENT = {"model": "default"}
+PRESENT = {"model": "default", "label": "grain"}
 """Path parameters that name something that is there."""
 
 

@@ -1,0 +1,118 @@
+"""``/models/{model}/labels``: the labels that a model knows, and what speaks for one."""
+
+from __future__ import annotations
+
+from heapq import nlargest
+from operator import itemgetter
+from typing import Annotated
+
+import numpy as np
+from fastapi import APIRouter, Depends, Path, Query
+
+from core.errors import Overloaded, UnknownLabel
+from core.live import LiveModel
+from core.pointing import weights_to
+from service.dependencies import ModelName, ReplicaDep
+from service.openapi import problems
+from service.pace import Pace
+from service.schemas import LabelAnswer, LabelsAnswer, PointingShape
+
+MAX_LABELS_LISTED = 10_000
+MAX_FEATURES_LISTED = 1000
+
+SLICE = 4096
+"""Features that are looked at before others have their turn."""
+
+MOST_SEARCHES = 4
+"""Searches for features at once, a process."""
+
+router = APIRouter(tags=["models"])
+
+
+@router.get("/models/{model}/labels", summary="Labels that a model knows", responses=problems(404, 422, 503))
+async def get_labels(
+    model: ModelName,
+    replica: ReplicaDep,
+    prefix: Annotated[str, Query(max_length=512, description="Only labels that begin with this.")] = "",
+    limit: Annotated[int, Query(ge=1, le=MAX_LABELS_LISTED, description="At most so many.")] = 100,
+    offset: Annotated[int, Query(ge=0, le=2**31, description="Leave out so many.")] = 0,
+) -> LabelsAnswer:
+    """In the order in which they were first seen."""
+    live = replica.model(model).live
+    if not prefix:
+        n = len(live.labels)
+        return _answer(live, list(range(min(offset, n), min(offset + limit, n))), n)
+    wanted = prefix.encode("utf-8", "surrogatepass")
+    pace = Pace()
+    found = []
+    total = 0
+    for class_id in range(len(live.labels)):
+        if live.labels.key(class_id).startswith(wanted):
+            if offset <= total < offset + limit:
+                found.append(class_id)
+            total += 1
+        if pace.due():
+            await pace.rest()
+    return _answer(live, found, total)
+
+
+class Searches:
+    """How many searches for features are under way in this process."""
+
+    count = 0
+
+    @classmethod
+    def check(cls) -> None:
+        """Overloaded when no further one is let in."""
+        if cls.count >= MOST_SEARCHES:
+            raise Overloaded(f"{MOST_SEARCHES} searches for the features of labels are under way", retry_after=1.0)
+
+
+@router.get(
+    "/models/{model}/labels/{label:path}",
+    summary="A label, and the features that vote for it",
+    responses=problems(404, 422, 503),
+)
+async def get_label(
+    model: ModelName,
+    label: Annotated[str, Path(max_length=512, description="The label; `/` may stand in it.", examples=["grain"])],
+    replica: ReplicaDep,
+    room: Annotated[None, Depends(Searches.check)],
+    limit: Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="At most so many features.")] = 100,
+) -> LabelAnswer:
+    """In the index as it is. All its connections are looked at for this, in slices: it is for people, now and then."""
+    live = replica.model(model).live
+    class_id = live.labels.find(label.encode("utf-8", "surrogatepass"))
+    if class_id < 0:
+        raise UnknownLabel(f"the model {model} was never taught the label {label[:100]!r}")
+    Searches.count += 1
+    try:
+        features, total = await _pointing(live, class_id, limit)
+    finally:
+        Searches.count -= 1
+    return LabelAnswer(label=label, learned=live.times_learned(class_id), features=features, total=total)
+
+
+async def _pointing(live: LiveModel, class_id: int, limit: int) -> tuple[list[PointingShape], int]:
+    """The heaviest features of a class, and how many there are."""
+    best: list[tuple[float, str]] = []
+    total = 0
+    pace = Pace()
+    for first in range(0, live.index.n_features, SLICE):
+        weights = weights_to(live.index, class_id, first, min(first + SLICE, live.index.n_features))
+        voting = np.flatnonzero(weights)
+        total += len(voting)
+        heaviest = voting[np.argsort(-weights[voting], kind="stable")[:limit]]
+        found = [(float(weights[at]), live.features.key(first + at).decode()) for at in heaviest.tolist()]
+        best = nlargest(limit, best + found, key=itemgetter(0))
+        if pace.due():
+            await pace.rest()
+    return [PointingShape(feature=feature, weight=weight) for weight, feature in best], total
+
+
+def _answer(live: LiveModel, class_ids: list[int], total: int) -> LabelsAnswer:
+    return LabelsAnswer(
+        labels=[live.label(class_id) for class_id in class_ids],
+        learned=[live.times_learned(class_id) for class_id in class_ids],
+        total=total,
+    )

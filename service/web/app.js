@@ -1,0 +1,183 @@
+// The frame of the page: which view of which model is shown, and with which key.
+
+import { announce, debounced, empty, field, fill, h } from "./dom.js";
+import { events, get, key, part, Problem } from "./api.js";
+import * as datasets from "./datasets.js";
+import * as labels from "./labels.js";
+import * as overview from "./overview.js";
+import * as tryit from "./try.js";
+import * as work from "./work.js";
+import { duration } from "./format.js";
+
+const VIEWS = {
+  overview: { title: "Overview", show: overview.show },
+  try: { title: "Try it", show: tryit.show },
+  labels: { title: "Labels", show: labels.show },
+  versions: { title: "Versions and jobs", show: work.show },
+  datasets: { title: "Data sets", show: datasets.show },
+};
+
+const HEALTH_MS = 10_000;
+const view = document.getElementById("view");
+const chooser = document.getElementById("model");
+let shown = new AbortController();
+let models = [];
+
+/** The view and the model that the address names: `#labels/default`. */
+function place() {
+  const [name, model] = location.hash.slice(1).split("/").map(decoded);
+  return { name: name in VIEWS ? name : "overview", model: model || null };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return "";
+  }
+}
+
+/** What went wrong, as the service says it. */
+export function problem(error) {
+  if (error.name === "AbortError") return null;
+  if (!(error instanceof Problem)) throw error;
+  const said = error.said;
+  const lines = [h("p", { class: "problem-title" }, error.title), h("p", {}, error.message)];
+  if (error.status === 403) {
+    lines.push(h("p", {}, "The key in use does not allow this. Another one can be given with the button Key above."));
+  }
+  const facts = [said.field && `field ${said.field}`, said.retry_after && `again in ${said.retry_after} s`, said.request_id && `request ${said.request_id}`];
+  const told = facts.filter(Boolean).join(" · ");
+  if (told) lines.push(h("p", { class: "hint" }, told));
+  return h("div", { class: "problem", role: "alert" }, lines);
+}
+
+async function show() {
+  shown.abort();
+  shown = new AbortController();
+  const { signal } = shown;
+  const { name } = place();
+  const { title } = VIEWS[name];
+  document.getElementById("title").textContent = title;
+  document.title = `${title} · Abound`;
+  try {
+    const answer = await get("models", { signal });
+    models = answer.models;
+  } catch (error) {
+    if (!signal.aborted && !error.isAboutKey) fill(view, problem(error));
+    if (error.isAboutKey) fill(view, empty("This service asks for a key.", "Give one with the button Key above."));
+    return;
+  }
+  const model = choose();
+  if (model === null) {
+    fill(view, empty("There is no model that this key is for.", "Ask whoever runs the service for another key."));
+    return;
+  }
+  mark(name, model);
+  const root = h("div", { class: `view ${name}` });
+  fill(view, root);
+  VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), signal, problem, every: every(signal), again: show });
+}
+
+/** The model that the address names, or the first one; the chooser shows it. */
+function choose() {
+  const names = models.map((one) => one.name);
+  const wanted = place().model;
+  const model = names.includes(wanted) ? wanted : names.includes("default") ? "default" : (names[0] ?? null);
+  fill(chooser, names.map((name) => h("option", { value: name }, name)));
+  if (model !== null) chooser.value = model;
+  document.getElementById("chooser").hidden = model === null;
+  return model;
+}
+
+function mark(name, model) {
+  for (const link of document.querySelectorAll(".views a")) {
+    const own = link.getAttribute("href").slice(1).split("/")[0];
+    link.setAttribute("href", `#${own}/${part(model)}`);
+    if (own === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+/** Do something now and again every `ms`, while the page is seen and the view is shown. */
+function every(signal) {
+  return (ms, work) => {
+    let timer = 0;
+    const round = async () => {
+      clearTimeout(timer);
+      if (signal.aborted) return;
+      if (!document.hidden) await work();
+      if (!signal.aborted) timer = setTimeout(round, ms);
+    };
+    signal.addEventListener("abort", () => clearTimeout(timer));
+    document.addEventListener("visibilitychange", () => document.hidden || round(), { signal });
+    return round();
+  };
+}
+
+function askForKey() {
+  document.getElementById("key").hidden = false;
+  if (document.querySelector("dialog[open]")) return;
+  const input = h("input", { type: "password", autocomplete: "off", spellcheck: "false", required: true, maxlength: "200" });
+  const refused = key.get() !== null;
+  const dialog = h(
+    "dialog",
+    { class: "dialog", "aria-labelledby": "key-title" },
+    h("h2", { id: "key-title" }, refused ? "This key does not open the service" : "A key, please"),
+    h(
+      "form",
+      { method: "dialog" },
+      field("Key", input, "It stays in this tab, until the tab is closed. A key that may read shows; learning needs the scope learn, jobs and versions the scope admin."),
+      h(
+        "div",
+        { class: "row end" },
+        h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Not now"),
+        h("button", { class: "primary", value: "given" }, "Use it"),
+      ),
+    ),
+  );
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    const given = input.value.trim();
+    if (dialog.returnValue !== "given" || !given) return;
+    if (!/^[!-~]+$/.test(given)) announce("A key has no such characters.");
+    else key.set(given);
+    show();
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+  input.focus();
+}
+
+async function tellHealth() {
+  const line = document.getElementById("health");
+  try {
+    const health = await get("readyz");
+    line.className = health.log === "connected" ? "" : "worry";
+    line.textContent =
+      health.log === "connected"
+        ? `Ready, connected to the log${health.durability?.warning ? `. ${health.durability.warning}` : ""}`
+        : `Cut off from the log for ${duration(health.since ?? 0)}: answers come from memory, nothing can be learned.`;
+  } catch (error) {
+    line.className = "worry";
+    line.textContent = `${error.title}: ${error.message}`;
+  }
+}
+
+chooser.addEventListener("change", () => {
+  location.hash = `${place().name}/${part(chooser.value)}`;
+});
+addEventListener("hashchange", () => {
+  show();
+  document.getElementById("main").focus({ preventScroll: true });
+});
+document.getElementById("key").hidden = key.get() === null;
+document.getElementById("key").addEventListener("click", askForKey);
+events.addEventListener("key", debounced(askForKey, 50));
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  document.getElementById("main").focus();
+});
+show();
+tellHealth();
+setInterval(() => document.hidden || tellHealth(), HEALTH_MS);

@@ -1,0 +1,168 @@
+// Charts by Chart.js, which is loaded when the first one is wanted. Each says in words and in a table what it shows.
+
+import { fill, h, table } from "./dom.js";
+
+const INK = ["--ink", "--soft", "--line", "--head", "--torso", "--tail", "--accent", "--bad", "--paper"];
+const charts = new Set();
+let loading = null;
+
+function load() {
+  loading ??= import("./chart.js").then(() => {
+    globalThis.Chart.register(marks);
+    return globalThis.Chart;
+  });
+  return loading;
+}
+
+/** The colours of the theme as it is now. */
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  return Object.fromEntries(INK.map((name) => [name.slice(2), style.getPropertyValue(name).trim()]));
+}
+
+/** Upright lines at places of the x axis, each with a word. */
+const marks = {
+  id: "marks",
+  afterDatasetsDraw(chart, _, options) {
+    const { ctx, chartArea: area, scales } = chart;
+    for (const mark of options.at || []) {
+      const x = scales.x.getPixelForValue(mark.x);
+      if (!(x >= area.left && x <= area.right)) continue;
+      ctx.save();
+      ctx.strokeStyle = ctx.fillStyle = options.colour;
+      ctx.setLineDash([4, 4]);
+      ctx.beginPath();
+      ctx.moveTo(x, area.top);
+      ctx.lineTo(x, area.bottom);
+      ctx.stroke();
+      ctx.textAlign = x > (area.left + area.right) / 2 ? "right" : "left";
+      ctx.fillText(mark.name, x + (ctx.textAlign === "right" ? -5 : 5), area.top + 11);
+      ctx.restore();
+    }
+  },
+};
+
+class Figure {
+  constructor(options) {
+    this.options = options;
+    this.canvas = h("canvas", { role: "img" });
+    this.caption = h("figcaption", {}, options.caption || "");
+    this.table = h("div", { class: "figures" });
+    this.element = h(
+      "figure",
+      {},
+      h("div", { class: `plot ${options.low ? "low" : ""}` }, this.canvas),
+      this.caption,
+      h("details", {}, h("summary", {}, "As a table"), this.table),
+    );
+  }
+
+  /** Show these series: `[{name, colour, points: [[x, y]...]}]`, or for bars `{names, series: [{name, colour, values}]}`. */
+  async set(shown) {
+    this.shown = shown;
+    this.canvas.setAttribute("aria-label", shown.said);
+    fill(this.table, table(this.options.title, shown.columns, shown.rows));
+    const Chart = await load();
+    if (this.shown !== shown) return;
+    if (!this.canvas.isConnected) {
+      this.end();
+      return;
+    }
+    if (this.options.rowHeight) {
+      this.canvas.parentElement.style.height = `${60 + this.options.rowHeight * shown.names.length}px`;
+    }
+    if (this.chart) {
+      Object.assign(this.chart, { data: this.data() });
+      this.chart.options = this.settings();
+      this.chart.update();
+    } else {
+      this.chart = new Chart(this.canvas, { type: this.options.type, data: this.data(), options: this.settings() });
+      charts.add(this);
+    }
+  }
+
+  data() {
+    const ink = colours();
+    const datasets = this.shown.series.map((one) => {
+      const colour = ink[one.colour];
+      if (this.options.type === "bar") {
+        const colours = one.values.map((value) => (value < 0 ? ink.bad : colour));
+        return { label: one.name, data: one.values, backgroundColor: colours, borderRadius: 3, maxBarThickness: 22 };
+      }
+      return {
+        label: one.name,
+        data: one.points.map(([x, y]) => ({ x, y })),
+        borderColor: colour,
+        backgroundColor: colour,
+        borderWidth: one.isMain ? 2.5 : 1.5,
+        borderDash: one.dash,
+        pointRadius: one.points.length > 1 ? 0 : 3,
+        pointHitRadius: 8,
+        tension: 0.25,
+        spanGaps: true,
+      };
+    });
+    return { labels: this.shown.names, datasets };
+  }
+
+  settings() {
+    const ink = colours();
+    const { x, y } = this.options;
+    const isSideways = this.options.type === "bar" && this.options.sideways;
+    const axis = (about) => ({
+      type: about.names ? "category" : "linear",
+      title: { display: Boolean(about.title), text: about.title, color: ink.soft },
+      ticks: { color: ink.soft, maxTicksLimit: about.ticks || 7, autoSkip: !about.names, callback: about.format && ((value) => about.format(value)) },
+      grid: { color: ink.line, display: !about.names },
+      border: { display: false },
+      beginAtZero: about.zero,
+      suggestedMax: about.max,
+      min: about.least,
+      max: about.most,
+    });
+    const said = (isSideways ? x : y).format;
+    const plugins = {
+      legend: {
+        display: this.shown.series.length > 1,
+        position: "bottom",
+        labels: { color: ink.ink, boxWidth: 14, boxHeight: 3, padding: 16 },
+      },
+      tooltip: {
+        callbacks: {
+          title: (items) => (items[0].label && this.options.type === "bar" ? items[0].label : (x.said || ((n) => String(n)))(items[0].parsed.x)),
+          label: (item) => `${item.dataset.label}: ${said ? said(isSideways ? item.parsed.x : item.parsed.y) : item.formattedValue}`,
+        },
+      },
+      marks: { at: this.shown.marks || [], colour: ink.bad },
+    };
+    return {
+      indexAxis: isSideways ? "y" : "x",
+      responsive: true,
+      maintainAspectRatio: false,
+      animation: matchMedia("(prefers-reduced-motion: reduce)").matches ? false : { duration: 200 },
+      interaction: { mode: this.options.type === "bar" ? "nearest" : "index", intersect: false },
+      font: { family: getComputedStyle(document.body).fontFamily },
+      scales: { x: axis(x), y: axis(y) },
+      plugins,
+    };
+  }
+
+  end() {
+    this.chart?.destroy();
+    this.chart = null;
+    charts.delete(this);
+  }
+}
+
+/** A chart of lines over a number; `options`: title, caption, x, y ({title, format, zero, max}). */
+export const lines = (options) => new Figure({ type: "line", ...options });
+
+/** Bars; `sideways` for long names. */
+export const bars = (options) => new Figure({ type: "bar", ...options });
+
+document.addEventListener("theme", () => {
+  for (const figure of charts) {
+    if (!figure.canvas.isConnected) figure.end();
+    else figure.set(figure.shown);
+  }
+});

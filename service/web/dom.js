@@ -1,0 +1,103 @@
+// Making elements. Data only ever become text and attributes: nothing here parses markup.
+
+/** An element: `h("p", {class: "note", onclick: f}, "text", child)`. False and null children are left out. */
+export function h(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** Put these in the place of all that an element has. */
+export function fill(element, ...children) {
+  element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+let lastId = 0;
+
+/** An id that no other element has. */
+export function newId(name) {
+  lastId += 1;
+  return `${name}-${lastId}`;
+}
+
+/** A label above a control, and a hint below it. */
+export function field(label, control, hint = null) {
+  if (!control.id) control.id = newId("field");
+  const said = hint ? h("p", { class: "hint", id: `${control.id}-hint` }, hint) : null;
+  if (said) control.setAttribute("aria-describedby", said.id);
+  return h("div", { class: "field" }, h("label", { for: control.id }, label), control, said);
+}
+
+/** A part of a page with a heading. */
+export function card(title, ...children) {
+  const id = newId("card");
+  return h("section", { class: "card", "aria-labelledby": id }, h("h2", { id }, title), children);
+}
+
+/** Where there is nothing yet: what it is, and what to do next. */
+export function empty(title, ...next) {
+  return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), h("p", {}, next));
+}
+
+/** A table; cells are text or elements. Columns that begin with "#" hold numbers. */
+export function table(caption, columns, rows) {
+  const isNumber = columns.map((name) => name.startsWith("#"));
+  const cell = (tag, value, at, props = {}) => h(tag, { ...props, class: isNumber[at] ? "number" : null }, value);
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h(
+      "table",
+      {},
+      h("caption", { class: "unseen" }, caption),
+      h("thead", {}, h("tr", {}, columns.map((name, at) => cell("th", name.replace("#", ""), at, { scope: "col" })))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value, at) => cell("td", value, at))))),
+    ),
+  );
+}
+
+/** Call `work` when nothing came for `ms`; only the newest call counts. */
+export function debounced(work, ms) {
+  let timer = 0;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => work(...given), ms);
+  };
+}
+
+/** Say something to those who hear the page. */
+export function announce(text) {
+  document.getElementById("said").textContent = text;
+}
+
+/** Ask for a yes in a dialog; true when it came. */
+export function confirmed(title, text, yes) {
+  return new Promise((resolve) => {
+    const heading = newId("dialog");
+    const dialog = h(
+      "dialog",
+      { "aria-labelledby": heading, class: "dialog" },
+      h("h2", { id: heading }, title),
+      h("p", {}, text),
+      h(
+        "form",
+        { method: "dialog", class: "row end" },
+        h("button", { value: "no", class: "quiet" }, "Leave it"),
+        h("button", { value: "yes", class: "primary" }, yes),
+      ),
+    );
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(dialog.returnValue === "yes");
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}

@@ -1,0 +1,44 @@
+// Numbers, sizes and times as people read them.
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
+export const compact = (n) => (n < 10000 ? whole.format(n) : short.format(n));
+export const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)} %`);
+export const score = (n) => (n === 0 ? "0" : Math.abs(n) >= 0.001 ? n.toFixed(3) : n.toExponential(1));
+
+export function change(share) {
+  if (share === null || share === undefined) return "–";
+  const points = (100 * share).toFixed(1);
+  return `${share > 0 ? "+" : ""}${points.replace("-", "−")} points`;
+}
+
+export function rate(n) {
+  if (n === null) return "–";
+  return n < 10 ? n.toFixed(1) : compact(n);
+}
+
+export function bytes(n) {
+  if (n === null || n === undefined) return "–";
+  let size = n;
+  for (const unit of ["bytes", "KiB", "MiB", "GiB"]) {
+    if (size < 1024) return unit === "bytes" ? `${size} ${unit}` : `${size.toFixed(1)} ${unit}`;
+    size /= 1024;
+  }
+  return `${size.toFixed(1)} TiB`;
+}
+
+export function duration(seconds) {
+  if (seconds < 1) return `${Math.round(1000 * seconds)} ms`;
+  if (seconds < 90) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  return seconds < 129600 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
+}
+
+export function when(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  const time = new Date(1000 * seconds);
+  const isToday = time.toDateString() === new Date().toDateString();
+  return isToday ? time.toLocaleTimeString() : time.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+}

@@ -1,0 +1,106 @@
+// The labels that a model knows: found by their beginning, how often each was learned, and what points to it.
+
+import { announce, card, debounced, empty, field, fill, h } from "./dom.js";
+import { get, modelPath, part } from "./api.js";
+import { bars } from "./charts.js";
+import { count, score } from "./format.js";
+
+const PAGE = 50;
+const MOST_BARS = 20;
+
+export function show(root, { model, signal, problem }) {
+  const search = h("input", { type: "search", maxlength: "512", autocomplete: "off", spellcheck: "false" });
+  const parts = { found: h("div", {}), about: h("div", {}) };
+  const chart = bars({
+    title: "Features that point to it",
+    sideways: true,
+    rowHeight: 26,
+    caption: "What a feature adds to the label's score when an instance has it alone, with the value 1.",
+    x: { title: "weight", format: (n) => score(n), zero: true },
+    y: { names: true },
+  });
+  let asked = 0;
+  let shown = [];
+  let total = 0;
+  let chosen = null;
+
+  fill(
+    root,
+    h(
+      "div",
+      { class: "halves" },
+      card("Labels", field("Begins with", search), parts.found),
+      card("What points to it", parts.about),
+    ),
+  );
+  fill(parts.about, empty("No label chosen.", "Choose one of the list."));
+  search.addEventListener("input", debounced(() => find(), 150));
+  find();
+
+  async function find(isMore = false) {
+    const number = (asked += 1);
+    const begin = isMore ? shown.length : 0;
+    try {
+      const answer = await get(`${modelPath(model)}/labels?limit=${PAGE}&offset=${begin}&prefix=${part(search.value)}`, { signal });
+      if (number !== asked) return;
+      const rows = answer.labels.map((name, at) => ({ name, learned: answer.learned?.[at] }));
+      shown = isMore ? [...shown, ...rows] : rows;
+      total = answer.total;
+      draw(isMore ? begin : null);
+    } catch (error) {
+      if (number === asked && !signal.aborted) fill(parts.found, problem(error));
+    }
+  }
+
+  function draw(first = null) {
+    if (shown.length === 0) {
+      fill(parts.found, search.value ? empty("No label begins so.", "Capitals count.") : empty("This model knows no labels yet.", "They come with what is learned; nothing is declared before."));
+      announce("No label found.");
+      return;
+    }
+    fill(
+      parts.found,
+      h("p", { class: "hint" }, `${count(total)} ${total === 1 ? "label" : "labels"}, in the order in which they were first seen.`),
+      h("ul", { class: "ranks", "aria-label": "Labels" }, shown.map(({ name, learned }) =>
+        h("li", {}, h(
+          "button",
+          { type: "button", class: "rank label", "aria-pressed": String(name === chosen), "data-label": name, onclick: () => choose(name) },
+          h("span", { class: "name" }, name),
+          h("span", { class: "score" }, learned === undefined ? "" : `learned ${count(learned)}×`),
+        )),
+      )),
+      shown.length < total ? h("button", { type: "button", onclick: () => find(true) }, "Show more") : null,
+    );
+    if (first !== null) parts.found.querySelectorAll(".label")[first]?.focus();
+    else announce(`${count(total)} labels.`);
+  }
+
+  async function choose(name) {
+    chosen = name;
+    for (const one of parts.found.querySelectorAll(".label")) one.setAttribute("aria-pressed", String(one.dataset.label === name));
+    try {
+      const about = await get(`${modelPath(model)}/labels/${part(name)}?limit=100`, { signal });
+      if (chosen === name) explain(about);
+    } catch (error) {
+      if (chosen === name && !signal.aborted) fill(parts.about, problem(error));
+    }
+  }
+
+  function explain(about) {
+    const head = h("p", {}, h("strong", { class: "break" }, about.label), ` was learned ${count(about.learned)} ${about.learned === 1 ? "time" : "times"}. `, `${count(about.total)} ${about.total === 1 ? "feature votes" : "features vote"} on it.`);
+    announce(`${about.label}: learned ${count(about.learned)} times, ${count(about.total)} features.`);
+    if (about.features.length === 0) {
+      fill(parts.about, head, empty("No feature points to it any more.", "Weak connections are dropped as others grow; it comes back when it is learned again."));
+      return;
+    }
+    const top = about.features.slice(0, MOST_BARS);
+    fill(parts.about, head, chart.element);
+    chart.set({
+      names: top.map((one) => one.feature),
+      series: [{ name: "weight", colour: "accent", values: top.map((one) => one.weight) }],
+      said: `Features that point to ${about.label}: ${top.map((one) => `${one.feature} ${score(one.weight)}`).join(", ")}.`,
+      columns: ["feature", "#weight"],
+      rows: about.features.map((one) => [one.feature, score(one.weight)]),
+    });
+  }
+}

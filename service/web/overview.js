@@ -1,0 +1,237 @@
+// How well a model does, how large it is, and whether its replicas are one.
+
+import { card, empty, fill, h, table } from "./dom.js";
+import { get, modelPath } from "./api.js";
+import { bars, lines } from "./charts.js";
+import { bytes, change, compact, count, duration, percent, rate, when } from "./format.js";
+
+const REFRESH_MS = 2000;
+const KEPT = 150;
+const GROUPS = [
+  ["head", "Head: learned 100 times or more"],
+  ["torso", "Torso: 10 to 99 times"],
+  ["tail", "Tail: fewer than 10 times"],
+];
+
+export function show(root, { model, signal, problem, every }) {
+  const parts = {
+    tiles: h("dl", { class: "tiles" }),
+    trouble: h("div", { hidden: true }),
+    trace: h("div", {}),
+    groups: h("div", {}),
+    rate: h("div", {}),
+    replicas: h("div", {}),
+    size: h("div", {}),
+  };
+  const charts = {
+    trace: lines({
+      title: "R@1 over time",
+      caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first.",
+      x: { title: "events learned", format: compact, said: (n) => `after ${count(n)} events` },
+      y: { title: "R@1, % of the events", format: (n) => `${Math.round(100 * n)} %`, zero: true, most: 1 },
+    }),
+    groups: bars({
+      title: "Measures by how often a label had been learned",
+      caption: "Of the newest 10,000 labels.",
+      x: { names: true },
+      y: { title: "% of the labels", format: (n) => `${Math.round(100 * n)} %`, zero: true, most: 1 },
+    }),
+    rate: lines({
+      title: "Events a second",
+      low: true,
+      caption: "As seen by this page, since it was opened; at most five minutes.",
+      x: { title: "seconds ago", format: (n) => String(-n), said: (n) => `${-n} s ago` },
+      y: { title: "events a second", format: compact, zero: true, max: 1 },
+    }),
+  };
+  const rates = [];
+  let former = null;
+
+  fill(
+    root,
+    parts.trouble,
+    parts.tiles,
+    card("How well it ranks, over time", parts.trace),
+    h(
+      "div",
+      { class: "halves" },
+      card("Frequent and rare labels", parts.groups),
+      card("Events a second", parts.rate),
+      card("Replicas", parts.replicas),
+      card("Size against its budgets", parts.size),
+    ),
+  );
+
+  every(REFRESH_MS, async () => {
+    try {
+      const [stats, about] = await Promise.all([
+        get(`${modelPath(model)}/stats`, { signal }),
+        get(modelPath(model), { signal }),
+      ]);
+      parts.trouble.hidden = true;
+      measure(stats.learned);
+      draw(stats, about);
+    } catch (error) {
+      if (signal.aborted) return;
+      fill(parts.trouble, problem(error));
+      parts.trouble.hidden = false;
+    }
+  });
+
+  /** Note how many events came since the answer before; answers of replicas that are behind count as none. */
+  function measure(learned) {
+    const now = performance.now() / 1000;
+    if (former === null || learned < former.learned - 10_000) former = { learned, now, rate: null };
+    else {
+      const seconds = now - former.now;
+      const came = Math.max(0, learned - former.learned);
+      former = { learned: Math.max(learned, former.learned), now, rate: came / seconds };
+      rates.push([now, came / seconds]);
+      if (rates.length > KEPT) rates.shift();
+    }
+  }
+
+  function draw(stats, about) {
+    const { window, all, drift, trace } = stats;
+    const tiles = [
+      ["Events a second", rate(former.rate), former.rate === null ? "measuring…" : `${count(stats.learned)} in all`],
+      ["R@1 lately", percent(window["R@1"]), drifted(drift["R@1"])],
+      ["R@5 lately", percent(window["R@5"]), `${percent(all["R@5"])} over all time`],
+      ["Classes", compact(stats.classes), `${compact(stats.features)} features`],
+      ["Serving", about.version, about.version === "live" ? "the live index" : "a version"],
+    ];
+    fill(parts.tiles, tiles.map(([name, figure, beside]) =>
+      h("div", { class: "tile" }, h("dt", {}, name), h("dd", { class: "figure break" }, figure), h("dd", { class: "beside" }, beside)),
+    ));
+    drawTrace(trace, marksOf(stats));
+    drawGroups(window.groups, stats.learned);
+    drawRate();
+    drawReplicas(stats);
+    drawSize(stats, about);
+  }
+
+  function drawTrace(trace, marks) {
+    if (!trace || trace.learned.length === 0) {
+      fill(parts.trace, empty("No events yet.", h("a", { href: document.querySelector('.views a[href^="#try"]').getAttribute("href") }, "Teach it something"), ", or stream a file to it: ", h("code", {}, "abound learn FILE")));
+      return;
+    }
+    if (!charts.trace.element.isConnected) fill(parts.trace, charts.trace.element);
+    const points = (values) => trace.learned.map((n, at) => [n, values[at]]);
+    const series = [{ name: "all events", colour: "ink", isMain: true, points: points(trace["R@1"]) }];
+    const dashes = { torso: [6, 3], tail: [2, 3] };
+    for (const [name] of GROUPS) {
+      if (trace.groups[name]["R@1"].some((value) => value !== null)) {
+        series.push({ name: `${name} labels`, colour: name, dash: dashes[name], points: points(trace.groups[name]["R@1"]) });
+      }
+    }
+    const last = trace["R@1"].at(-1);
+    charts.trace.set({
+      series,
+      marks,
+      said: `R@1 over ${count(trace.learned.at(-1))} events, ${percent(trace["R@1"][0])} at first, ${percent(last)} at last.`,
+      columns: ["#events", "#R@1", "#head", "#torso", "#tail"],
+      rows: trace.learned.map((n, at) => [
+        count(n),
+        percent(trace["R@1"][at]),
+        ...GROUPS.map(([name]) => percent(trace.groups[name]["R@1"][at])),
+      ]),
+    });
+  }
+
+  function drawGroups(groups, learned) {
+    if (learned === 0) {
+      fill(parts.groups, empty("No labels yet.", "They show here with the first event."));
+      return;
+    }
+    if (!charts.groups.element.isConnected) fill(parts.groups, charts.groups.element);
+    const measures = ["R@1", "R@5", "MRR"];
+    charts.groups.set({
+      names: measures,
+      series: GROUPS.map(([name]) => ({ name: `${name} (${compact(groups[name].n)} labels)`, colour: name, values: measures.map((measure) => groups[name][measure]) })),
+      said: GROUPS.map(([name, means]) => `${means}: R@1 ${percent(groups[name]["R@1"])}`).join(". "),
+      columns: ["labels", "#how many", ...measures.map((name) => `#${name}`)],
+      rows: GROUPS.map(([name, means]) => [means, count(groups[name].n), ...measures.map((measure) => percent(groups[name][measure]))]),
+    });
+  }
+
+  function drawRate() {
+    if (rates.length === 0) {
+      fill(parts.rate, h("p", { class: "note" }, "Measuring…"));
+      return;
+    }
+    if (!charts.rate.element.isConnected) fill(parts.rate, charts.rate.element);
+    const now = rates.at(-1)[0];
+    const points = rates.map(([time, n]) => [Math.round(time - now), n]);
+    charts.rate.set({
+      series: [{ name: "events a second", colour: "accent", isMain: true, points }],
+      said: `Events a second: ${rate(rates.at(-1)[1])} now.`,
+      columns: ["#seconds ago", "#events a second"],
+      rows: points.map(([x, y]) => [String(-x), rate(y)]).reverse(),
+    });
+  }
+
+  function drawReplicas(stats) {
+    if (stats.replicas.length === 0) {
+      fill(parts.replicas, empty("No replica has said where it is.", "They do every few seconds, unless the store is away."));
+      return;
+    }
+    fill(
+      parts.replicas,
+      table(
+        "Replicas, how far each has come, and how far it is behind the log",
+        ["replica", "state", "#lag, entries", "offset", "digest"],
+        stats.replicas.map((one) => [
+          h("span", {}, `${one.host} `, h("span", { class: "hint" }, `pid ${one.pid}`)),
+          h("span", { class: `tag ${one.ready ? "on" : "bad"}` }, one.ready ? "ready" : "not ready"),
+          one.lag === null ? "–" : count(one.lag),
+          h("code", {}, one.offset),
+          h("code", { title: one.digest_offset ? `at ${one.digest_offset}` : null }, one.digest ? one.digest.slice(0, 8) : "–"),
+        ]),
+      ),
+      stats.kept
+        ? h("dl", { class: "facts" },
+            h("dt", {}, "Log"), h("dd", {}, `${count(stats.kept.log.entries)} entries, ${bytes(stats.kept.log.bytes)}`),
+            h("dt", {}, "History"), h("dd", {}, stats.kept.history ? `${bytes(stats.kept.history.bytes)} in ${count(stats.kept.history.segments)} segments` : "none yet"),
+            h("dt", {}, "Snapshot"), h("dd", {}, stats.kept.snapshot ? `${duration(stats.kept.snapshot.age)} old` : "none yet"))
+        : null,
+    );
+  }
+
+  function drawSize(stats, about) {
+    const { config } = about;
+    const names = { index: "index", features: "names of features", labels: "names of labels", receipts: "idempotency keys" };
+    fill(
+      parts.size,
+      gauge("Memory", stats.memory, config.max_memory, bytes, "max_memory"),
+      gauge("Features", stats.features, config.max_features, count, "max_features"),
+      gauge("Classes", stats.classes, config.max_classes, count, "max_classes"),
+      gauge("Connections a feature, mean", Number(stats.mean_out_degree.toFixed(2)), config.update === "sls" ? config.slots : config.d_max, (n) => String(n), config.update === "sls" ? "slots" : "d_max"),
+      table("Of what the memory is", ["of the memory", "#bytes"], Object.entries(stats.memory_parts).map(([name, n]) => [names[name] || name, bytes(n)])),
+    );
+  }
+}
+
+function drifted(points) {
+  if (points === null || points === undefined) return "nothing ranked yet";
+  const kind = points < -0.02 ? "worse" : points > 0.02 ? "better" : null;
+  return h("span", { class: kind }, `${change(points)} to all time`);
+}
+
+/** Where the worker saw the stream change, as marks of the trace. */
+function marksOf(stats) {
+  const found = stats.drift_marks || stats.drift?.marks || [];
+  return found.map((mark) => ({ x: mark.learned ?? mark.n, name: "drift", ...(mark.created ? { said: when(mark.created) } : {}) }));
+}
+
+function gauge(name, n, bound, format, setting) {
+  const share = bound ? Math.min(1, n / bound) : 0;
+  const filling = h("i", {});
+  filling.style.width = `${100 * share}%`;
+  const said = bound ? `${format(n)} of ${format(bound)}` : `${format(n)}, no bound`;
+  return h(
+    "div",
+    { class: `gauge ${share > 0.9 ? "full" : ""}` },
+    h("div", { class: "row apart" }, h("span", {}, name), h("span", { class: "hint" }, said, " ", h("code", {}, setting))),
+    bound ? h("div", { class: "track", role: "meter", "aria-label": name, "aria-valuemin": "0", "aria-valuemax": String(bound), "aria-valuenow": String(n), "aria-valuetext": said }, filling) : null,
+  );
+}

@@ -1,0 +1,26 @@
+// Light, dark, or as the system has it. Run before anything is painted.
+(() => {
+  const NAME = "abound.theme";
+  const ORDER = ["auto", "light", "dark"];
+  const SAID = { auto: "as the system has them", light: "light", dark: "dark" };
+  const root = document.documentElement;
+  const chosen = () => (ORDER.includes(localStorage.getItem(NAME)) ? localStorage.getItem(NAME) : "auto");
+  const show = () => {
+    root.dataset.theme = chosen();
+    const button = document.getElementById("theme");
+    if (button) {
+      button.textContent = chosen()[0].toUpperCase() + chosen().slice(1);
+      button.setAttribute("aria-label", `Colours: ${SAID[chosen()]}`);
+    }
+    document.dispatchEvent(new Event("theme"));
+  };
+  show();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+  addEventListener("DOMContentLoaded", () => {
+    show();
+    document.getElementById("theme").addEventListener("click", () => {
+      localStorage.setItem(NAME, ORDER[(ORDER.indexOf(chosen()) + 1) % ORDER.length]);
+      show();
+    });
+  });
+})();

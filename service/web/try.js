@@ -1,0 +1,247 @@
+// Try it: an instance in, ranked labels as it is typed, what speaks for each, and corrections.
+
+import { announce, card, debounced, empty, field, fill, h, newId } from "./dom.js";
+import { get, modelPath, part, post } from "./api.js";
+import { bars } from "./charts.js";
+import { count, score } from "./format.js";
+
+const TYPED_MS = 150;
+const MOST_BARS = 12;
+const HOW = "One a line: name: value. A number is a value, a word means name=word, true is 1. Or a JSON object.";
+
+export function show(root, { model, about, signal, problem, every }) {
+  const name = newId("kind");
+  const text = h("textarea", { rows: "5", maxlength: "100000", spellcheck: "false", placeholder: "Type or paste something…" });
+  const features = h("textarea", { rows: "5", class: "mono", maxlength: "100000", spellcheck: "false", placeholder: "price: 3\ncountry: FI\nurgent: true" });
+  const k = h("select", {}, [5, 10, 20, 50].map((n) => h("option", { value: n, selected: n === 10 }, String(n))));
+  const version = h("select", {}, h("option", { value: "" }, "the active one"), h("option", { value: "live" }, "live index"));
+  const known = h("datalist", { id: newId("known") });
+  const label = h("input", { list: known.id, maxlength: "512", autocomplete: "off", required: true });
+  const parts = { text: field("Text", text), features: field("Features", features, HOW), ranks: h("div", {}), because: h("div", {}), learned: h("div", { role: "status" }) };
+  const chart = bars({
+    title: "What each feature adds to the score",
+    sideways: true,
+    rowHeight: 30,
+    x: { title: "contribution to the score", format: (n) => score(n), zero: true },
+    y: { names: true },
+  });
+  let kind = "text";
+  let chosen = null;
+  let answered = null;
+  let asked = 0;
+  let before = null;
+  let offset = null;
+
+  const choice = (value, said) =>
+    h("label", {}, h("input", { type: "radio", name, value, checked: value === kind, onchange: () => use(value) }), said);
+  parts.features.hidden = true;
+  fill(
+    root,
+    h(
+      "div",
+      { class: "halves" },
+      card(
+        "An instance",
+        h("div", { class: "choice", role: "radiogroup", "aria-label": "Kind of instance" }, choice("text", "Text"), choice("features", "Features")),
+        parts.text,
+        parts.features,
+        h("div", { class: "fields" }, field("Labels at most", k), field("Ranked by", version)),
+        h(
+          "form",
+          { class: "field", onsubmit: (event) => { event.preventDefault(); teach(label.value.trim()); } },
+          h("label", { for: (label.id = newId("label")) }, "Teach it: the right label"),
+          h("div", { class: "row" }, h("div", { class: "grow" }, label), h("button", { class: "primary" }, "Learn")),
+          h("p", { class: "hint" }, "It is learned at once, by all replicas, and answers change with it."),
+          known,
+        ),
+        parts.learned,
+      ),
+      card("Ranked labels", parts.ranks),
+    ),
+    card("Why", parts.because),
+  );
+
+  const typed = debounced(() => rank(), TYPED_MS);
+  text.addEventListener("input", () => { before = null; typed(); });
+  features.addEventListener("input", () => { before = null; typed(); });
+  k.addEventListener("change", () => rank());
+  version.addEventListener("change", () => rank());
+  label.addEventListener("input", debounced(suggest, TYPED_MS));
+  listVersions();
+  rank();
+
+  function use(value) {
+    kind = value;
+    parts.text.hidden = kind !== "text";
+    parts.features.hidden = kind !== "features";
+    rank();
+  }
+
+  /** The instance as it stands; null while there is none; an Error where it cannot be read. */
+  function instance() {
+    if (kind === "text") return text.value.trim() ? { text: text.value } : null;
+    return features.value.trim() ? { features: readFeatures(features.value) } : null;
+  }
+
+  async function rank(least = offset) {
+    const number = (asked += 1);
+    let given;
+    try {
+      given = instance();
+    } catch (error) {
+      fill(parts.ranks, h("p", { class: "worry" }, error.message));
+      return;
+    }
+    if (given === null) {
+      answered = null;
+      fill(parts.ranks, about.learned ? empty("Nothing typed yet.", "Labels show here as you type.") : empty("This model has learned nothing yet.", "Type something, name its label, and press Learn."));
+      fill(parts.because, h("p", { class: "note" }, "Choose a label, and see which features speak for it."));
+      return;
+    }
+    const request = { ...given, k: Number(k.value), explain: true };
+    if (version.value) request.version = version.value;
+    if (least) request.min_offset = least;
+    try {
+      const answer = await post(`${modelPath(model)}/classify`, request, { signal });
+      if (number !== asked) return; // a newer question was asked meanwhile
+      answered = answer;
+      draw();
+    } catch (error) {
+      if (number === asked && !signal.aborted) fill(parts.ranks, problem(error));
+    }
+  }
+
+  function draw() {
+    const { labels } = answered;
+    if (labels.length === 0) {
+      fill(parts.ranks, empty("No label has any of these features.", "Name the right one, and press Learn."));
+      fill(parts.because, h("p", { class: "note" }, "Nothing speaks for any label yet."));
+      announce("No label found.");
+      return;
+    }
+    const focused = parts.ranks.contains(document.activeElement) ? document.activeElement.dataset.label : null;
+    const best = Math.max(...labels.map((one) => one.score), 1e-12);
+    if (!labels.some((one) => one.label === chosen)) chosen = labels[0].label;
+    fill(
+      parts.ranks,
+      h("ol", { class: "ranks" }, labels.map((one, at) => {
+        const filling = h("i", {});
+        filling.style.width = `${Math.max(0, (100 * one.score) / best)}%`;
+        return h(
+          "li",
+          {},
+          h(
+            "button",
+            { type: "button", class: "rank", "aria-pressed": String(one.label === chosen), "data-label": one.label, onclick: () => { chosen = one.label; draw(); } },
+            filling,
+            h("span", { class: "place" }, `${at + 1}.`),
+            h("span", { class: "name" }, one.label, " ", moved(one.label, at)),
+            h("span", { class: "score" }, score(one.score)),
+          ),
+          h("button", { type: "button", class: "small quiet", "aria-label": `${one.label} is right: learn it`, onclick: () => teach(one.label) }, "Right"),
+        );
+      })),
+      h("p", { class: "hint" }, `By ${answered.version === "live" ? "the live index" : `version ${answered.version}`}, with all events up to ${answered.offset}.`),
+    );
+    if (focused) [...parts.ranks.querySelectorAll(".rank")].find((one) => one.dataset.label === focused)?.focus();
+    announce(`${labels.length} labels; first ${labels[0].label}, score ${score(labels[0].score)}.`);
+    explain(labels.find((one) => one.label === chosen));
+  }
+
+  /** How a label moved since what was learned last. */
+  function moved(name, at) {
+    if (before === null) return null;
+    const was = before.indexOf(name);
+    if (was === at) return null;
+    if (was < 0) return h("span", { class: "moved better" }, "new");
+    return h("span", { class: `moved ${was > at ? "better" : "worse"}` }, was > at ? `up ${was - at}` : `down ${at - was}`);
+  }
+
+  function explain(one) {
+    const because = one.because || [];
+    if (because.length === 0) {
+      fill(parts.because, h("p", { class: "note" }, "This version does not say which features speak for a label."));
+      return;
+    }
+    const shown = because.slice(0, MOST_BARS);
+    const rest = because.slice(MOST_BARS).reduce((sum, item) => sum + item.contribution, 0);
+    const names = shown.map((item) => item.feature);
+    const values = shown.map((item) => item.contribution);
+    if (because.length > MOST_BARS) {
+      names.push(`${because.length - MOST_BARS} more`);
+      values.push(rest);
+    }
+    fill(parts.because, h("p", {}, "For ", h("strong", { class: "break" }, one.label), `: the parts sum to its score, ${score(one.score)}.`), chart.element);
+    chart.set({
+      names,
+      series: [{ name: one.label, colour: "accent", values }],
+      said: `For ${one.label}: ${names.map((name, at) => `${name} ${score(values[at])}`).join(", ")}.`,
+      columns: ["feature", "#contribution"],
+      rows: because.map((item) => [item.feature, score(item.contribution)]),
+    });
+  }
+
+  async function teach(right) {
+    let given = null;
+    try {
+      given = instance();
+    } catch {
+      // What is wrong with it stands beside the labels already.
+    }
+    if (given === null || !right) {
+      fill(parts.learned, h("p", { class: "worry" }, "There has to be an instance, and its label."));
+      return;
+    }
+    try {
+      const answer = await post(`${modelPath(model)}/learn`, { ...given, labels: [right], source: "page" }, { signal });
+      before = answered ? answered.labels.map((one) => one.label) : [];
+      offset = answer.offset;
+      about.learned += 1;
+      chosen = right;
+      label.value = "";
+      const was = answer.rank === null ? "It was not among the answers before." : `Its rank before was ${count(answer.rank)}.`;
+      fill(parts.learned, h("p", { class: "better" }, `Learned “${right}”. ${answer.applied ? was : "It is in the log, and applied in a moment."}`));
+      await rank(answer.offset);
+    } catch (error) {
+      if (!signal.aborted) fill(parts.learned, problem(error));
+    }
+  }
+
+  async function suggest() {
+    try {
+      const found = await get(`${modelPath(model)}/labels?limit=20&prefix=${part(label.value)}`, { signal });
+      fill(known, found.labels.map((name) => h("option", { value: name })));
+    } catch {
+      // A field without suggestions can be filled all the same.
+    }
+  }
+
+  async function listVersions() {
+    try {
+      const found = await get(`${modelPath(model)}/versions`, { signal });
+      version.append(...(found.versions || []).map((one) => h("option", { value: one.id }, `${one.method} ${one.id.slice(0, 8)}`)));
+    } catch {
+      // Without versions there is the index.
+    }
+  }
+}
+
+/** Features from lines `name: value`, or from a JSON object. */
+export function readFeatures(given) {
+  if (given.trim().startsWith("{")) {
+    try {
+      return JSON.parse(given);
+    } catch (error) {
+      throw new Error(`Not JSON yet: ${error.message}`);
+    }
+  }
+  const found = {};
+  for (const line of given.split("\n").map((one) => one.trim()).filter(Boolean)) {
+    const at = line.search(/[:=]/);
+    const name = (at < 0 ? line : line.slice(0, at)).trim();
+    const value = at < 0 ? "true" : line.slice(at + 1).trim();
+    if (!name || !value) throw new Error(`“${line}” has no ${name ? "value" : "name"} yet.`);
+    found[name] = value === "true" || value === "false" ? value === "true" : Number.isNaN(Number(value)) ? value : Number(value);
+  }
+  return found;
+}
