@@ -1,0 +1,65 @@
+"""The classifier does what scikit-learn asks of classifiers, in process and over a service alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import make_blobs
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from service.estimator import AboundClassifier
+from tests.service.served import served
+
+
+@parametrize_with_checks([AboundClassifier(), AboundClassifier(update="fsu", intercept=False, passes=1)])
+def test_scikit_learn_takes_it_for_a_classifier(estimator: AboundClassifier, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("update", ["sls", "fsu"])
+def test_over_a_service_it_answers_as_in_process(update: str) -> None:
+    X, y = make_blobs(n_samples=120, n_features=6, centers=5, random_state=0)
+    names = np.array([f"class {i}" for i in range(5)], dtype=object)[y]
+    X[X < -6] = 0
+    with served() as service:
+        here = AboundClassifier(update=update, passes=2).fit(X, names)
+        there = AboundClassifier(update=update, passes=2, url=service.url).fit(sparse.csr_matrix(X), names)
+        np.testing.assert_array_equal(here.predict(X), there.predict(X))
+        np.testing.assert_array_equal(here.decision_function(X), there.decision_function(X))
+        assert here.score(X, names) > 0.9
+        learned = service.http.get("/models/estimator").json()["learned"]
+        assert learned == 240
+        again = there.fit(X[:50], names[:50])
+        assert service.http.get("/models/estimator").json()["learned"] == 100
+        assert len(again.classes_) == 5
+
+
+def test_classes_may_come_later() -> None:
+    X = sparse.identity(6, format="csr")
+    made = AboundClassifier().partial_fit(X[:2], ["b", "d"], classes=["b", "c", "d"])
+    assert made.classes_.tolist() == ["b", "c", "d"]
+    made.partial_fit(X[2:4], ["a", "c"])
+    assert made.classes_.tolist() == ["a", "b", "c", "d"]
+    assert made.predict(X[:4]).tolist() == ["b", "d", "a", "c"]
+    scores = made.decision_function(X[:4])
+    assert scores.shape == (4, 4)
+    assert scores.argmax(axis=1).tolist() == [1, 3, 0, 2]
+
+
+def test_texts_come_through_a_pipeline() -> None:
+    texts = ["wheat prices rise", "crude oil falls", "the bank raises its rate", "wheat and corn", "oil exports"]
+    topics = ["grain", "crude", "interest", "grain", "crude"]
+    made = make_pipeline(CountVectorizer(), AboundClassifier()).fit(texts, topics)
+    assert made.predict(["oil", "corn", "a bank"]).tolist() == ["crude", "grain", "interest"]
+
+
+def test_a_row_without_a_feature_is_passed_over_and_gets_no_score() -> None:
+    made = AboundClassifier(intercept=False).fit(sparse.csr_matrix([[1.0, 0], [0, 1], [0, 0]]), ["a", "b", "b"])
+    assert made.predict([[0, 1], [0, 0]]).tolist() == ["b", "a"]
+    assert made.decision_function([[0, 0]]).tolist() == [0]
