@@ -1,0 +1,108 @@
+"""A consumer of a queue that teaches what it takes from it: each message once, whenever it or the service is killed.
+
+    python -m examples.queue_consumer redis://127.0.0.1:6379 routed
+
+The queue is a stream of Redis or Valkey with a consumer group; any queue that gives a message again until it is
+acknowledged does as well. Each message carries a text and labels. The three rules:
+
+1. The id of the message is the idempotency key, so a message that comes twice is learned once.
+2. A message is acknowledged after the service has: its answer says that the event is durable.
+3. What the service refuses for good (it has no label, say) goes to a list for people to look at, and is acknowledged.
+   What it refuses for now, or does not answer, stays in the queue.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+import redis
+
+from service.client import Client, ClientError, Labelled, Model, Refused
+
+GROUP, CONSUMER, REJECTED = "abound", "consumer-1", "rejected"
+TOGETHER = 500
+FOR_NOW = (429, 502, 503, 504)
+
+Message = tuple[bytes, dict[bytes, bytes]]
+
+
+def consume(store: redis.Redis, queue: str, model: Model, *, idle_seconds: float | None = None) -> int:
+    """Learn messages until the queue was empty for ``idle_seconds``, None: for ever; how many were learned.
+
+    Parameters
+    ----------
+    store : redis.Redis
+        Holds the queue.
+    queue : str
+        Key of the stream.
+    model : Model
+    idle_seconds : float or None
+    """
+    prepare(store, queue)
+    learned, since = 0, time.monotonic()
+    again = True  # what this consumer took before it was killed comes first
+    while True:
+        messages = taken(store, queue, again)
+        if messages:
+            try:
+                learned += teach(store, queue, model, messages)
+            except ClientError as error:
+                print(f"{error}; once more in a second", file=sys.stderr)
+                time.sleep(1)
+                again = True
+            since = time.monotonic()
+        elif again:
+            again = False
+        elif idle_seconds is not None and time.monotonic() - since > idle_seconds:
+            return learned
+
+
+def teach(store: redis.Redis, queue: str, model: Model, messages: list[Message]) -> int:
+    """Learn messages, and acknowledge those that are learned or refused for good."""
+    learned = 0
+    for (number, message), answer in zip(messages, model.learn_many(instances(messages), in_flight=1), strict=True):
+        if isinstance(answer, Refused):
+            if answer.status in FOR_NOW:
+                raise answer
+            store.rpush(f"{queue}:{REJECTED}", b"%b %b: %b" % (number, message.get(b"text", b""), str(answer).encode()))
+        else:
+            learned += 1
+        store.xack(queue, GROUP, number)
+    return learned
+
+
+def instances(messages: list[Message]) -> Iterator[Labelled]:
+    """Messages as the model takes them."""
+    for number, message in messages:
+        text = message.get(b"text", b"").decode(errors="replace")
+        labels = [label.decode(errors="replace") for label in message.get(b"labels", b"").split(b",") if label]
+        yield Labelled(text=text, labels=labels, key=number.decode(), source="queue")
+
+
+def prepare(store: redis.Redis, queue: str) -> None:
+    """Make the group of consumers unless it is there."""
+    try:
+        store.xgroup_create(queue, GROUP, id="0", mkstream=True)
+    except redis.ResponseError as error:
+        if "BUSYGROUP" not in str(error):
+            raise
+
+
+def taken(store: redis.Redis, queue: str, again: bool) -> list[Message]:
+    """Messages that nobody has, waiting for some; with ``again`` those that this consumer has already."""
+    answer = store.xreadgroup(
+        GROUP, CONSUMER, {queue: "0" if again else ">"}, count=TOGETHER, block=None if again else 200
+    )
+    return [one for _, messages in answer for one in messages] if answer else []
+
+
+def main() -> None:
+    """Consume for ever."""
+    with Client("http://127.0.0.1:8000") as client, redis.Redis.from_url(sys.argv[1]) as store:
+        consume(store, sys.argv[2], Model(client, "default"))
+
+
+if __name__ == "__main__":
+    main()
