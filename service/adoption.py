@@ -318,8 +318,12 @@ async def sweep_indexes(place: Place) -> list[str]:
         return []
 
 
-async def delete_indexes(place: Place) -> list[str]:
-    """What ``sweep_indexes`` does, for whoever has the lease as well."""
+async def _nobody(ids: list[str]) -> None:
+    """Nobody has to be told which go."""
+
+
+async def delete_indexes(place: Place, before: Callable[[list[str]], Awaitable[None]] = _nobody) -> list[str]:
+    """What ``sweep_indexes`` does, for whoever has the lease as well. ``before`` is told of them first."""
     there = set(await indexes.ids(place.artifacts, place.keys))
     contents = await History(place.store, place.artifacts, place.keys).contents()
     if contents is not None and contents.base is not None:
@@ -332,6 +336,7 @@ async def delete_indexes(place: Place) -> list[str]:
                 if adoption_after(element) is not None:
                     event = decode_entry(element[1]).event
                     there -= {event.index} if isinstance(event, Adopt) else set()
+    await before(sorted(there))
     for name in there:
         await indexes.delete(place.artifacts, place.keys, name)
     return sorted(there)

@@ -7,7 +7,8 @@
  4. ``clear``: two snapshots past the adoption, and none before it; the log up to it becomes history; remembered
     instances with the same vectors go; the segments of history are written anew without the events, one by one, and
     take the old ones' place in one moment; the store is told to write its file anew. Whoever dies meanwhile is
-    followed by one who does it again, so what finds the events goes last
+    followed by one who does it again, so what finds the events goes last; and what is about to go is noted before
+    (``cleared.py``), so that the record has it all the same
 
 An event that is forgotten leaves its position empty, so that no offset changes. A repeat of a forgotten request goes
 with it, and no request that was refused or passed over comes to be learned because what it repeated is gone.
@@ -32,6 +33,7 @@ from service import manifest as manifests
 from service.adoption import Place, delete_indexes
 from service.archive import Archiving, archive, swap, write_segment
 from service.beginning import restore_beginning
+from service.cleared import Cleared
 from service.compaction import compact
 from service.emptying import Adopted, Emptying, ForgetParams, Note, adoptions_of, element_of
 from service.events import Learn, decode_entry
@@ -62,17 +64,23 @@ class Forgetting:
         The entry of the first that is forgotten.
     """
 
-    def __init__(self, place: Place, params: ForgetParams, tell: Callable[[str, float], None]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        params: ForgetParams,
+        tell: Callable[[str, float], None],
+        cleared: Cleared | None = None,
+    ) -> None:
         self.after: Offset | None = None
         self.first: Offset | None = None
         self._place = place
         self._params = params
         self._tell = tell
+        self._cleared = cleared or Cleared()
         self._beginning = START
         self._all_time = True
         self._passed: Emptying | None = None
         self._adoptions: list[Adopted] = []
-        self._snapshots: list[str] = []
         self._n = {"requests": 0, "instances": 0}
         self._remade: dict[str, IndexManifest] = {}
         self._remembered = Unremembering(place.store, place.keys)
@@ -100,7 +108,7 @@ class Forgetting:
         self._all_time = since <= self._beginning.milliseconds
         if self._beginning != START and params.key is None and not again and self._all_time:
             raise self._too_early(f"give a since of at least {self._beginning.milliseconds / 1000 + 0.001:.3f}")
-        self._snapshots = await manifests.ids(place.store, place.keys)
+        snapshots = await manifests.ids(place.store, place.keys)
         await self._remembered.read()
         self._adoptions = await adoptions_of(place, after)
         async for elements in self.without(self._beginning, after, self._count):
@@ -114,7 +122,10 @@ class Forgetting:
                 f"give a since of at least {imported.milliseconds / 1000 + 0.001:.3f}",
                 imported,
             )
-        return {"forgotten": dict(self._n), "from": str(self.first) if self.first else None}
+        counts = {"forgotten": dict(self._n), "from": str(self.first) if self.first else None}
+        if self.first is not None and not again:
+            await self._cleared.found(counts, snapshots)
+        return counts
 
     def _too_early(self, hint: str) -> UnknownOffset:
         return UnknownOffset(
@@ -217,35 +228,30 @@ class Forgetting:
         files would be needed again.
         """
         place = self._place
-        before = dict.fromkeys([*await manifests.ids(place.store, place.keys), *self._snapshots])
+        cleared = self._cleared
         async with contextlib.AsyncExitStack() as stack:
             lease = await self._lease(stack)
             keep = replace(place.snapshots, keep=2)
+            await cleared.will_delete_snapshots(await manifests.ids(place.store, place.keys))
             self._tell("making snapshots without the events", 0.91)
             for _ in range(2):
                 await compact(place.store, place.living, keep, place.log, artifacts=place.artifacts, lease=lease)
-            kept = await manifests.ids(place.store, place.keys)
+            cleared.kept_snapshots(await manifests.ids(place.store, place.keys))
             self._tell("archiving the log", 0.92)
             to = Archiving(place.store, place.artifacts, place.living, lease, place.history, place.log)
             await archive(to)
             self._tell("looking through the remembered instances", 0.93)
-            n_remembered = await self._remembered.forget()  # while history still tells which those are
+            await cleared.will_forget_remembered(await self._remembered.count())
+            await self._remembered.forget()  # while history still tells which those are
             if self._remade:  # history is about to name them, so they are not the job's own any more
                 await place.commit(*[f"{indexes.folder(place.keys)}/{new.id}" for new in self._remade.values()])
-            rewritten = await self._rewrite(to)
+            await self._rewrite(to)
             self._tell("letting the store write its file anew", 0.97)
             store_file = await write_file_anew(place.store)
             await lease.check()
             await self._delete_unlisted(to)
-            deleted = await delete_indexes(place)
-        return {
-            "snapshots_deleted": [name for name in before if name not in kept],
-            "segments_rewritten": rewritten,
-            "indexes_rewritten": {old: new.id for old, new in self._remade.items()},
-            "indexes_deleted": deleted,
-            "remembered_deleted": n_remembered,
-            "store_file": store_file,
-        }
+            await delete_indexes(place, cleared.will_delete_indexes)
+        return cleared.record(store_file=store_file)
 
     async def _lease(self, stack: contextlib.AsyncExitStack) -> Lease:
         """The lease of the model, as soon as the worker lets go of it."""
@@ -259,12 +265,12 @@ class Forgetting:
                     raise NotReady("the worker has the snapshots and the history of the model", 60.0) from None
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _rewrite(self, to: Archiving) -> list[str]:
-        """Write the segments that hold any of the events anew; the names of the old ones."""
+    async def _rewrite(self, to: Archiving) -> None:
+        """Write the segments that hold any of the events anew."""
         history = History(to.store, to.artifacts, to.keys)
         contents = await history.contents()
         if contents is None:
-            return []
+            return
         segments: list[Segment] = []
         old: list[str] = []
         emptying = await self._emptying()
@@ -277,8 +283,8 @@ class Forgetting:
                 segment = await write_segment(to, rewritten, segment.n_before, segment.bytes_before, segment.log_bytes)
             segments.append(segment)
         if old:
+            await self._cleared.will_rewrite(old, {name: new.id for name, new in self._remade.items()})
             await swap(to, msgspec.structs.replace(contents, segments=segments))
-        return old
 
     async def _delete_unlisted(self, to: Archiving) -> None:
         """Delete the files of history that are not in its list."""

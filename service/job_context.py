@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core.errors import ArtifactsUnavailable, Cancelled, StoreUnavailable
 from core.types import Offset
@@ -101,6 +101,10 @@ class JobContext:
         """Note in the record which events the job reads: those after one offset up to another."""
         told = {"after": str(after) if after else None, "until": str(until) if until else None}
         await self._jobs.note(self.job, data_range=told)
+
+    async def so_far(self, outcome: dict[str, Any]) -> None:
+        """Note in the record what has come of the job so far: whoever begins it again has it in ``job.outcome``."""
+        await self._jobs.note(self.job, outcome=outcome)
 
     async def commit(self, *prefixes: str) -> None:
         """Pass the point of no return; what lies below ``prefixes`` is not the job's own any more.

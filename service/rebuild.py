@@ -24,6 +24,7 @@ from core.live import LiveModel
 from core.types import START, Offset
 from service import indexes, past
 from service.adoption import Adoption, Place, begin, found, snapshot_past, sweep_indexes
+from service.cleared import Cleared
 from service.compaction import rebuild
 from service.emptying import ForgetParams
 from service.events import Learn, decode_entry, encode
@@ -117,7 +118,8 @@ async def restore(context: JobContext, params: RestoreParams, progress: Progress
 async def forget(context: JobContext, params: ForgetParams, progress: Progress) -> Outcome:
     """Make the index what it would have been without some events, and take them out of everything that is kept."""
     place = _place(context)
-    forgetting = Forgetting(place, params, progress)
+    known = context.job.outcome if context.job.committed else {}
+    forgetting = Forgetting(place, params, progress, Cleared(known, context.so_far))
 
     async def make(adoption: Adoption) -> Made:
         counts = await forgetting.look(adoption.after)

@@ -60,27 +60,33 @@ class Unremembering:
                     self._matched.add(hashed)
             place += n
 
-    async def forget(self) -> int:
-        """Write the stream anew without those that matched; how many they were.
+    async def count(self) -> int:
+        """How many there are that matched."""
+        if not self._matched:
+            return 0
+        n = 0
+        async for _, fields in self._entries():
+            n += _hash(fields[b"v"]) in self._matched
+        return n
+
+    async def forget(self) -> None:
+        """Write the stream anew without those that matched.
 
         An entry that is deleted leaves its bytes in the node of the stream that it was in; so those that stay go
         into a new stream, which takes the old one's place.
         """
         if not self._matched:
-            return 0
+            return
         client, key = self._store.client, self._keys.of("remembered")
         beside = self._keys.of(f"remembered:{secrets.token_hex(4)}")
-        n, last = 0, b"0-0"
+        last = b"0-0"
         with reaching():
             async for entry, fields in self._entries():
-                if _hash(fields[b"v"]) in self._matched:
-                    n += 1
-                else:
+                if _hash(fields[b"v"]) not in self._matched:
                     await client.xadd(beside, fields, id=entry)
                     await client.expire(beside, BESIDE_SECONDS)
                 last = entry
             await client.eval(_TAKE_PLACE, 2, key, beside, last)
-        return n
 
     async def _entries(self) -> AsyncGenerator[tuple[bytes, dict[bytes, bytes]]]:
         client, key, last = self._store.client, self._keys.of("remembered"), b"-"

@@ -36,9 +36,16 @@ def _group(kind: Any) -> Any:
 class Context:
     """What a job is given, without jobs."""
 
-    def __init__(self, house: House, living: Any, job: str = "job", committed: bool = False) -> None:
+    def __init__(
+        self,
+        house: House,
+        living: Any,
+        job: str = "job",
+        committed: bool = False,
+        outcome: dict[str, Any] | None = None,
+    ) -> None:
         self.store, self.artifacts, self.living = house.store, house.artifacts, living
-        self.job = SimpleNamespace(id=job, committed=committed, created=0.0)
+        self.job = SimpleNamespace(id=job, committed=committed, created=0.0, outcome=outcome or {})
         self.settings = SimpleNamespace(
             prepare_seconds=10.0, group=lambda kind: SMALL if kind is type(SMALL) else kind()
         )
@@ -57,6 +64,9 @@ class Context:
 
     async def range(self, after: Offset | None, until: Offset | None) -> None:
         self.ranges.append((after, until))
+
+    async def so_far(self, outcome: dict[str, Any]) -> None:
+        self.job.outcome = outcome
 
     async def commit(self, *prefixes: str) -> None:
         self.stages.append("commit")
@@ -536,9 +546,11 @@ def _learned(elements: list[tuple[Offset, Any]]) -> list[Unit]:
     return [unit for _, event in elements if isinstance(event, Learn) for unit in event.units]
 
 
-async def died_forgetting(house: House, params: ForgetParams, stage: str) -> None:
-    """A job to forget that comes to a stage and no further."""
-    context = Context(house, await house.living(), job="forget")
+async def died_forgetting(
+    house: House, params: ForgetParams, stage: str, outcome: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """A job to forget that comes to a stage and no further; what its record has by then."""
+    context = Context(house, await house.living(), job="forget", committed=outcome is not None, outcome=outcome)
 
     class Died(Exception):
         pass
@@ -549,6 +561,40 @@ async def died_forgetting(house: House, params: ForgetParams, stage: str) -> Non
 
     with pytest.raises(Died):
         await forget(cast("Any", context), params, dying)
+    return cast("dict[str, Any]", context.job.outcome)
+
+
+async def test_the_record_of_a_forgetting_lists_what_those_who_died_have_done(house: House) -> None:
+    one = await house.replica()
+    model = one.model(DEFAULT_MODEL)
+    vector = model.live.vectorizer.vectorize(b'{"unutterable": 1, "wheat": 2}', None)
+    await remember(house.store, model.keys, vector, RememberParams(), reading_of(model.live.config))
+    secret = Learn(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="bad")])
+    first = (await teach(house, *events(20, 1), secret, *events(50, 2, "bad")))[20]
+    await archived(house)
+    await run(house, refit, RefitParams(search={}, passes=1), job="refit")
+    before = await manifests.ids(house.store, model.keys)
+    params = ForgetParams(source="bad", reason="r")
+    contents = await History(house.store, house.artifacts, model.keys).contents()
+    assert contents is not None
+    segments = {segment.name for segment in contents.segments}
+    index = (await indexes.ids(house.artifacts, model.keys))[0]
+    record_so_far: dict[str, Any] | None = None
+    for stage in ("making snapshots", "looking through", "rewriting", "letting the store", "clearing up"):
+        record_so_far = await died_forgetting(house, params, stage, record_so_far)
+    assert not any("bad" in str(event) for _, event in await house.elements())
+    outcome = await run(house, forget, params, job="forget", committed=True, outcome=record_so_far)
+    assert outcome["forgotten"] == {"requests": 51, "instances": 51}
+    assert outcome["from"] == str(first)
+    assert set(before) <= set(outcome["snapshots_deleted"])
+    assert segments & set(outcome["segments_rewritten"])
+    assert [*outcome["indexes_rewritten"]] == [index]
+    assert index in outcome["indexes_deleted"]
+    assert outcome["remembered_deleted"] == 1
+    assert outcome["store_file"] == "rewritten"
+    kept = set(await manifests.ids(house.store, model.keys))
+    assert not kept & set(outcome["snapshots_deleted"])
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
 
 
 async def test_remembered_instances_are_forgotten_by_the_one_who_goes_on(house: House) -> None:
@@ -560,8 +606,9 @@ async def test_remembered_instances_are_forgotten_by_the_one_who_goes_on(house: 
     await teach(house, *events(20, 1), secret, *events(5, 2))
     await archived(house)
     params = ForgetParams(source="bad", reason="r")
+    so_far: dict[str, Any] | None = None
     for stage in ("looking through", "letting the store"):
-        await died_forgetting(house, params, stage)
+        so_far = await died_forgetting(house, params, stage, so_far)
     await run(house, forget, params, job="forget", committed=True)
     assert await house.store.client.xlen(model.keys.of("remembered")) == 0
     await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
