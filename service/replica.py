@@ -23,7 +23,6 @@ import structlog
 
 from core.config import ModelConfig
 from core.errors import (
-    ArtifactsUnavailable,
     CannotStart,
     Conflict,
     InvalidInstance,
@@ -54,7 +53,6 @@ from service.snapshots import SnapshotParams
 from service.source import Source
 from service.status import Durability, Status
 from service.store import Facts, Store
-from service.sweeping import erase_artifacts
 
 log = structlog.get_logger(__name__)
 
@@ -323,6 +321,9 @@ class Replica:
     async def delete(self, name: str, timeout: float = 10.0) -> None:  # noqa: ASYNC109
         """Delete a model and everything that the store holds of it. Raises what ``learn`` raises.
 
+        What the artifact store holds of it is left to the worker, who sweeps it some minutes later: a store that loses
+        its last second, or fails over, has the model again, and needs its history.
+
         The model ``default`` is always there: deleting it makes a new one.
         """
         model = self.model(name)
@@ -332,9 +333,6 @@ class Replica:
             last = await self._change_catalog(Created(name, ModelConfig().to_dict()))
         await self._until(lambda: self._follower.catalog.offset >= last, timeout)
         await snapshots.erase(self.store, model.keys)
-        if self.artifacts is not None and self.keeping.trouble is None:
-            with contextlib.suppress(ArtifactsUnavailable):  # the worker sweeps what is left
-                await erase_artifacts(self.artifacts, model.keys)
 
     async def mark(self, name: str, token: str, timeout: float = 10.0) -> Offset:  # noqa: ASYNC109
         """Append a mark, at which every replica publishes its digest under ``token``; its offset."""

@@ -7,8 +7,9 @@ Such things are left by whoever died, or was too late, between writing and point
 3. the lease of the model is taken: whoever was writing what was listed has pointed to it, or never will
 4. the pointer is read; what was listed and is not pointed to goes
 
-A file that was pointed to goes one sweep later. The store may lose its last seconds, or fail over to one that has not
-come so far, and then points to it again; what lies in the store itself comes back with the pointer.
+A file that was pointed to, or of a model that was deleted, goes one sweep later. The store may lose its last seconds,
+or fail over to one that has not come so far, and then points to it again, or has the model again; what lies in the
+store itself comes back with the pointer.
 """
 
 from __future__ import annotations
@@ -88,9 +89,13 @@ async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog, 
             continue
         one = living.get((match["name"], match["incarnation"]))
         if one is None:
-            if Offset.of_entry(match["incarnation"]) <= catalog.offset:
+            if Offset.of_entry(match["incarnation"]) > catalog.offset:
+                continue
+            if name in before:
                 await artifacts.delete(name)
                 swept += 1
+            else:
+                unlisted.add(name)
         elif name.startswith((folder(one, "history/"), f"{indexes.folder(one)}/{BASE_PREFIX}")):
             found.setdefault(one, []).append(name)
     for one, names in found.items():
@@ -112,8 +117,3 @@ async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog, 
     if swept:
         log.info("took out of the artifact store what nothing points to", files=swept)
     return swept
-
-
-async def erase_artifacts(artifacts: Artifacts, keys: ModelKeys) -> None:
-    """Take everything of a model that was deleted out of the artifact store; ArtifactsUnavailable."""
-    await artifacts.clear(folder(keys))
