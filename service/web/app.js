@@ -94,8 +94,10 @@ function mark(name, model) {
   for (const link of document.querySelectorAll(".views a")) {
     const own = link.getAttribute("href").slice(1).split("/")[0];
     link.setAttribute("href", `#${own}/${part(model)}`);
-    if (own === name) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (own === name) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "nearest" });
+    } else link.removeAttribute("aria-current");
   }
 }
 

@@ -8,8 +8,10 @@ let loading = null;
 
 function load() {
   loading ??= import("./chart.js").then(() => {
-    globalThis.Chart.register(marks);
-    return globalThis.Chart;
+    const { Chart } = globalThis;
+    Chart.register(marks);
+    Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
+    return Chart;
   });
   return loading;
 }
@@ -98,7 +100,7 @@ class Figure {
         borderDash: one.dash,
         pointRadius: one.points.length > 1 ? 0 : 3,
         pointHitRadius: 8,
-        tension: 0.25,
+        cubicInterpolationMode: "monotone",
         spanGaps: true,
       };
     });
@@ -112,11 +114,18 @@ class Figure {
     const axis = (about) => ({
       type: about.names ? "category" : "linear",
       title: { display: Boolean(about.title), text: about.title, color: ink.soft },
-      ticks: { color: ink.soft, maxTicksLimit: about.ticks || 7, autoSkip: !about.names, callback: about.format && ((value) => about.format(value)) },
+      ticks: {
+        color: ink.soft,
+        maxTicksLimit: about.ticks || 7,
+        autoSkip: !about.names,
+        ...(about.format ? { callback: (value) => about.format(value) } : {}),
+        ...(about.whole ? { precision: 0 } : {}),
+      },
       grid: { color: ink.line, display: !about.names },
       border: { display: false },
       beginAtZero: about.zero,
       suggestedMax: about.max,
+      suggestedMin: about.lately,
       min: about.least,
       max: about.most,
     });
@@ -141,7 +150,6 @@ class Figure {
       maintainAspectRatio: false,
       animation: matchMedia("(prefers-reduced-motion: reduce)").matches ? false : { duration: 200 },
       interaction: { mode: this.options.type === "bar" ? "nearest" : "index", intersect: false },
-      font: { family: getComputedStyle(document.body).fontFamily },
       scales: { x: axis(x), y: axis(y) },
       plugins,
     };

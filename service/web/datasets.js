@@ -1,0 +1,101 @@
+// Data sets: files that jobs can learn from, in the place of history.
+
+import { announce, card, confirmed, empty, field, fill, h, table } from "./dom.js";
+import { ask, get, part, upload } from "./api.js";
+import { bytes, count, when } from "./format.js";
+
+const FORMATS = "Extreme Classification text (.txt), svmlight (.svm) or JSON lines (.jsonl); .gz and .zst too.";
+
+export function show(root, { signal, problem }) {
+  const file = h("input", { type: "file", required: true });
+  const name = h("input", { type: "text", required: true, pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", maxlength: "64", autocomplete: "off" });
+  const progress = h("progress", { max: "1", "aria-label": "Uploaded" });
+  const parts = { said: h("div", { role: "status" }), list: h("div", {}), send: h("button", { class: "primary" }, "Upload"), stop: h("button", { type: "button", hidden: true }, "Stop") };
+  const newSet = card(
+    "A new data set",
+    h(
+      "form",
+      { class: "fields", onsubmit: send },
+      field("File", file, FORMATS),
+      field("Name", name, "Letters, digits, “_”, “.” and “-”."),
+      h("div", { class: "row" }, parts.send, parts.stop),
+    ),
+    parts.said,
+  );
+  fill(root, newSet, card("Data sets", parts.list));
+  file.addEventListener("change", () => {
+    const given = file.files[0]?.name;
+    if (given && !name.value) name.value = given.replace(/[^A-Za-z0-9_.-]/g, "-").replace(/^[^A-Za-z0-9]+/, "").slice(0, 64);
+  });
+  list();
+
+  async function list() {
+    try {
+      const { datasets } = await get("datasets", { signal });
+      if (datasets.length === 0) {
+        fill(parts.list, empty("No data sets yet.", "Upload one above; a job can then be fitted on it."));
+        return;
+      }
+      fill(
+        parts.list,
+        table(
+          "Data sets",
+          ["name", "#instances", "#features", "#labels", "#size", "created", ""],
+          datasets.map((one) => [
+            h("strong", { class: "break" }, one.name),
+            count(one.instances ?? one.sizes?.instances),
+            count(one.features ?? one.sizes?.features),
+            count(one.classes ?? one.labels ?? one.sizes?.classes),
+            bytes(one.bytes ?? one.n_bytes),
+            when(one.created),
+            h("button", { type: "button", class: "small quiet danger", "aria-label": `Delete ${one.name}`, onclick: () => remove(one.name) }, "Delete"),
+          ]),
+        ),
+      );
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error.isMissing) {
+        newSet.hidden = true;
+        fill(parts.list, empty("This service takes no data sets.", "Jobs learn from history: from what the model was taught."));
+      } else fill(parts.list, problem(error));
+    }
+  }
+
+  async function send(event) {
+    event.preventDefault();
+    const stop = new AbortController();
+    signal.addEventListener("abort", () => stop.abort());
+    parts.stop.onclick = () => stop.abort();
+    parts.send.disabled = true;
+    parts.stop.hidden = false;
+    progress.value = 0;
+    const note = h("p", { class: "hint" }, "0 %");
+    fill(parts.said, progress, note);
+    try {
+      await upload(`datasets/${part(name.value)}?filename=${part(file.files[0].name)}`, file.files[0], (share) => {
+        progress.value = share;
+        note.textContent = share < 1 ? `${Math.round(100 * share)} % of ${bytes(file.files[0].size)}` : "All sent; it is read and checked.";
+      }, stop.signal);
+      fill(parts.said, h("p", { class: "better" }, `“${name.value}” is there.`));
+      announce(`The data set ${name.value} is there.`);
+      name.value = file.value = "";
+      await list();
+    } catch (error) {
+      fill(parts.said, error.name === "AbortError" ? h("p", { class: "note" }, "Stopped; nothing is kept.") : problem(error));
+    } finally {
+      parts.send.disabled = false;
+      parts.stop.hidden = true;
+    }
+  }
+
+  async function remove(which) {
+    if (!(await confirmed(`Delete ${which}?`, "Jobs that read it fail. Versions that were fitted on it stay.", "Delete it"))) return;
+    try {
+      await ask("DELETE", `datasets/${part(which)}`, { signal });
+      announce(`The data set ${which} is deleted.`);
+      await list();
+    } catch (error) {
+      fill(parts.said, problem(error));
+    }
+  }
+}

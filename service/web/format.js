@@ -10,13 +10,14 @@ export const score = (n) => (n === 0 ? "0" : Math.abs(n) >= 0.001 ? n.toFixed(3)
 
 export function change(share) {
   if (share === null || share === undefined) return "–";
+  if (Math.abs(share) < 0.0005) return "as over all time";
   const points = (100 * share).toFixed(1);
-  return `${share > 0 ? "+" : ""}${points.replace("-", "−")} points`;
+  return `${share > 0 ? "+" : ""}${points.replace("-", "−")} points to all time`;
 }
 
 export function rate(n) {
   if (n === null) return "–";
-  return n < 10 ? n.toFixed(1) : compact(n);
+  return n < 10 && !Number.isInteger(n) ? n.toFixed(1) : compact(n);
 }
 
 export function bytes(n) {

@@ -1,0 +1,195 @@
+// Jobs: ask for one by a form, follow it while it runs, cancel it.
+
+import { announce, card, confirmed, empty, field, fill, h } from "./dom.js";
+import { follow, get, ask, part, post } from "./api.js";
+import { formOf } from "./form.js";
+import { duration, percent, when } from "./format.js";
+
+const REFRESH_MS = 5000;
+const MOST_SHOWN = 20;
+const ENDED = ["succeeded", "failed", "cancelled"];
+const MEASURES = ["R@1", "R@5", "MRR"];
+
+/** The part of the view that is about jobs; `ended` is told when one has. */
+export function jobs({ model, signal, problem, every, ended }) {
+  const list = h("div", {});
+  const shown = new Map();
+
+  every(REFRESH_MS, async () => {
+    try {
+      const found = await get(`jobs?model=${part(model)}&limit=${MOST_SHOWN}`, { signal });
+      if (found.jobs.length === 0) {
+        shown.clear();
+        fill(list, empty("No jobs yet.", "Start one with the form above."));
+        return;
+      }
+      draw(found.jobs);
+    } catch (error) {
+      if (!signal.aborted) fill(list, problem(error));
+      shown.clear();
+    }
+  });
+
+  /** Each job keeps its element, so that focus and an open table stay where they are. */
+  function draw(all) {
+    for (const id of shown.keys()) if (!all.some((job) => job.id === id)) shown.delete(id);
+    for (const job of all) {
+      if (!shown.has(job.id)) shown.set(job.id, { element: h("article", { class: "job", "aria-label": `Job ${job.method}` }), said: "" });
+      take(job);
+    }
+    const elements = all.map((job) => shown.get(job.id).element);
+    const isSame = list.children.length === elements.length && elements.every((one, at) => list.children[at] === one);
+    if (!isSame) fill(list, elements);
+  }
+
+  function take(job) {
+    const entry = shown.get(job.id);
+    if (!entry) return;
+    const said = JSON.stringify({ ...job, heartbeat: 0 });
+    if (said !== entry.said) {
+      entry.said = said;
+      paint(entry, job);
+    }
+    if (!ENDED.includes(job.state) && !entry.isFollowed) watch(entry, job);
+  }
+
+  async function watch(entry, job) {
+    entry.isFollowed = true;
+    try {
+      await follow(`jobs/${part(job.id)}/events`, take, signal);
+      const now = await get(`jobs/${part(job.id)}`, { signal });
+      take(now);
+      announce(`The job ${now.method} has ${now.state}.`);
+      ended(now);
+    } catch (error) {
+      if (!signal.aborted && error.name !== "AbortError") entry.isFollowed = false;
+    }
+  }
+
+  function paint(entry, job) {
+    const isOver = ENDED.includes(job.state);
+    const took = job.started && job.ended ? `, took ${duration(job.ended - job.started)}` : "";
+    const progress = h("progress", { max: "1", "aria-label": `Progress of ${job.method}` });
+    if (job.state === "running") progress.value = job.progress;
+    if (job.state === "queued") progress.value = 0;
+    const measures = MEASURES.filter((name) => typeof job.metrics?.[name] === "number").map((name) => `${name} ${percent(job.metrics[name])}`);
+    fill(
+      entry.element,
+      h(
+        "div",
+        { class: "row apart" },
+        h("h3", {}, job.method, " ", h("span", { class: `tag ${job.state === "failed" ? "bad" : isOver ? "" : "on"}` }, job.cancelling && !isOver ? "stopping" : job.state)),
+        h("span", { class: "hint" }, `${when(job.created)}${took}`),
+      ),
+      isOver ? null : progress,
+      isOver ? null : h("p", { class: "hint" }, `${job.stage || (job.state === "queued" ? "waits for a worker" : "begins")} · ${percent(job.progress)}`),
+      job.error ? h("p", { class: job.state === "failed" ? "worse break" : "hint break" }, job.error) : null,
+      measures.length ? h("p", {}, measures.join(" · "), h("span", { class: "hint" }, " on what it had not seen")) : null,
+      job.version ? h("p", { class: "hint" }, "Version ", h("code", {}, job.version)) : null,
+      h("p", { class: "hint break" }, `from ${job.data}`, Object.keys(job.params).length ? " · " : "", h("code", {}, params(job.params))),
+      isOver ? null : h("div", { class: "row" }, h("button", { type: "button", class: "small", disabled: job.cancelling, onclick: () => cancel(job, entry) }, "Cancel")),
+    );
+  }
+
+  async function cancel(job, entry) {
+    if (!(await confirmed(`Cancel ${job.method}?`, "It stops within seconds, and leaves nothing behind.", "Cancel it"))) return;
+    try {
+      take(await ask("DELETE", `jobs/${part(job.id)}`, { signal }));
+    } catch (error) {
+      entry.element.append(problem(error) || "");
+    }
+  }
+
+  return card("Jobs", list);
+}
+
+const params = (given) =>
+  Object.entries(given)
+    .filter(([, value]) => value !== null && value !== "")
+    .map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`)
+    .join(" ");
+
+/** The form for a new job; `started` is told when one was taken. */
+export function newJob({ model, signal, problem, started }) {
+  const method = h("select", {});
+  const data = h("select", {}, h("option", { value: "history" }, "history: what this model learned"));
+  const activate = h("select", {}, h("option", { value: "never" }, "never by itself"), h("option", { value: "if_better" }, "when it proves better on live traffic"));
+  const activation = field("Serve its version", activate);
+  const source = field("Learn from", data);
+  const parts = { about: h("p", { class: "note" }), params: h("div", {}), said: h("div", { role: "status" }) };
+  const element = card("Start a job", h("p", { class: "note" }, "Asking what jobs can do…"));
+  let methods = [];
+  let form = null;
+
+  begin();
+
+  async function begin() {
+    try {
+      methods = (await get("methods", { signal })).methods;
+    } catch (error) {
+      if (!signal.aborted) fill(element, h("h2", {}, "Start a job"), problem(error));
+      return;
+    }
+    const kinds = [...new Set(methods.map((one) => one.kind))].sort();
+    const titles = { fit: "A version, fitted on all data", rebuild: "The live index anew" };
+    fill(method, kinds.map((kind) => h("optgroup", { label: titles[kind] || kind }, methods.filter((one) => one.kind === kind).map((one) => h("option", { value: one.name }, one.name)))));
+    element.replaceChildren(
+      element.firstElementChild,
+      h(
+        "form",
+        { onsubmit: submit },
+        h(
+          "fieldset",
+          {},
+          h("legend", { class: "unseen" }, "What the job is to do"),
+          h("div", { class: "fields" }, field("Method", method), source, activation),
+          parts.about,
+          parts.params,
+          h("div", { class: "row" }, h("button", { class: "primary" }, "Start")),
+        ),
+      ),
+      parts.said,
+    );
+    method.addEventListener("change", choose);
+    choose();
+    try {
+      const sets = (await get("datasets", { signal })).datasets || [];
+      data.append(...sets.map((one) => h("option", { value: one.name }, `data set ${one.name}`)));
+    } catch {
+      // Without data sets there is history.
+    }
+  }
+
+  function choose() {
+    const chosen = methods.find((one) => one.name === method.value);
+    const isFit = chosen.kind === "fit";
+    activation.hidden = source.hidden = !isFit;
+    parts.about.textContent = chosen.summary;
+    form = formOf(chosen.params);
+    const more = h("details", { open: !isFit }, h("summary", {}, "Parameters"), form.element);
+    fill(parts.params, Object.keys(chosen.params.properties || {}).length ? more : null);
+  }
+
+  async function submit(event) {
+    event.preventDefault();
+    const isFit = methods.find((one) => one.name === method.value).kind === "fit";
+    let params;
+    try {
+      params = form.values();
+    } catch (error) {
+      fill(parts.said, h("p", { class: "worry" }, error.message));
+      return;
+    }
+    const asked = { model, method: method.value, params };
+    if (isFit) Object.assign(asked, { data: data.value, activate: activate.value });
+    try {
+      const job = await post("jobs", asked, { signal });
+      fill(parts.said, h("p", { class: "better" }, `Taken: ${job.method} is ${job.state}.`));
+      started(job);
+    } catch (error) {
+      if (!signal.aborted) fill(parts.said, problem(error));
+    }
+  }
+
+  return element;
+}

@@ -10,7 +10,7 @@ const MOST_BARS = 20;
 
 export function show(root, { model, signal, problem }) {
   const search = h("input", { type: "search", maxlength: "512", autocomplete: "off", spellcheck: "false" });
-  const parts = { found: h("div", {}), about: h("div", {}) };
+  const parts = { found: h("div", { class: "stack" }), about: h("div", { class: "stack" }) };
   const chart = bars({
     title: "Features that point to it",
     sideways: true,
@@ -61,7 +61,7 @@ export function show(root, { model, signal, problem }) {
     fill(
       parts.found,
       h("p", { class: "hint" }, `${count(total)} ${total === 1 ? "label" : "labels"}, in the order in which they were first seen.`),
-      h("ul", { class: "ranks", "aria-label": "Labels" }, shown.map(({ name, learned }) =>
+      h("ul", { class: "ranks long", "aria-label": "Labels" }, shown.map(({ name, learned }) =>
         h("li", {}, h(
           "button",
           { type: "button", class: "rank label", "aria-pressed": String(name === chosen), "data-label": name, onclick: () => choose(name) },

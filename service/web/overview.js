@@ -7,6 +7,7 @@ import { bytes, change, compact, count, duration, percent, rate, when } from "./
 
 const REFRESH_MS = 2000;
 const KEPT = 150;
+const MOST_POINTS = 48;
 const GROUPS = [
   ["head", "Head: learned 100 times or more"],
   ["torso", "Torso: 10 to 99 times"],
@@ -20,8 +21,8 @@ export function show(root, { model, signal, problem, every }) {
     trace: h("div", {}),
     groups: h("div", {}),
     rate: h("div", {}),
-    replicas: h("div", {}),
-    size: h("div", {}),
+    replicas: h("div", { class: "stack" }),
+    size: h("div", { class: "stack" }),
   };
   const charts = {
     trace: lines({
@@ -40,8 +41,8 @@ export function show(root, { model, signal, problem, every }) {
       title: "Events a second",
       low: true,
       caption: "As seen by this page, since it was opened; at most five minutes.",
-      x: { title: "seconds ago", format: (n) => String(-n), said: (n) => `${-n} s ago` },
-      y: { title: "events a second", format: compact, zero: true, max: 1 },
+      x: { title: "seconds ago", format: (n) => String(-n), said: (n) => `${-n} s ago`, whole: true, lately: -30, most: 0 },
+      y: { title: "events a second", format: rate, zero: true, max: 1, ticks: 5 },
     }),
   };
   const rates = [];
@@ -116,7 +117,7 @@ export function show(root, { model, signal, problem, every }) {
       return;
     }
     if (!charts.trace.element.isConnected) fill(parts.trace, charts.trace.element);
-    const points = (values) => trace.learned.map((n, at) => [n, values[at]]);
+    const points = (values) => blocks(trace.learned, values);
     const series = [{ name: "all events", colour: "ink", isMain: true, points: points(trace["R@1"]) }];
     const dashes = { torso: [6, 3], tail: [2, 3] };
     for (const [name] of GROUPS) {
@@ -181,7 +182,7 @@ export function show(root, { model, signal, problem, every }) {
         "Replicas, how far each has come, and how far it is behind the log",
         ["replica", "state", "#lag, entries", "offset", "digest"],
         stats.replicas.map((one) => [
-          h("span", {}, `${one.host} `, h("span", { class: "hint" }, `pid ${one.pid}`)),
+          h("span", { class: "whole" }, `${one.host} `, h("span", { class: "hint" }, `pid ${one.pid}`)),
           h("span", { class: `tag ${one.ready ? "on" : "bad"}` }, one.ready ? "ready" : "not ready"),
           one.lag === null ? "–" : count(one.lag),
           h("code", {}, one.offset),
@@ -214,7 +215,19 @@ export function show(root, { model, signal, problem, every }) {
 function drifted(points) {
   if (points === null || points === undefined) return "nothing ranked yet";
   const kind = points < -0.02 ? "worse" : points > 0.02 ? "better" : null;
-  return h("span", { class: kind }, `${change(points)} to all time`);
+  return h("span", { class: kind }, change(points));
+}
+
+/** Neighbouring points as one, at their mean, so that a line of long life is a line: [[x, y]...]. */
+function blocks(learned, values) {
+  const size = Math.ceil(learned.length / MOST_POINTS);
+  const found = [];
+  for (let first = 0; first < learned.length; first += size) {
+    const known = values.slice(first, first + size).filter((value) => value !== null);
+    const end = Math.min(first + size, learned.length) - 1;
+    found.push([learned[end], known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null]);
+  }
+  return found;
 }
 
 /** Where the worker saw the stream change, as marks of the trace. */

@@ -9,8 +9,8 @@
     root.dataset.theme = chosen();
     const button = document.getElementById("theme");
     if (button) {
-      button.textContent = chosen()[0].toUpperCase() + chosen().slice(1);
-      button.setAttribute("aria-label", `Colours: ${SAID[chosen()]}`);
+      button.textContent = `Theme: ${chosen()}`;
+      button.title = `Colours: ${SAID[chosen()]}`;
     }
     document.dispatchEvent(new Event("theme"));
   };

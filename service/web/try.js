@@ -17,7 +17,7 @@ export function show(root, { model, about, signal, problem, every }) {
   const version = h("select", {}, h("option", { value: "" }, "the active one"), h("option", { value: "live" }, "live index"));
   const known = h("datalist", { id: newId("known") });
   const label = h("input", { list: known.id, maxlength: "512", autocomplete: "off", required: true });
-  const parts = { text: field("Text", text), features: field("Features", features, HOW), ranks: h("div", {}), because: h("div", {}), learned: h("div", { role: "status" }) };
+  const parts = { text: field("Text", text), features: field("Features", features, HOW), ranks: h("div", { class: "stack" }), because: h("div", { class: "stack" }), learned: h("div", { role: "status" }) };
   const chart = bars({
     title: "What each feature adds to the score",
     sideways: true,
@@ -138,7 +138,7 @@ export function show(root, { model, about, signal, problem, every }) {
             h("span", { class: "name" }, one.label, " ", moved(one.label, at)),
             h("span", { class: "score" }, score(one.score)),
           ),
-          h("button", { type: "button", class: "small quiet", "aria-label": `${one.label} is right: learn it`, onclick: () => teach(one.label) }, "Right"),
+          h("button", { type: "button", class: "small quiet", "aria-label": `${one.label} is right: learn it`, onclick: () => teach(one.label) }, "✓ Right"),
         );
       })),
       h("p", { class: "hint" }, `By ${answered.version === "live" ? "the live index" : `version ${answered.version}`}, with all events up to ${answered.offset}.`),
