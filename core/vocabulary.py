@@ -80,6 +80,11 @@ class Vocabulary:
         return sum(array.nbytes for array in self._arrays) + self._pages.nbytes
 
     @property
+    def n_key_bytes(self) -> int:
+        """Bytes of all keys together."""
+        return int(self._state[kernels.USED] - self._state[kernels.GARBAGE])
+
+    @property
     def n_bytes_ahead(self) -> int:
         """Bytes that growing may take soon: a step of each array and, from 45 % of a table on, its double beside it."""
         slots = self._arrays.slots

@@ -91,6 +91,7 @@ class Desk:
                 activate=request.activate,
                 reason=reason if isinstance(reason, str) else None,
                 actor=actor,
+                config=model.live.config.to_dict(),
             )
         )
         with contextlib.suppress(StoreUnavailable):  # it is kept; a keeper puts it into the queue
@@ -118,6 +119,8 @@ class Desk:
             sizes["classes"],
             sizes["connections"],
             sum(sizes["memory"].values()),
+            model.live.n_assertions,
+            active_features(model),
         )
         places = [place for place in await self.jobs.workers(method.kind) if place.memory is not None]
         largest = max(places, key=lambda place: place.memory or 0, default=None)
@@ -135,6 +138,13 @@ class Desk:
             enqueue(client, job.kind, job.id)
         finally:
             client.close()
+
+
+def active_features(model: ModelReplica) -> int:
+    """About how many active features all instances of a model have together, by the bytes of its log."""
+    live = model.live
+    key_bytes = live.features.n_key_bytes / max(1, len(live.features))
+    return int(model.log_bytes / (6 + key_bytes))
 
 
 def read_request(given: dict[str, Any]) -> JobRequest:

@@ -77,6 +77,10 @@ LISTEN_SECONDS = 35
 """Bounds the wait on a connection that is dead and does not say so; RQ asks anew 15 seconds before."""
 
 WATCH_SECONDS = 1
+
+NICENESS = {"fit": 10}
+"""What computes for long gives way to what answers on the same machine."""
+
 KILL_SPARE_SECONDS = 3.0
 RENEW_SECONDS = pins.PIN_SECONDS / 10
 
@@ -239,6 +243,7 @@ class Stable(Worker):
         self._cancel_seconds = settings.group(JobParams).cancel_seconds + KILL_SPARE_SECONDS
         self._leaving = False
         self._told_at: float | None = None
+        self._niceness = NICENESS.get(kind, 0)
         client = connect(self._url, self._seconds)
         super().__init__(
             [queue_of(kind, client)],
@@ -275,12 +280,20 @@ class Stable(Worker):
         if pid == 0:
             arrange()
             os.setpgrp()
+            os.nice(self._niceness)
             _prefer_to_be_killed()
             assert isinstance(job, Ticket)
             job.holder = self._holder_of(os.getpid())
             self.main_work_horse(job, queue)
             os._exit(0)
         self._horse_pid = pid
+
+    def monitor_work_horse(self, job: RqJob, queue: Queue) -> None:
+        """Wait for the end of a horse, then end whatever it has started: that is in a group of processes with it."""
+        pid = self.horse_pid
+        super().monitor_work_horse(job, queue)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
 
     def maintain_heartbeats(self, job: RqJob) -> None:
         """Kill a horse that did not hear that it is to stop, or that somebody else has its job."""

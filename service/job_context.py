@@ -17,6 +17,7 @@ Three promises that a method keeps, so that a job leaves nothing behind, however
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,15 @@ class JobContext:
     def own(self) -> str:
         """A name that no other job has, and no other attempt of this one: for prefixes."""
         return f"{self.job.id}-{self.job.attempt}"
+
+    @property
+    def threads(self) -> int:
+        """How many threads may compute."""
+        return self._jobs.params.threads or max(1, (os.cpu_count() or 2) - 1)
+
+    async def now(self) -> float:
+        """Seconds since 1970, by the clock of the store of jobs."""
+        return await self._jobs.now()
 
     def progress(self, stage: str, fraction: float) -> None:
         """Say what is being done and how much of all is done, 0..1. Cancelled when the job is to stop."""

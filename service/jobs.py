@@ -73,6 +73,8 @@ class JobParams:
         How long an ended job is kept.
     memory_bytes : int
         Most that one job may need; 0: what the worker's machine has free.
+    threads : int
+        That a fit computes with; 0: one for each core but one.
     """
 
     queued: int = 100
@@ -83,6 +85,7 @@ class JobParams:
     keep: int = 1000
     keep_seconds: float = 30 * 86_400.0
     memory_bytes: int = 0
+    threads: int = 0
 
     def __post_init__(self) -> None:
         for name in ("queued", "attempts", "keep", "beat_seconds", "lost_seconds", "cancel_seconds", "keep_seconds"):
@@ -90,8 +93,9 @@ class JobParams:
                 raise ValueError(f"{name} must be more than 0")
         if self.lost_seconds < 3 * self.beat_seconds:
             raise ValueError("lost_seconds must be at least three times beat_seconds")
-        if self.memory_bytes < 0:
-            raise ValueError("memory_bytes must be at least 0")
+        for name in ("memory_bytes", "threads"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -136,6 +140,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         The version that it made.
     error : str or None
         Why it failed, or why it was cancelled.
+    config : dict
+        Of the model, when the job was asked for.
     gone : str or None
         Why nobody is at it any more although it is running: the keeper sees to it.
     given_back : bool
@@ -167,6 +173,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     outcome: dict[str, Any] = {}
     version: str | None = None
     error: str | None = None
+    config: dict[str, Any] = {}
     gone: str | None = None
     given_back: bool = False
     created: float | None = None

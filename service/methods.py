@@ -18,13 +18,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from core.errors import InvalidInstance, NeedsMemory
+from core.methods.registry import METHODS as BATCH_METHODS
+from service.fit_params import fit_params
+from service.fitting import fit, needs
 from service.rebuild import ForgetParams, RefitParams, RestoreParams, forget, refit, restore
 
 if TYPE_CHECKING:
@@ -36,13 +39,19 @@ Run = Callable[["JobContext", Any, Progress], Awaitable[Outcome]]
 
 
 class Sizes(NamedTuple):
-    """What a model holds when a job is asked for: instances learned, features, classes, connections, bytes."""
+    """What a model holds when a job is asked for.
+
+    Instances learned, features, classes, connections, bytes; then what a batch method reads: labels, and about how
+    many active features, of all instances together.
+    """
 
     instances: int
     features: int
     classes: int
     connections: int
     memory: int
+    assertions: int = 0
+    nnz: int = 0
 
 
 Needs = Callable[[Sizes, Any], dict[str, int]]
@@ -99,10 +108,10 @@ class JobMethod:
             first = error.errors(include_url=False)[0]
             field = ".".join(["params", *map(str, first["loc"])])
             said = first["msg"].removeprefix("Value error, ")
-            said = f"{said[:1].lower()}{said[1:]}"
             name = said.partition(" ")[0].rstrip(":")
             if not first["loc"] and name in names_of(self.params):  # the parameters check themselves, and name it
                 raise InvalidInstance(f"params.{said}", f"params.{name}") from None
+            said = f"{said[:1].lower()}{said[1:]}"
             raise InvalidInstance(f"{field}: {said}", field) from None
 
     def plain(self, params: Any) -> dict[str, Any]:
@@ -150,7 +159,21 @@ def of_an_index(sizes: Sizes, params: Any) -> dict[str, int]:
     return dict.fromkeys(("the index as it is", "the new one", "its bytes while it is written"), sizes.memory)
 
 
+def _fit_of(name: str) -> JobMethod:
+    """The job that fits a batch method."""
+    return JobMethod(
+        fit_params(name),
+        fit,
+        partial(needs, name),
+        kind="fit",
+        summary=BATCH_METHODS[name].use,
+        data=True,
+        versions=True,
+    )
+
+
 METHODS: dict[str, JobMethod] = {
+    **{name: _fit_of(name) for name in BATCH_METHODS},
     "forget": JobMethod(ForgetParams, forget, of_an_index),
     "refit": JobMethod(RefitParams, refit, of_an_index),
     "restore": JobMethod(RestoreParams, restore, of_an_index),

@@ -1,0 +1,189 @@
+"""Fitting a batch method as a job: from history, or a data set, to a version with a card.
+
+1. the instances are read as matrices (``past_matrices.py``, ``datasets.py``), in the order in which they came
+2. the method is fitted on all but the newest, and judged on these
+3. with the same parameters and the same seed it is fitted on all
+4. the version is written and committed; a job that dies after that is begun again and finds it
+
+So a version is what fitting in process gives for the same instances, parameters and seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from joblib import parallel_config
+from threadpoolctl import threadpool_limits
+
+from core.config import ModelConfig
+from core.errors import InvalidInstance
+from core.methods import fitted as fitting
+from core.methods import gathering
+from core.methods.data import Matrices, Sizes
+from core.methods.fitted import Fitted
+from core.methods.progress import Progress, part, rising
+from core.methods.rankings import joined
+from core.methods.registry import METHODS
+from core.metrics import Propensity, evaluate
+from service import versions
+from service.fit_params import FitParams
+from service.past_matrices import matrices_of_past
+from service.room import free_memory
+
+if TYPE_CHECKING:
+    from service.job_context import JobContext
+
+HISTORY = "history"
+DEPTH = 100
+"""Labels that are ranked to judge a version."""
+
+RANKED_AT_ONCE = 256
+
+
+class Read(NamedTuple):
+    """Instances, and where they are from: ``range`` as a card says it, None for a data set."""
+
+    data: Matrices
+    range: dict[str, str | None] | None
+    offset: str
+
+
+async def fit(context: JobContext, params: FitParams, progress: Progress) -> dict[str, Any]:
+    """Fit, judge, fit again, write."""
+    keys, job = context.living.keys, context.job
+    if job.committed:
+        name = job.kept[0].rpartition("/")[2]
+        return _outcome(await versions.card_of(context.artifacts, keys, name), {})
+    progress = rising(progress)
+    config = ModelConfig.from_dict(job.config) if job.config else context.living.config
+    clock = Clock()
+    read = await _read(context, config, part(progress, 0.0, 0.2))
+    clock.lap("read")
+    rows = read.data.learnable
+    data = read.data if len(rows) == read.data.X.shape[0] else read.data.rows(rows)
+    idf = params.weighs(config.idf)
+    with threadpool_limits(context.threads), parallel_config("threading", n_jobs=context.threads):
+        fitted, metrics = await asyncio.to_thread(_fitted, params, data, idf, part(progress, 0.2, 0.9), clock)
+    prefix = versions.folder(keys, versions.new_id())
+    await context.will_write(prefix)
+    progress("writing the version", 0.9)
+    sizes = data.sizes
+    card = await versions.write(
+        context.artifacts,
+        keys,
+        fitted,
+        seed=params.seed,
+        data=job.data,
+        data_range=read.range,
+        offset=read.offset,
+        created=await context.now(),
+        metrics=metrics,
+        sizes={
+            "instances": sizes.n,
+            "features": sizes.d,
+            "classes": int(np.count_nonzero(data.label_counts)),
+            "nnz": sizes.nnz,
+            "assertions": sizes.assertions,
+        },
+        job=job.id,
+        name=prefix.rpartition("/")[2],
+        check=context.check,
+    )
+    clock.lap("write")
+    progress("done", 0.99)
+    await context.commit(prefix)
+    return _outcome(card, clock.seconds)
+
+
+def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
+    """Bytes that a fit needs at most, by what they are for."""
+    own = params.own
+    n = Sizes(n=sizes.instances, d=sizes.features, L=sizes.classes, nnz=sizes.nnz, assertions=sizes.assertions)
+    copies = 1 if params.held_out else 0
+    weighed = {f"weighed values, {8 + 4 * copies} B x {n.nnz:,}": (8 + 4 * copies) * n.nnz}
+    return gathering.needs(n) | weighed | METHODS[method].needs(n, own)
+
+
+async def _read(context: JobContext, config: ModelConfig, progress: Progress) -> Read:
+    if context.job.data == HISTORY:
+        found = await matrices_of_past(context, progress)
+        if not found.data.X.shape[0]:
+            raise InvalidInstance(f"the model {context.living.keys.name} has learned nothing", "data")
+        return Read(found.data, found.range, str(found.until))
+    raise InvalidInstance(f"there is no data set {context.job.data}", "data")
+
+
+def _fitted(
+    params: FitParams, data: Matrices, idf: bool, progress: Progress, clock: Clock
+) -> tuple[Fitted, dict[str, Any]]:
+    """The method on all of the data, and how one without the newest did on these. In a thread."""
+    n = data.X.shape[0]
+    n_held = min(math.floor(n * params.held_out), params.most_held_out)
+    metrics: dict[str, Any] = {"held_out": n_held}
+    own: Any = "auto" if params.auto else params.own
+    room = free_memory()
+
+    def on(rows: Matrices, given: Any, told: Progress) -> Fitted:
+        rng = np.random.default_rng(params.seed)
+        return fitting.fit(params.METHOD, rows, given, rng, told, use_idf=idf, memory=room)
+
+    again = params.refit or not n_held
+    judged_by = 0.5 if again else 0.9
+    fitted = None
+    if n_held:
+        older = data.first(n - n_held)
+        fitted = on(older, own, _named("judging: ", part(progress, 0.0, judged_by - 0.1)))
+        clock.lap("fit")
+        ranking = part(progress, judged_by - 0.1, judged_by)
+        metrics |= judged(fitted, older, data.last(n_held), ranking)
+        clock.lap("rank")
+        own = fitted.params
+    if again:
+        fitted = on(data, own, _named("", part(progress, judged_by if n_held else 0.0, 1.0)))
+        clock.lap("refit" if n_held else "fit")
+    assert fitted is not None
+    return fitted, metrics
+
+
+def judged(fitted: Fitted, train: Matrices, test: Matrices, progress: Progress) -> dict[str, float | None]:
+    """Every measure (``core/metrics.py``) of a fitted method on instances in the same columns."""
+    n, blocks = test.X.shape[0], []
+    for first in range(0, n, RANKED_AT_ONCE):
+        progress("judging: ranking the newest", first / n)
+        blocks.append(fitted.rank(test.X[first : first + RANKED_AT_ONCE], DEPTH))
+    weights = Propensity().weights(train.label_counts, train.X.shape[0])
+    return evaluate(joined(blocks), test.label_sets, weights)
+
+
+class Clock:
+    """Seconds of wall time, by what they were for."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        """What was done since the last time was this."""
+        now = time.monotonic()
+        self.seconds[name] = round(now - self._since, 3)
+        self._since = now
+
+
+def _named(prefix: str, progress: Progress) -> Progress:
+    return lambda stage, fraction: progress(f"{prefix}{stage}", fraction)
+
+
+def _outcome(card: versions.Card, seconds: dict[str, float]) -> dict[str, Any]:
+    return {
+        "version": card.id,
+        "metrics": card.metrics,
+        "digest": card.digest,
+        "params": card.params,
+        "sizes": card.sizes,
+        "bytes": card.n_bytes,
+        "seconds": seconds,
+    }
