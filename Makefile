@@ -4,14 +4,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
+BUILDER ?= docker
+BASE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test format clean
+.PHONY: help run check test long format hooks image clean
 
 help:
 	@echo "make run     serve on http://127.0.0.1:$(PORT) (PORT=8080 for another port)"
+	@echo "make check   the quick part of the checks: format, lint, types, imports, licences"
 	@echo "make test    check everything: format, lint, types, tests"
+	@echo "make long    the tests that take minutes each"
 	@echo "make format  put the code into the one format"
+	@echo "make hooks   let git run make check before each commit"
+	@echo "make image   build the image abound (BUILDER=buildah, BASE=... for another base)"
 	@echo "make clean   take away what make made here, except ./data"
 	@echo
 	@echo "PYTHON=python3.12 chooses the interpreter of $(VENV), which is made on first use."
@@ -41,16 +47,36 @@ run: $(VENV)/.installed
 	@echo
 	@exec $(BIN)/abound serve --port $(PORT)
 
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/test_imports.py tests/test_licences.py
+
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -m "not long"
 
+long: $(VENV)/.installed-dev
+	$(BIN)/pytest -m long
+
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+hooks:
+	@hook="$$(git rev-parse --git-path hooks)/pre-commit"; \
+	if [ -e "$$hook" ]; then echo "$$hook is there already" >&2; exit 1; fi; \
+	mkdir -p "$$(dirname "$$hook")" && printf '#!/bin/sh\nexec make check\n' > "$$hook" && chmod +x "$$hook"
+	@echo "git commit runs make check from now on; git commit --no-verify passes over it"
+
+# docker and podman build as buildah does; the format keeps the health check.
+image:
+	$(BUILDER) build $(if $(filter buildah,$(BUILDER)),--format docker) $(if $(BASE),--build-arg BASE=$(BASE)) \
+		-f docker/Dockerfile -t abound .
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find core service tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find core service tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

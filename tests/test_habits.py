@@ -1,0 +1,79 @@
+"""What people are told to do works: the targets of make, the hooks, the changelog."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[0].split()
+
+
+def recipe(target: str) -> list[str]:
+    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    assert found, target
+    return [line.strip() for line in found[1].splitlines()]
+
+
+def test_help_tells_of_every_target_and_of_no_other() -> None:
+    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"^make (\w+) ", told, re.MULTILINE) == [name for name in TARGETS if name != "help"]
+    assert "help" in TARGETS
+    for variable in re.findall(r"^(\w+) \?=", MAKEFILE, re.MULTILINE):
+        assert f"{variable}=" in told
+
+
+def test_the_quick_checks_are_a_part_of_all_checks() -> None:
+    quick, everything = recipe("check"), recipe("test")
+    assert quick[:3] == everything[:3]
+    assert quick[3].startswith("$(BIN)/pytest")
+    for file in re.findall(r"\S+\.py", quick[3]):
+        assert (ROOT / file).is_file()
+
+
+def test_the_hook_of_pre_commit_is_ours_and_fetches_nothing() -> None:
+    [repository] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repository["repo"] == "local"
+    [hook] = repository["hooks"]
+    assert (hook["entry"], hook["language"], hook["pass_filenames"]) == ("make check", "system", False)
+
+
+def test_the_hook_of_git_is_made_once_and_stops_a_commit(tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+
+    assert run("git", "init", "-q").returncode == 0
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    assert run("make", "hooks").returncode == 0
+    assert run("make", "hooks").returncode == 2
+    (tmp_path / "Makefile").write_text("check:\n\t@echo not good >&2; false\n")
+    run("git", "add", "Makefile")
+    done = run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "x")
+    assert done.returncode != 0
+    assert "not good" in done.stderr
+
+
+def test_the_changelog_begins_with_the_version_that_this_is() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", text, re.MULTILINE)
+    assert len(versions) == len(re.findall(r"^## ", text, re.MULTILINE))
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert versions[0][0] == version
+    assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= {"Added", "Changed", "Fixed", "Removed"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(f"docs/{one.name}" for one in (ROOT / "docs").glob("*.md"))],
+)
+def test_what_a_page_points_to_is_there(page: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[\w-]+)?\)", text):
+        if "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), target
