@@ -1,7 +1,7 @@
 """IND: P(c | f), each feature by itself (Madani, Connor and Greiner, JMLR 2009, section 4.2 and figure 5).
 
-w_fc = n_fc / n_f, kept where it is at least p_ind. Features are Boolean. The weights can start a live index
-(``seed_live``).
+w_fc = n_fc / n_f, kept where it is at least p_ind. Features are Boolean while counting; ranking is that of any index
+(section 3.2), with the values of the query. The weights can start a live index (``seed_live``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from core.vocabulary import Vocabulary
 COST = "fit O(nnz assertions / n); rank O(weights of the query's features); memory up to 8 bytes a pair of the two"
 USE = "The fastest to fit; a start for a live index; where features do not depend on each other."
 IDF = False
-"""Features are Boolean here."""
+"""Features are counted as Boolean, and ranked by the values that the live index takes."""
 
 TRIED = tuple(p / 100 for p in (*range(1, 10), *range(10, 91, 5)))
 """Values of p_ind to choose from: those of the paper (section 6.3.7), which end at 0.6, and on to 0.9."""
@@ -62,7 +62,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     p_ind = params.p_ind
     if p_ind is None:
         p_ind = _chosen(data, rng, part(progress, 0.0, 0.6)) if data.label_counts.max() > 1 else TRIED[0]
-    return Weights(_kept(_shares(data, part(progress, 0.6, 1.0)), p_ind), True)
+    return Weights(_kept(_shares(data, part(progress, 0.6, 1.0)), p_ind), False)
 
 
 def seed_live(data: Matrices, weights: Csr, config: ModelConfig, secret: tuple[int, int]) -> LiveModel:
@@ -130,6 +130,6 @@ def _chosen(data: Matrices, rng: np.random.Generator, progress: Progress) -> flo
     shares = _shares(train, part(progress, 0.0, 0.4))
 
     def rankings(least: float) -> Rankings:
-        return Weights(_kept(shares, least), True).rank(test.X, 1)
+        return Weights(_kept(shares, least), False).rank(test.X, 1)
 
     return float(best(TRIED, rankings, test, part(progress, 0.4, 1.0), "R@1"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from core.config import ModelConfig
 from core.methods import ff, frequency, ind, registry, unweighted
@@ -34,8 +35,17 @@ def test_ind_counts_what_comes_together() -> None:
     assert weights["labels"].tolist() == [0, 1, 1, 2]
     assert weights["weights"].tolist() == [0.5, 0.5, 0.5, 1.0]
     found = fit("ind", data, p_ind=0.0).rank(data.X[3], 3)
-    assert found.ids.tolist() == [2, 1, 0]  # Boolean: z 1/4 + 1, y 2/4 + 1/2, x 2/4
-    assert found.scores.tolist() == [1.25, 1.0, 0.5]
+    assert found.ids.tolist() == [2, 1, 0]  # z 1/4 + 1, y 2/4 + 1/2, x 2/4, times the values of the query
+    np.testing.assert_allclose(found.scores, np.array([1.25, 1.0, 0.5]) * 0.5**0.5, rtol=1e-6)
+
+
+def test_ind_counts_features_as_boolean_and_ranks_by_their_values() -> None:
+    """As the live index does with the same weights (JMLR 2009, sections 3.2 and 4.2)."""
+    data = gathered(("a", "x"), ("b", "y"))
+    query = sparse.csr_matrix(np.array([[0.6, 0.8]], np.float32))
+    found = fit("ind", data, p_ind=0.0).rank(query, 2)
+    assert found.ids.tolist() == [1, 0]
+    np.testing.assert_allclose(found.scores, [0.8, 0.6], rtol=1e-6)
 
 
 def test_the_threshold_of_ind_is_chosen_on_held_out_instances() -> None:
