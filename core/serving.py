@@ -16,7 +16,7 @@ LIVE = "live"
 BLEND = "blend"
 """No version, but the index and the active one together."""
 
-EVEN = (1.0, 1.0)
+EVEN = (0.5, 0.5)
 
 
 class Serving(msgspec.Struct, frozen=True):

@@ -35,11 +35,11 @@ from service import log as stream
 from service import past
 from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, Catalog, Living
-from service.events import Mark, Prepare
+from service.events import Mark, Prepare, PrepareVersion
 from service.line import FIRST_PAUSE, LONGEST_PAUSE
 from service.link import Link, LinkLost
 from service.log import MOST_ENTRIES, Element, LogParams, Pace, Trim, size_of
-from service.model_replica import Applied, ModelReplica, NotPrepared
+from service.model_replica import Applied, ModelReplica, NotLoaded, NotPrepared
 from service.snapshots import restore_newest
 from service.store import Store
 
@@ -69,10 +69,10 @@ class Watcher(Protocol):
         """A mark was applied; the next entry waits until this returns."""
 
     def prepared(self, model: ModelReplica) -> None:
-        """An index is about to be adopted."""
+        """An index is about to be adopted, or a version to be activated."""
 
-    def halted(self, model: ModelReplica, missing: NotPrepared) -> None:
-        """A model cannot go on without its shadow. Sets ``halted``, and later ``resumes``."""
+    def halted(self, model: ModelReplica, missing: NotPrepared | NotLoaded) -> None:
+        """A model cannot go on without its shadow, or a version. Sets ``halted``, and later ``resumes``."""
 
 
 class Follower:
@@ -122,7 +122,7 @@ class Follower:
             for model in list(self.models.values()):
                 if not model.ready and model.trouble is None:
                     await self._load_model(link, model, progress)
-                while model.halted is not None and model.trouble is None:
+                while model.halted is not None and model.trouble is None and not model.lacks:
                     progress(f"{model.name} waits: {model.halted}", 0.0)
                     await asyncio.sleep(HALTED_PAUSE_SECONDS)
                     if model.resumes:
@@ -211,7 +211,10 @@ class Follower:
         await self._replay(link, model, progress)
 
     async def _replay(self, link: Link, model: ModelReplica, progress: Progress) -> None:
-        """Go on from where the model is to the log's end; then it is ready, unless it has stopped or halted."""
+        """Go on from where the model is to the log's end; then it is ready, unless it has stopped or halted.
+
+        It halts at the end when it does not have the version that is active there.
+        """
         name = model.name
         model.resumes = False
         tail = await stream.tail(self._store, model.keys.log)
@@ -248,7 +251,12 @@ class Follower:
             model.slice_events = self._params.slice_events
         self._most = MOST_ENTRIES
         model.trim = await stream.trim_of(self._store, model.keys.log)
-        model.ready = True
+        try:
+            model.check_serving()
+        except NotLoaded as missing:
+            self._watcher.halted(model, missing)
+            return
+        model.lacks, model.ready = False, True
         log.info("replayed a model", model=name, offset=str(model.offset), entries=model.position.n_entries - begin)
 
     # return
@@ -325,7 +333,10 @@ class Follower:
                 if key == CATALOG_KEY:
                     self._apply_catalog((entry_id, fields), self.catalog)
                     for created in self._sync():
-                        created.ready = True  # its log began just now
+                        if self.catalog.known == self.catalog.offset:  # it was there while we were behind
+                            await self._load_anew(link, created)
+                        else:
+                            created.ready = True  # its log began just now
                     continue
                 model = self._by_key.get(key)
                 if model is None or model.trouble is not None or model.halted is not None or model in left:
@@ -358,8 +369,9 @@ class Follower:
         except (Damaged, UnknownApplyVersion) as error:
             log.error("a model has stopped", model=model.name, reason=str(error))
             return
-        except NotPrepared as missing:
-            log.warning("a model halts before an adoption", model=model.name, reason=str(missing))
+        except (NotLoaded, NotPrepared) as missing:
+            what = "an adoption" if isinstance(missing, NotPrepared) else "an activation"
+            log.warning(f"a model halts before {what}", model=model.name, reason=str(missing))
             model.ready = False
             self._watcher.halted(model, missing)
             return
@@ -367,7 +379,7 @@ class Follower:
         event = applied.entry.event
         if type(event) is Mark:
             await self._watcher.marked(model, event.token)
-        elif type(event) is Prepare:
+        elif type(event) is Prepare or type(event) is PrepareVersion:
             self._watcher.prepared(model)
         self._since_pause += applied.offset.position + 1
         if self._since_pause >= model.slice_events:

@@ -123,7 +123,7 @@ class Housekeeping:
                 # Nothing came for a second: a good time to take the digest, unless something comes.
                 await model.take_digest(give_way=True)
             self._seen[model.name] = offset
-            now = (offset, model.digest, model.ready, model.lag, model.prepared)
+            now = (offset, model.digest, model.ready, model.lag, model.prepared, sorted(model.versions or ()))
             if self._tick % 2 and self._published.get(model.name) == now:
                 continue
             self._published[model.name] = now
@@ -139,6 +139,7 @@ class Housekeeping:
                 log_bytes=model.log_bytes,
                 at=seconds + microseconds / 1e6,
                 prepared=model.prepared,
+                versions=sorted(model.versions or ()),
             )
             said.append((model.keys, described))
         if said:

@@ -7,6 +7,10 @@ An index that is to be adopted has a **shadow** beside the live state (``service
 as far as the live state it is attached: whatever is applied is applied to both, so at the adoption it takes the live
 state's place at once. A model without its shadow cannot apply the adoption: it stays before it, and ``NotPrepared``
 says so.
+
+So it is with a **version** that is activated (``service/activation.py``): a model that answers and does not have it
+stays before the activation, and ``NotLoaded`` says so. One that answers nobody yet goes on, and must have what is
+active at the end.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from core.config import ModelConfig
 from core.errors import Damaged, InvalidInstance, UnknownApplyVersion
 from core.limits import Limits
 from core.live import LiveModel
+from core.serving import Serving
 from core.types import START, Offset
 from service.appender import Appender
 from service.catalog import ModelKeys
@@ -31,6 +36,7 @@ from service.log import MENDING, UNTRIMMED, Element, size_of
 
 if TYPE_CHECKING:
     from service.shadow import Shadow
+    from service.versions import Loaded
 
 
 class Position(NamedTuple):
@@ -69,6 +75,16 @@ class NotPrepared(Exception):
     def __init__(self, adopt: Adopt, at: Offset) -> None:
         super().__init__(f"the index {adopt.index} is adopted at {at} and is not loaded yet")
         self.adopt = adopt
+        self.at = at
+
+
+class NotLoaded(Exception):
+    """The version that is active, or is so after the next entry, is not loaded. Nothing was applied."""
+
+    def __init__(self, version: str, digest: str, at: Offset) -> None:
+        super().__init__(f"the version {version} is active from {at} on and is not loaded yet")
+        self.version = version
+        self.digest = digest
         self.at = at
 
 
@@ -129,7 +145,9 @@ class ModelReplica:
     trouble : str or None
         Why the model's state cannot go on.
     halted : str or None
-        Why it does not go on for now: it stands before an adoption and its shadow is not there yet.
+        Why it does not go on for now: its shadow is not there yet for an adoption, or the version that is active.
+    lacks : bool
+        The version that is active could not be loaded when that was last tried.
     resumes : bool
         What halted it is over; the follower is to go on with it.
     ready : bool
@@ -143,6 +161,8 @@ class ModelReplica:
         None where nothing is appended, as in a rebuild.
     shadow : Shadow or None
         The index that may be adopted next.
+    versions : dict of Loaded by id, or None
+        What is loaded to answer with, the one that was asked last at the end; None where nobody is answered.
     """
 
     def __init__(
@@ -152,6 +172,8 @@ class ModelReplica:
         self.limits = limits or Limits()
         self.appender: Appender | None = None
         self.shadow: Shadow | None = None
+        self.versions: dict[str, Loaded] | None = None
+        self.lacks = False
         self.trouble: str | None = None
         self.halted: str | None = None
         self.resumes = False
@@ -198,6 +220,19 @@ class ModelReplica:
         """The index that can be adopted at the next entry."""
         return self.shadow.index if self.shadow is not None and self.shadow.attached else None
 
+    @property
+    def n_loaded_bytes(self) -> int:
+        """Bytes of the versions that are loaded."""
+        return sum([loaded.card.n_bytes for loaded in (self.versions or {}).values()])
+
+    def check_serving(self, serving: Serving | None = None) -> None:
+        """NotLoaded when what is active, or would be, is a version that is not loaded, and somebody is answered."""
+        serving = serving or self.live.serving
+        if self.versions is not None and not serving.is_live:
+            loaded = self.versions.get(serving.version)
+            if loaded is None or loaded.card.digest != serving.digest:
+                raise NotLoaded(serving.version, serving.digest, Offset.parse(serving.at))
+
     def start_anew(self) -> None:
         """Drop the state for that of the model's first moment."""
         self.restore(LiveModel(self._config, new_secret(), self.limits), AT_START)
@@ -223,6 +258,8 @@ class ModelReplica:
         ------
         NotPrepared
             It adopts an index that is not here yet. Nothing was applied.
+        NotLoaded
+            It activates a version that is not loaded, and the model is ready. Nothing was applied.
         Damaged, UnknownApplyVersion
             It cannot be applied. The model keeps its state, and ``trouble`` says so from here on.
         """
@@ -276,7 +313,10 @@ class ModelReplica:
         if type(event) is Configure:
             configure(self.live, event)
         elif type(event) is Activate:
-            self.live.serving = self.live.serving.activated(event.activation, event.version, event.digest, at)
+            serving = self.live.serving.activated(event.activation, event.version, event.digest, at)
+            if self.ready:
+                self.check_serving(serving)
+            self.live.serving = serving
         elif type(event) is Weigh:
             self.live.serving = self.live.serving.weighed(event.version, event.weights)
         return None

@@ -36,6 +36,8 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
         Size of the log up to the offset.
     prepared : str or None
         The index that it is ready to adopt.
+    versions : list of str
+        Ids of the versions that it has loaded.
     at : float
         When it said so; seconds of the store's clock.
     """
@@ -51,6 +53,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     log_bytes: int
     at: float
     prepared: str | None = None
+    versions: list[str] = []
 
 
 class Marked(msgspec.Struct, frozen=True):

@@ -47,8 +47,9 @@ from service.keeping import Keeping
 from service.line import Line
 from service.log import LogParams
 from service.manifest import Manifest, manifests
-from service.model_replica import Applied, ModelReplica, NotPrepared
+from service.model_replica import Applied, ModelReplica, NotLoaded, NotPrepared
 from service.shadows import Shadows
+from service.shelf import ServingParams, Shelf
 from service.snapshots import SnapshotParams
 from service.source import Source
 from service.status import Durability, Status
@@ -75,8 +76,8 @@ class ReplicaParams:
         What requests ask for by default. A store that cannot reach it is refused at the start.
     max_models : int
         At which no more are created.
-    limits, log, snapshots
-        The bounds of what comes through the door, of the log and of the snapshots.
+    limits, log, snapshots, serving
+        The bounds of what comes through the door, of the log, of the snapshots and of the versions that are loaded.
     """
 
     durability: str = "log"
@@ -84,6 +85,7 @@ class ReplicaParams:
     limits: Limits = field(default_factory=Limits)
     log: LogParams = field(default_factory=LogParams)
     snapshots: SnapshotParams = field(default_factory=SnapshotParams)
+    serving: ServingParams = field(default_factory=ServingParams)
 
 
 class Replica:
@@ -116,6 +118,7 @@ class Replica:
         self._line = Line(store, "append", knows=self._follower.knows)
         source = Source(store, artifacts, self.params.log)
         self._shadows = Shadows(store, source, self._follower.models)
+        self.shelf = Shelf(store, artifacts, self._follower.models, self.params.serving)
         self._stage = ("connecting", 0.0)
         self._cut_off_at: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -178,6 +181,7 @@ class Replica:
             asyncio.create_task(self._housekeeping.watch(), name="watch"),
             asyncio.create_task(self._housekeeping.keep_presence(), name="presence"),
             asyncio.create_task(self._shadows.keep(), name="shadows"),
+            asyncio.create_task(self.shelf.keep(), name="shelf"),
             asyncio.create_task(self.keeping.keep(), name="keeping"),
         ]
         tell("ready", 1.0)
@@ -191,6 +195,7 @@ class Replica:
         self.drain()
         await end(*self._tasks, *self._errands)
         await self._shadows.stop()
+        await self.shelf.stop()
         for model in self._follower.models.values():
             if model.appender is not None:
                 await model.appender.stop("the service is stopping")
@@ -391,7 +396,8 @@ class Replica:
     # what the follower tells
 
     def came(self, model: ModelReplica) -> None:
-        """Give a new model its way to append."""
+        """Give a new model its way to append, and to answer with versions."""
+        self.shelf.came(model)
         model.appender = Appender(
             model.keys.log,
             self._origin,
@@ -411,6 +417,7 @@ class Replica:
     def gone(self, model: ModelReplica) -> None:
         """End what waits for a model that was deleted."""
         model.shadow = None
+        self.shelf.gone(model)
         self._housekeeping.forget(model.name)
         if model.appender is not None:
             self._run_errand(model.appender.stop(f"the model {model.name} was deleted"))
@@ -430,12 +437,16 @@ class Replica:
             self._run_errand(_publish_mark(self.store, model, token, self.id, model.offset, digest))
 
     def prepared(self, model: ModelReplica) -> None:
-        """Bring up a shadow for the index that is about to be adopted."""
+        """Bring up a shadow for the index that is about to be adopted, or load what is about to be activated."""
         self._shadows.look()
+        self.shelf.look()
 
-    def halted(self, model: ModelReplica, missing: NotPrepared) -> None:
-        """Get a model over an adoption that it has no shadow for."""
-        self._shadows.halt(model, missing)
+    def halted(self, model: ModelReplica, missing: NotPrepared | NotLoaded) -> None:
+        """Get a model over an adoption that it has no shadow for, or an activation of what it has not loaded."""
+        if isinstance(missing, NotPrepared):
+            self._shadows.halt(model, missing)
+        else:
+            self.shelf.halt(model, missing)
 
     # inside
 

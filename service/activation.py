@@ -1,0 +1,223 @@
+"""Activation: all replicas answer with another version from one offset on, while learning goes on.
+
+ 1. the fence of the model is taken (``activating.py``): nobody else activates, and no version is deleted meanwhile
+ 2. the version is loaded once, to see that it is whole
+ 3. ``PrepareVersion`` is appended, and replicas load it
+ 4. when every replica that is ready has said that it has it, or after a bound, ``Activate`` is appended in one script
+    with the check of the fence, and of what is active until then where that matters
+
+Whatever fails before step 4 leaves the model as it was, and replicas let go of the version in their own time. A replica
+that meets ``Activate`` without the version stops there, unready, until it has it (``shelf.py``): it answers nothing
+from past that offset with the version before. The way back is the same; the index (``live``) needs no preparation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple
+
+import structlog
+
+from core.errors import ArtifactsUnavailable, Conflict, NotReady, OutcomeUnknown, StoreUnavailable
+from core.serving import LIVE
+from core.types import Offset
+from service import activating, presence, versions
+from service.activating import Activating, Active
+from service.adoption import APPEND_SECONDS, POLL_SECONDS, RENEW_SECONDS, SILENT_SECONDS
+from service.artifacts import Artifacts
+from service.catalog import ModelKeys
+from service.ending import end
+from service.events import APPLY_VERSION, Activate, Entry, PrepareVersion, Weigh, encode
+from service.store import Store, reaching
+
+log = structlog.get_logger(__name__)
+
+__all__ = ["Active", "Place", "activate", "active", "fence", "weigh"]
+
+active = activating.active
+
+
+async def _nothing() -> None:
+    """Nobody has to be told."""
+
+
+class Place(NamedTuple):
+    """Where a version is activated.
+
+    Attributes
+    ----------
+    artifacts : Artifacts or None
+        Joined. None: only the index can be activated.
+    prepare_seconds : float
+        Longest wait for replicas to load the version; those that have not by then halt until they have.
+    between : async callable
+        Awaited now and then; what it raises ends the work, until it is appended.
+    """
+
+    store: Store
+    artifacts: Artifacts | None
+    keys: ModelKeys
+    prepare_seconds: float = 300.0
+    between: Callable[[], Awaitable[None]] = _nothing
+
+
+class _Held:
+    """The fence, as long as it is held.
+
+    Attributes
+    ----------
+    what : Activating
+        What is said by it.
+    lost : Conflict or None
+        It is not held any more.
+    """
+
+    def __init__(self, store: Store, keys: ModelKeys, holder: str) -> None:
+        self.what = Activating(holder)
+        self.lost: Conflict | None = None
+        self._store = store
+        self._keys = keys
+
+    async def take(self) -> None:
+        """Take it; Conflict when another one has it."""
+        if not await activating.take(self._store, self._keys, self.what):
+            raise Conflict(f"a version of {self._keys.name} is being activated or deleted; try again soon")
+
+    async def say(self, what: Activating) -> None:
+        """Say more by it, or the same again; Conflict when it is lost."""
+        if not await activating.say(self._store, self._keys, self.what, what):
+            self.lost = Conflict(f"activating a version of {self._keys.name} took too long; try again")
+            raise self.lost
+        self.what = what
+
+    async def keep(self) -> None:
+        """Renew it, for ever."""
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            with contextlib.suppress(StoreUnavailable, Conflict):
+                await self.say(self.what)
+
+
+@contextlib.asynccontextmanager
+async def fence(store: Store, keys: ModelKeys) -> AsyncIterator[_Held]:
+    """As long as this lasts, nobody else activates or deletes a version of the model.
+
+    Raises
+    ------
+    Conflict
+        Somebody does.
+    StoreUnavailable
+    """
+    held = _Held(store, keys, secrets.token_hex(8))
+    await held.take()
+    keeping = asyncio.create_task(held.keep())
+    try:
+        yield held
+    finally:
+        await end(keeping)
+        with contextlib.suppress(StoreUnavailable):
+            await activating.let_go(store, keys, held.what)
+
+
+async def activate(place: Place, version: str, reason: str, if_active: str | None = None) -> Offset:
+    """Let a version answer from one offset on, on all replicas; that offset. ``live`` is the index.
+
+    What is active already stays so, and the offset is the one since when it is.
+
+    Parameters
+    ----------
+    if_active : str or None
+        Only while this one is active.
+
+    Raises
+    ------
+    UnknownVersion, UnknownApplyVersion, Damaged
+        There is no such version, or it cannot be used.
+    Conflict
+        Another activation is under way, or another version than ``if_active`` is active.
+    NotReady
+        Replicas are there and none could load it in time.
+    ArtifactsUnavailable, StoreUnavailable
+        Nothing is activated.
+    OutcomeUnknown
+        It may or may not be.
+    """
+    store, keys = place.store, place.keys
+    async with fence(store, keys) as held:
+        before = await active(store, keys)
+        if if_active not in (None, before.version):
+            raise Conflict(f"the active version of {keys.name} is {before.version} and not {if_active}")
+        if version == before.version:
+            return before.at
+        event = Activate(held.what.holder, version, await _digest_of(place, version), reason)
+        origin = secrets.token_bytes(8)
+        if version != LIVE:
+            prepare = PrepareVersion(event.activation, version, event.digest, reason)
+            await held.say(Activating(held.what.holder, prepare))
+            await _append(store, keys, Entry(APPLY_VERSION, origin, 1, prepare))
+            await _until_loaded(place, prepare, held)
+        packed = encode(Entry(APPLY_VERSION, origin, 2, event))
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + APPEND_SECONDS
+        while True:
+            try:
+                at = await activating.append(store, keys, held.what, event, packed, if_active)
+                break
+            except StoreUnavailable as error:
+                if loop.time() > deadline:
+                    raise OutcomeUnknown(f"the store went away when the version was activated: {error}") from error
+                await asyncio.sleep(RENEW_SECONDS / 5)
+                with contextlib.suppress(StoreUnavailable, Conflict):
+                    await held.say(held.what)
+    log.info(
+        "activated a version", model=keys.name, version=version, former=before.version, offset=str(at), reason=reason
+    )
+    return at
+
+
+async def weigh(store: Store, keys: ModelKeys, version: str, weights: tuple[float, float]) -> Offset:
+    """Let the index and a version be blended by these weights from one offset on; that offset. StoreUnavailable."""
+    return await _append(store, keys, Entry(APPLY_VERSION, secrets.token_bytes(8), 1, Weigh(version, weights)))
+
+
+async def _digest_of(place: Place, version: str) -> str:
+    """The digest of a version that is whole; none of the index."""
+    if version == LIVE:
+        return ""
+    if place.artifacts is None:
+        raise ArtifactsUnavailable("no version can be activated without an artifact store: set ABOUND_ARTIFACTS_URL")
+    await place.artifacts.join(place.store)
+    loaded = await versions.load(place.artifacts, place.keys, version)
+    return loaded.card.digest
+
+
+async def _until_loaded(place: Place, prepare: PrepareVersion, held: _Held) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + place.prepare_seconds
+    while True:
+        await place.between()
+        if held.lost is not None:
+            raise held.lost
+        present = await presence.present(place.store, place.keys, SILENT_SECONDS)
+        ready = [one for one in present if one.ready]
+        missing = [one.replica for one in ready if prepare.version not in one.versions]
+        if not missing:
+            return
+        if loop.time() > deadline:
+            if len(missing) == len(ready):
+                raise NotReady(
+                    f"no replica could load the version {prepare.version} within {place.prepare_seconds:g} s; the log "
+                    "lines of the replicas say why"
+                )
+            log.warning("activating a version before all replicas have it", model=place.keys.name, without=missing)
+            return
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _append(store: Store, keys: ModelKeys, entry: Entry) -> Offset:
+    payload, checksum = encode(entry)
+    with reaching():
+        return Offset.of_entry(await store.client.xadd(keys.log, {"e": payload, "c": checksum}))

@@ -1,0 +1,72 @@
+"""What tests of activations share: small versions that tell themselves apart by what they answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from core.config import ModelConfig
+from core.limits import Limits
+from core.methods import fitted as fitting
+from core.methods import registry
+from core.methods.fitted import Fitted
+from core.methods.gathering import Gathering
+from core.methods.progress import quietly
+from core.record import unpack_vector
+from core.vectorize import Vectorizer
+from service import activation, versions
+from service.artifacts import Artifacts
+from service.catalog import DEFAULT_MODEL, ModelKeys
+from service.store import Store
+from service.versions import Card
+
+FEATURES = [{f"a{i}": 1.0, f"b{i % 7}": 2.5} for i in range(20)]
+
+
+def vector(features: dict[str, Any]) -> bytes:
+    """A vector as the service makes it."""
+    return Vectorizer(ModelConfig(), Limits()).vectorize(json.dumps(features).encode(), None)
+
+
+def fitted(name: str, n_labels: int = 5, method: str = "ind") -> Fitted:
+    """A fitted method whose labels all begin with ``name``; it knows the first features of ``FEATURES``."""
+    gathering = Gathering((1, 2))
+    for i, features in enumerate(FEATURES):
+        gathering.add(vector(features), [f"{name} {i % n_labels}", f"{name} {i * i % n_labels}"])
+    params = registry.params_of(method, {})
+    return fitting.fit(method, gathering.matrices(), params, np.random.default_rng(5), quietly)
+
+
+async def write(artifacts: Artifacts, keys: ModelKeys, made: Fitted, **fields: Any) -> Card:
+    """A version of it."""
+    given: dict[str, Any] = {
+        "seed": 5,
+        "data": "history",
+        "data_range": None,
+        "offset": "0-0.0",
+        "created": 1e9,
+        "metrics": {},
+        "sizes": {"instances": 20, "features": 27, "classes": len(made.labels), "nnz": 40},
+    }
+    return await versions.write(artifacts, keys, made, **(given | fields))
+
+
+def ranked(made: Fitted, features: dict[str, Any], k: int) -> list[tuple[str, float]]:
+    """What it answers, asked in process."""
+    found = made.rank_vectors([vector(features)], k)
+    return [(made.labels[i], score) for i, score in zip(found.ids.tolist(), found.scores.tolist(), strict=True)]
+
+
+def keys_of(vector: bytes) -> list[str]:
+    """The feature keys of a vector."""
+    return list(unpack_vector(vector)[0])
+
+
+def place(store: Store, artifacts: Artifacts | None, keys: ModelKeys, **fields: Any) -> activation.Place:
+    """Where to activate."""
+    return activation.Place(store, artifacts, keys, **({"prepare_seconds": 10.0} | fields))
+
+
+__all__ = ["DEFAULT_MODEL", "FEATURES", "fitted", "keys_of", "place", "ranked", "vector", "write"]
