@@ -23,8 +23,9 @@ import asyncio
 import os
 import re
 import secrets
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -121,6 +122,27 @@ class Artifacts:
     async def put_pieces(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
         """As ``put``, piece by piece; what ``pieces`` raises, in a thread, ends it and nothing is left."""
         await self._in_thread(self._write_pieces, self._path(name), pieces)
+
+    async def put_stream(self, name: str, pieces: AsyncIterator[bytes]) -> None:
+        """As ``put``, of pieces that come one after the other; what they raise ends it and nothing is left."""
+        loop = asyncio.get_running_loop()
+        ended = threading.Event()
+
+        async def next_piece() -> bytes | None:
+            return await anext(pieces, None)
+
+        def pulled() -> Iterator[bytes]:
+            while not ended.is_set():
+                piece = asyncio.run_coroutine_threadsafe(next_piece(), loop).result()
+                if piece is None:
+                    return
+                yield piece
+            raise ArtifactsUnavailable("nobody waits for the end of it")
+
+        try:
+            await self.put_pieces(name, pulled())
+        finally:
+            ended.set()
 
     async def pieces(self, name: str, size: int = PIECE_BYTES) -> AsyncIterator[bytes]:
         """The bytes of an artifact, ``size`` at a time. UnknownArtifact when there is none; ArtifactsUnavailable."""

@@ -7,7 +7,20 @@ import sys
 import typer
 
 from core.errors import AboundError
-from service.commands import demo, evaluating, history, jobs, keys, mending, models, serving, streaming, verifying
+from service.commands import (
+    demo,
+    evaluating,
+    history,
+    jobs,
+    keys,
+    mending,
+    models,
+    reproducing,
+    serving,
+    streaming,
+    verifying,
+    versions,
+)
 from service.kernel_cache import place
 
 app = typer.Typer(
@@ -24,10 +37,12 @@ app.command("learn")(streaming.learn)
 app.command("classify")(streaming.classify)
 app.command("evaluate")(evaluating.evaluate)
 app.command("methods")(evaluating.methods)
+app.command("reproduce")(reproducing.reproduce)
 app.command("demo")(demo.demo)
 app.add_typer(models.models, name="models")
 app.add_typer(models.snapshots, name="snapshots")
 app.add_typer(jobs.jobs, name="jobs")
+app.add_typer(versions.versions, name="versions")
 app.add_typer(history.history, name="history")
 app.command("verify")(verifying.verify)
 app.command("mend")(mending.mend)

@@ -11,6 +11,7 @@ So a version is what fitting in process gives for the same instances, parameters
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +21,7 @@ from joblib import parallel_config
 from threadpoolctl import threadpool_limits
 
 from core.config import ModelConfig
-from core.errors import InvalidInstance
+from core.errors import Conflict, InvalidInstance, UnknownArtifact
 from core.methods import fitted as fitting
 from core.methods import gathering
 from core.methods.data import Matrices, Sizes
@@ -29,8 +30,14 @@ from core.methods.progress import Progress, part, rising
 from core.methods.rankings import joined
 from core.methods.registry import METHODS
 from core.metrics import Propensity, evaluate
-from service import versions
+from core.types import Offset
+from service import contenders, indexes, past, version_keeping, versions
+from service.archive import adoption_after
+from service.artifacts import Artifacts
+from service.catalog import ModelKeys
+from service.events import Adopt, decode_entry
 from service.fit_params import FitParams
+from service.log import LogParams
 from service.past_matrices import matrices_of_past
 from service.room import free_memory
 
@@ -49,7 +56,7 @@ class Read(NamedTuple):
 
     data: Matrices
     range: dict[str, str | None] | None
-    offset: str
+    until: Offset
 
 
 async def fit(context: JobContext, params: FitParams, progress: Progress) -> dict[str, Any]:
@@ -57,7 +64,8 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     keys, job = context.living.keys, context.job
     if job.committed:
         name = job.kept[0].rpartition("/")[2]
-        return _outcome(await versions.card_of(context.artifacts, keys, name), {})
+        card = await versions.card_of(context.artifacts, keys, name)
+        return _outcome(card, {}) | await _after(context, card)
     progress = rising(progress)
     config = ModelConfig.from_dict(job.config) if job.config else context.living.config
     clock = Clock()
@@ -66,37 +74,41 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     rows = read.data.learnable
     data = read.data if len(rows) == read.data.X.shape[0] else read.data.rows(rows)
     idf = params.weighs(config.idf)
-    with threadpool_limits(context.threads), parallel_config("threading", n_jobs=context.threads):
-        fitted, metrics = await asyncio.to_thread(_fitted, params, data, idf, part(progress, 0.2, 0.9), clock)
+    told = part(progress, 0.2, 0.9)
+    fitted, metrics = await asyncio.to_thread(_fitted, params, data, idf, context.threads, told, clock)
     prefix = versions.folder(keys, versions.new_id())
+    name = prefix.rpartition("/")[2]
     await context.will_write(prefix)
     progress("writing the version", 0.9)
     sizes = data.sizes
-    card = await versions.write(
-        context.artifacts,
-        keys,
-        fitted,
-        seed=params.seed,
-        data=job.data,
-        data_range=read.range,
-        offset=read.offset,
-        created=await context.now(),
-        metrics=metrics,
-        sizes={
-            "instances": sizes.n,
-            "features": sizes.d,
-            "classes": int(np.count_nonzero(data.label_counts)),
-            "nnz": sizes.nnz,
-            "assertions": sizes.assertions,
-        },
-        job=job.id,
-        name=prefix.rpartition("/")[2],
-        check=context.check,
-    )
-    clock.lap("write")
-    progress("done", 0.99)
-    await context.commit(prefix)
-    return _outcome(card, clock.seconds)
+    async with version_keeping.writing(context.store, keys, name):
+        card = await versions.write(
+            context.artifacts,
+            keys,
+            fitted,
+            seed=params.seed,
+            data=job.data,
+            data_range=read.range,
+            offset=str(read.until),
+            created=await context.now(),
+            metrics=metrics,
+            sizes={
+                "instances": sizes.n,
+                "features": sizes.d,
+                "classes": int(np.count_nonzero(data.label_counts)),
+                "nnz": sizes.nnz,
+                "assertions": sizes.assertions,
+            },
+            job=job.id,
+            name=name,
+            check=context.check,
+        )
+        clock.lap("write")
+        if read.range is not None:
+            await refuse_forgotten(context, read.until)
+        progress("done", 0.99)
+        await context.commit(prefix)
+    return _outcome(card, clock.seconds) | await _after(context, card)
 
 
 def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
@@ -108,19 +120,65 @@ def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
     return gathering.needs(n) | weighed | METHODS[method].needs(n, own)
 
 
+async def _after(context: JobContext, card: versions.Card) -> dict[str, Any]:
+    """What follows from a version that is there: it contends where that was asked for, and old ones go."""
+    store, keys = context.store, context.living.keys
+    contends: bool | str = False
+    if context.job.activate == "if_better":
+        try:
+            await contenders.enter(store, keys, card.id, f"job {context.job.id}")
+            contends = True
+        except Conflict as error:  # as many contend as can; the job has made its version all the same
+            contends = str(error)
+    keep = context.settings.group(version_keeping.VersionParams).keep
+    gone = await version_keeping.retain(store, context.artifacts, keys, keep)
+    return {"contends": contends, "deleted": gone}
+
+
+async def refuse_forgotten(context: JobContext, until: Offset) -> None:
+    """Conflict when events up to ``until`` were forgotten since they were read.
+
+    A forgetting adopts an index first and looks for versions then, so either it finds this one or this finds it.
+    """
+    store, artifacts, keys = context.store, context.artifacts, context.living.keys
+    params = context.settings.group(LogParams)
+    async with contextlib.aclosing(past.entries(store, artifacts, keys, until, params=params)) as reading:
+        async for elements in reading:
+            context.check()
+            for element in elements:
+                if adoption_after(element) is not None:
+                    event = decode_entry(element[1]).event
+                    if isinstance(event, Adopt) and await _forgets(artifacts, keys, event.index):
+                        raise Conflict("events that it learned from were forgotten meanwhile; ask for it again")
+
+
+async def _forgets(artifacts: Artifacts, keys: ModelKeys, index: str) -> bool:
+    try:
+        return (await indexes.manifest_of(artifacts, keys, index)).recipe.get("method") == "forget"
+    except UnknownArtifact:  # only what an adoption after it has replaced
+        return True
+
+
 async def _read(context: JobContext, config: ModelConfig, progress: Progress) -> Read:
     if context.job.data == HISTORY:
         found = await matrices_of_past(context, progress)
         if not found.data.X.shape[0]:
             raise InvalidInstance(f"the model {context.living.keys.name} has learned nothing", "data")
-        return Read(found.data, found.range, str(found.until))
+        return Read(found.data, found.range, found.until)
     raise InvalidInstance(f"there is no data set {context.job.data}", "data")
 
 
 def _fitted(
+    params: FitParams, data: Matrices, idf: bool, threads: int, progress: Progress, clock: Clock
+) -> tuple[Fitted, dict[str, Any]]:
+    """The method on all of the data, and how one without the newest did on these."""
+    with threadpool_limits(threads), parallel_config("threading", n_jobs=threads):
+        return _judged_and_fitted(params, data, idf, progress, clock)
+
+
+def _judged_and_fitted(
     params: FitParams, data: Matrices, idf: bool, progress: Progress, clock: Clock
 ) -> tuple[Fitted, dict[str, Any]]:
-    """The method on all of the data, and how one without the newest did on these. In a thread."""
     n = data.X.shape[0]
     n_held = min(math.floor(n * params.held_out), params.most_held_out)
     metrics: dict[str, Any] = {"held_out": n_held}

@@ -32,10 +32,12 @@ from service.remembered import RememberParams
 from service.replica import Replica, ReplicaParams
 from service.routes import health, jobs, labels, models, page, snapshots, transfer
 from service.routes import keys as key_routes
+from service.routes import versions as version_routes
 from service.routes.classify import Classify
 from service.routes.learn import Learn
 from service.security import Guard, tell_of_request
 from service.settings import Settings, is_loopback
+from service.shelf import ServingParams
 from service.shortcut import AtOnce
 from service.snapshots import SnapshotParams
 from service.store import Store, StoreParams
@@ -81,6 +83,7 @@ class Application(FastAPI):
             limits=settings.group(Limits),
             log=settings.group(LogParams),
             snapshots=settings.group(SnapshotParams),
+            serving=settings.group(ServingParams),
         )
         place = settings.artifacts_place()
         replica = Replica(store, bounds, Artifacts(place) if place is not None else None)
@@ -135,7 +138,7 @@ class Application(FastAPI):
         for name, route in self._hot.items():
             for path in (name, f"/models/{{model}}{name}"):
                 self.router.routes.append(Route(path, route, methods=["POST"], include_in_schema=False))
-        for routes in (models, labels, transfer, snapshots, jobs, key_routes, health, page):
+        for routes in (models, labels, transfer, snapshots, version_routes, jobs, key_routes, health, page):
             self.include_router(routes.router)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -84,9 +84,14 @@ def need_of(method: str, path: str) -> Need | None:
     rest = parts[3:]
     if method == "POST" and rest in (["classify"], ["learn"]):
         return Need(rest[0], parts[2])
-    if reads and (not rest or (len(rest) == 1 and rest[0] in READABLE) or rest[0] == "labels"):
+    if reads and (not rest or (len(rest) == 1 and rest[0] in READABLE) or rest[0] == "labels" or _is_card(rest)):
         return Need(None, parts[2])
     return Need("admin", parts[2])
+
+
+def _is_card(rest: list[str]) -> bool:
+    """Whether a path below a model is a version, or a comparison of some; not what is in it."""
+    return len(rest) == 2 and rest[0] == "versions"
 
 
 class Guard:

@@ -41,8 +41,10 @@ GROUPS = {
     "log": "service.log.LogParams",
     "rate": "service.rates.RateParams",
     "remember": "service.remembered.RememberParams",
+    "serving": "service.shelf.ServingParams",
     "snapshots": "service.snapshots.SnapshotParams",
     "store": "service.store.StoreParams",
+    "versions": "service.version_keeping.VersionParams",
 }
 """Name of each group and the dataclass that it is."""
 

@@ -301,6 +301,12 @@ async def load(
     card = await card_of(artifacts, keys, name)
     if digest is not None and card.digest != digest:
         raise Damaged(f"the version {name} has another digest than the one that is asked for")
+    return await load_as(artifacts, keys, card, place)
+
+
+async def load_as(artifacts: Artifacts, keys: ModelKeys, card: Card, place: Path | None = None) -> Loaded:
+    """What a card describes, whether or not it is written; see ``load``."""
+    name = card.id
     place = place or artifacts.path(folder(keys, name))
     arrays = {}
     for one in card.files:

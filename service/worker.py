@@ -44,10 +44,10 @@ from core.errors import (
     UnknownSnapshot,
 )
 from service import manifest as manifests
-from service import presence, wanted
+from service import presence, version_keeping, wanted
 from service.archive import Archiving, archive
 from service.artifacts import Artifacts
-from service.catalog import CATALOG_KEY, Catalog, Living, read_catalog
+from service.catalog import CATALOG_KEY, Catalog, Living, read_catalog, shorten_catalog
 from service.compaction import compact
 from service.ending import end
 from service.history import HistoryParams
@@ -114,6 +114,8 @@ class Worker:
             while not self._stopping.is_set():
                 try:
                     catalog = await self._catalog_now(catalog)
+                    if catalog.has_grown and await shorten_catalog(self._store, catalog):
+                        log.info("made the catalog shorter", models=len(catalog))
                     for living in catalog:
                         try:
                             await self._look_at(living)
@@ -151,6 +153,8 @@ class Worker:
                     await self._archive(living, lease)
         try:
             swept += await sweep_artifacts(self._store, artifacts, catalog, self._unlisted)
+            for living in catalog:
+                swept += await version_keeping.sweep(self._store, artifacts, living.keys)
         except (ArtifactsUnavailable, Damaged) as error:
             log.warning("the artifact store is not swept", reason=str(error))
         return swept

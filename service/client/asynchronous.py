@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -116,6 +116,34 @@ class AsyncClient:
         """Ask for a snapshot."""
         return await self._ask(calls.snapshot(name))
 
+    async def versions(self, name: str) -> Answer:
+        """The versions of a model, newest first."""
+        return await self._ask(calls.versions(name))
+
+    async def version(self, name: str, version: str) -> Answer:
+        """One version: what it was made of, and how it was judged."""
+        return await self._ask(calls.version(name, version))
+
+    async def compare_versions(self, name: str, ids: Sequence[str]) -> Answer:
+        """Versions side by side."""
+        return await self._ask(calls.compare_versions(name, ids))
+
+    async def delete_version(self, name: str, version: str) -> None:
+        """Delete a version that nobody needs."""
+        await self._ask(calls.delete_version(name, version))
+
+    async def datasets(self) -> Answer:
+        """The data sets that jobs can learn from."""
+        return await self._ask(calls.datasets())
+
+    async def dataset(self, name: str) -> Answer:
+        """One data set."""
+        return await self._ask(calls.dataset(name))
+
+    async def delete_dataset(self, name: str) -> None:
+        """Delete a data set."""
+        await self._ask(calls.delete_dataset(name))
+
     async def methods(self) -> Answer:
         """What jobs can do, with the JSON Schema of their parameters."""
         return await self._ask(calls.methods())
@@ -148,7 +176,15 @@ class AsyncClient:
 
     async def export(self, name: str) -> AsyncIterator[bytes]:
         """A model as one file, piece by piece."""
-        path = f"{calls.model_path(name)}/export"
+        async for piece in self._download(f"{calls.model_path(name)}/export"):
+            yield piece
+
+    async def export_version(self, name: str, version: str) -> AsyncIterator[bytes]:
+        """A version as one file, piece by piece."""
+        async for piece in self._download(f"{calls.version_path(name, version)}/export"):
+            yield piece
+
+    async def _download(self, path: str) -> AsyncIterator[bytes]:
         with told_apart(self.url, "the file"):
             async with self._http.stream("GET", path) as response:
                 if response.status_code != 200:
@@ -163,6 +199,27 @@ class AsyncClient:
         with told_apart(self.url):
             response = await self._http.put(
                 path, content=pieces, headers=calls.MODEL_FILE, timeout=calls.IMPORT_SECONDS
+            )
+        return document(response, self.url)
+
+    async def import_version(self, name: str, pieces: AsyncIterable[bytes]) -> Answer:
+        """Let a model take over a version from a file; the version."""
+        path = f"{calls.model_path(name)}/versions"
+        with told_apart(self.url):
+            response = await self._http.post(
+                path, content=pieces, headers=calls.VERSION_FILE, timeout=calls.IMPORT_SECONDS
+            )
+        return document(response, self.url)
+
+    async def put_dataset(self, name: str, filename: str, pieces: AsyncIterable[bytes]) -> Answer:
+        """Upload a data set, in the format that ``filename`` ends with; the data set."""
+        with told_apart(self.url):
+            response = await self._http.put(
+                calls.dataset_path(name),
+                params={"filename": filename},
+                content=pieces,
+                headers=calls.DATA_FILE,
+                timeout=calls.IMPORT_SECONDS,
             )
         return document(response, self.url)
 

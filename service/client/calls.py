@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -16,6 +16,8 @@ KEY_HEADER = "Idempotency-Key"
 JSON = {"Content-Type": "application/json"}
 NDJSON = {"Content-Type": "application/x-ndjson"}
 MODEL_FILE = {"Content-Type": "application/vnd.abound.model"}
+VERSION_FILE = {"Content-Type": "application/vnd.abound.version"}
+DATA_FILE = {"Content-Type": "application/octet-stream"}
 
 IMPORT_SECONDS = 900.0
 """Longest silence while a model is imported: all replicas load it."""
@@ -100,6 +102,51 @@ def snapshots(name: str) -> Call:
 def snapshot(name: str) -> Call:
     """Ask for a snapshot."""
     return _call("POST", f"{model_path(name)}/snapshots", repeatable=False)
+
+
+def versions(name: str) -> Call:
+    """The versions of a model."""
+    return _call("GET", f"{model_path(name)}/versions")
+
+
+def version_path(name: str, version: str) -> str:
+    """Where a version of a model is."""
+    return f"{model_path(name)}/versions/{quote(version, safe='')}"
+
+
+def version(name: str, version: str) -> Call:
+    """One version."""
+    return _call("GET", version_path(name, version))
+
+
+def compare_versions(name: str, ids: Sequence[str]) -> Call:
+    """Versions side by side."""
+    return _call("GET", f"{model_path(name)}/versions/compare?{urlencode([('id', one) for one in ids])}")
+
+
+def delete_version(name: str, version: str) -> Call:
+    """Delete a version."""
+    return _call("DELETE", version_path(name, version), repeatable=False)
+
+
+def datasets() -> Call:
+    """The data sets."""
+    return _call("GET", "/datasets")
+
+
+def dataset_path(name: str) -> str:
+    """Where a data set is."""
+    return f"/datasets/{quote(name, safe='')}"
+
+
+def dataset(name: str) -> Call:
+    """One data set."""
+    return _call("GET", dataset_path(name))
+
+
+def delete_dataset(name: str) -> Call:
+    """Delete a data set."""
+    return _call("DELETE", dataset_path(name), repeatable=False)
 
 
 def methods() -> Call:

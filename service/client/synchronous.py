@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
@@ -117,6 +117,34 @@ class Client:
         """Ask for a snapshot."""
         return self._ask(calls.snapshot(name))
 
+    def versions(self, name: str) -> Answer:
+        """The versions of a model, newest first."""
+        return self._ask(calls.versions(name))
+
+    def version(self, name: str, version: str) -> Answer:
+        """One version: what it was made of, and how it was judged."""
+        return self._ask(calls.version(name, version))
+
+    def compare_versions(self, name: str, ids: Sequence[str]) -> Answer:
+        """Versions side by side."""
+        return self._ask(calls.compare_versions(name, ids))
+
+    def delete_version(self, name: str, version: str) -> None:
+        """Delete a version that nobody needs."""
+        self._ask(calls.delete_version(name, version))
+
+    def datasets(self) -> Answer:
+        """The data sets that jobs can learn from."""
+        return self._ask(calls.datasets())
+
+    def dataset(self, name: str) -> Answer:
+        """One data set."""
+        return self._ask(calls.dataset(name))
+
+    def delete_dataset(self, name: str) -> None:
+        """Delete a data set."""
+        self._ask(calls.delete_dataset(name))
+
     def methods(self) -> Answer:
         """What jobs can do, with the JSON Schema of their parameters."""
         return self._ask(calls.methods())
@@ -149,7 +177,13 @@ class Client:
 
     def export(self, name: str) -> Iterator[bytes]:
         """A model as one file, piece by piece."""
-        path = f"{calls.model_path(name)}/export"
+        return self._download(f"{calls.model_path(name)}/export")
+
+    def export_version(self, name: str, version: str) -> Iterator[bytes]:
+        """A version as one file, piece by piece."""
+        return self._download(f"{calls.version_path(name, version)}/export")
+
+    def _download(self, path: str) -> Iterator[bytes]:
         with told_apart(self.url, "the file"), self._http.stream("GET", path) as response:
             if response.status_code != 200:
                 response.read()
@@ -161,6 +195,25 @@ class Client:
         path = f"{calls.model_path(name)}/import"
         with told_apart(self.url):
             response = self._http.put(path, content=pieces, headers=calls.MODEL_FILE, timeout=calls.IMPORT_SECONDS)
+        return document(response, self.url)
+
+    def import_version(self, name: str, pieces: Iterable[bytes]) -> Answer:
+        """Let a model take over a version from a file; the version."""
+        path = f"{calls.model_path(name)}/versions"
+        with told_apart(self.url):
+            response = self._http.post(path, content=pieces, headers=calls.VERSION_FILE, timeout=calls.IMPORT_SECONDS)
+        return document(response, self.url)
+
+    def put_dataset(self, name: str, filename: str, pieces: Iterable[bytes]) -> Answer:
+        """Upload a data set, in the format that ``filename`` ends with; the data set."""
+        with told_apart(self.url):
+            response = self._http.put(
+                calls.dataset_path(name),
+                params={"filename": filename},
+                content=pieces,
+                headers=calls.DATA_FILE,
+                timeout=calls.IMPORT_SECONDS,
+            )
         return document(response, self.url)
 
     def follow(self, job_id: str) -> Iterator[Answer]:

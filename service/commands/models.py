@@ -176,7 +176,7 @@ def import_model(
     from service.client import Client
 
     try:
-        with Client(url, key=key) as client, _opened(file) as data:
+        with Client(url, key=key) as client, opened(file) as data:
             answer = client.import_(name, iter(lambda: data.read(PIECE_BYTES), b""))
     except OSError as error:
         raise Refusal(f"cannot read {file}: {error}") from error
@@ -184,7 +184,8 @@ def import_model(
 
 
 @contextlib.contextmanager
-def _opened(file: Path) -> Iterator[BinaryIO]:
+def opened(file: Path) -> Iterator[BinaryIO]:
+    """A file to read; ``-`` is standard input."""
     if str(file) == "-":
         yield sys.stdin.buffer
         return

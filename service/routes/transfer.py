@@ -56,12 +56,12 @@ async def import_(model: ModelName, request: Request, parts: PartsDep, actor: Ac
     check_coding(headers)
     check_length(headers, limit)
     async with act(replica.store, actor, "model.import", model=model) as details:
-        adopted = await import_model(replica, model, _pieces(request, limit), limit, parts.settings.prepare_seconds)
+        adopted = await import_model(replica, model, pieces_of(request, limit), limit, parts.settings.prepare_seconds)
         details["offset"] = str(adopted)
     return await whole(replica.model(model))
 
 
-async def _pieces(request: Request, limit: int) -> AsyncIterator[bytes]:
+async def pieces_of(request: Request, limit: int) -> AsyncIterator[bytes]:
     """The body as it comes; TooLarge as soon as it is over ``limit`` bytes."""
     size = 0
     more = True

@@ -1,0 +1,164 @@
+"""``abound versions``: what fitted a model's past, to look at, compare, copy and delete."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.commands.models import PIECE_BYTES, Refusal, opened
+from service.commands.options import DEFAULT_URL, AsJson, Key, Model, Url, in_words, print_json, print_table
+
+versions = typer.Typer(
+    name="versions", help="Fitted methods: list, show, compare, export, import, delete.", no_args_is_help=True
+)
+
+VersionId = Annotated[str, typer.Argument(metavar="ID", help="Of the version.")]
+MEASURES = ("R@1", "R@5", "MRR", "P@1")
+
+
+@versions.command("list")
+def list_versions(model: Model = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """The versions of a model, newest first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.versions(model)
+    if as_json:
+        print_json(answer)
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("id", "method", *MEASURES, "instances", "bytes", "made", ""):
+        table.add_column(column, no_wrap=column != "made")
+    for card in answer["versions"]:
+        measures = (in_words(card["metrics"].get(name)) for name in MEASURES)
+        sizes = (in_words(card["sizes"]["instances"]), in_words(card["bytes"]))
+        table.add_row(card["id"], card["method"], *measures, *sizes, _moment(card["created"]), card["needed"] or "")
+    Console(highlight=False).print(table)
+
+
+@versions.command("show")
+def show_version(
+    version: VersionId, model: Model = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
+) -> None:
+    """The card of a version."""
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        card = client.version(model, version)
+    if as_json:
+        print_json(card)
+        return
+    shown = {name: value for name, value in card.items() if value is not None}
+    print_table("", shown | {"created": _moment(card["created"])})
+
+
+@versions.command("compare")
+def compare_versions(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="All of the model's without any.")] = None,
+    model: Model = "default",
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Versions side by side: measures, sizes, parameters."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        names = ids or [card["id"] for card in client.versions(model)["versions"]][:20]
+        if not names:
+            raise Refusal(f"the model {model} has no versions")
+        answer = client.compare_versions(model, names)
+    if as_json:
+        print_json(answer)
+        return
+    table = Table("", *answer["versions"], box=None, padding=(0, 2, 0, 0))
+    table.add_row("method", *answer["methods"])
+    table.add_row("made", *map(_moment, answer["created"]))
+    table.add_row("bytes", *map(in_words, answer["bytes"]))
+    for part in ("sizes", "metrics", "params"):
+        for name, values in answer[part].items():
+            table.add_row(name, *map(in_words, values))
+    Console(highlight=False).print(table)
+
+
+@versions.command("export")
+def export_version(
+    version: VersionId,
+    file: Annotated[Path, typer.Argument(help="The file to write; - is standard output.", dir_okay=False)],
+    model: Model = "default",
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a version into one file."""
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        pieces = client.export_version(model, version)
+        if str(file) == "-":
+            for piece in pieces:
+                sys.stdout.buffer.write(piece)
+            return
+        beside = file.with_name(f".{file.name}.part")
+        try:
+            with beside.open("wb") as out:
+                size = sum(out.write(piece) for piece in pieces)
+            beside.replace(file)
+        except OSError as error:
+            raise Refusal(f"cannot write {file}: {error}") from error
+        finally:
+            beside.unlink(missing_ok=True)
+    answer = {"version": version, "file": str(file), "bytes": size}
+    _tell(answer, f"wrote {version} to {file}, {size:,} bytes", as_json)
+
+
+@versions.command("import")
+def import_version(
+    file: Annotated[Path, typer.Argument(help="The file to read; - is standard input.", dir_okay=False)],
+    model: Model = "default",
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a model a version from a file."""
+    from service.client import Client
+
+    try:
+        with Client(url, key=key) as client, opened(file) as data:
+            card = client.import_version(model, iter(lambda: data.read(PIECE_BYTES), b""))
+    except OSError as error:
+        raise Refusal(f"cannot read {file}: {error}") from error
+    _tell(card, f"imported {card['method']} as {card['id']}, digest {card['digest']}", as_json)
+
+
+@versions.command("delete")
+def delete_version(
+    version: VersionId, model: Model = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Delete a version. One that is active, or contends, stays."""
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        client.delete_version(model, version)
+    _tell({"deleted": version}, f"deleted {version}", as_json)
+
+
+def _tell(answer: dict[str, Any], sentence: str, as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        typer.echo(sentence)
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -1,0 +1,179 @@
+"""A version as one file: to copy it to another model or another service, or to keep it.
+
+    bytes 0..8      ABOUNDVF
+    8..12           format number, little-endian
+    12..16          bytes of the card
+    16..32          BLAKE2b-128 of the card
+    32..            the card: JSON of ``Card``
+    then            the files of the version, one after the other, as the card lists them
+
+What is read is checked before it is used, as for a model's file; then it is loaded once, before it has a card in the
+artifact store. An imported version has an id of its own, and its card says what it was.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+import msgspec
+
+from core.errors import Damaged, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
+from service import version_keeping, versions
+from service.array_files import ArrayFile
+from service.array_parts import checksum_of
+from service.artifacts import PIECE_BYTES, Artifacts
+from service.catalog import ModelKeys
+from service.store import Store, reaching
+from service.versions import Card
+
+MAGIC = b"ABOUNDVF"
+FORMAT = 1
+MEDIA_TYPE = "application/vnd.abound.version"
+
+MOST_CARD_BYTES = 16 * 2**20
+MOST_FILES = 10_000
+
+_HEAD = struct.Struct("<8sII16s")
+
+
+class Exported(NamedTuple):
+    """A version on its way out: its card, bytes of the file, and its pieces, which end early when it is deleted."""
+
+    card: Card
+    size: int
+    pieces: AsyncIterator[bytes]
+
+
+async def export_version(artifacts: Artifacts, keys: ModelKeys, name: str) -> Exported:
+    """A version as one file. UnknownVersion, Damaged, ArtifactsUnavailable."""
+    card = await versions.card_of(artifacts, keys, name)
+    plain = msgspec.json.encode(card)
+    head = _HEAD.pack(MAGIC, FORMAT, len(plain), bytes.fromhex(checksum_of(plain))) + plain
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield head
+        for one in card.files:
+            async for piece in artifacts.pieces(f"{versions.folder(keys, name)}/{one.file}"):
+                yield piece
+
+    return Exported(card, len(head) + card.n_bytes, pieces())
+
+
+async def import_version(
+    store: Store, artifacts: Artifacts, keys: ModelKeys, pieces: AsyncIterator[bytes], limit: int, offset: str
+) -> Card:
+    """Take over a version from a file; its new card.
+
+    Parameters
+    ----------
+    limit : int
+        Most bytes of the file.
+    offset : str
+        Of the model, as it is.
+
+    Raises
+    ------
+    Malformed, InvalidInstance, TooLarge
+        The file is damaged, of a newer release, or over ``limit``.
+    ArtifactsUnavailable, StoreUnavailable
+    """
+    reader = _Reader(pieces)
+    name = versions.new_id()
+    try:
+        card = await reader.card(limit)
+        async with version_keeping.writing(store, keys, name):
+            try:
+                return await _taken(store, artifacts, keys, name, card, reader, offset)
+            except BaseException:
+                await artifacts.clear(versions.folder(keys, name))
+                raise
+    except Damaged as error:
+        raise Malformed(str(error)) from error
+    except UnknownApplyVersion as error:
+        raise InvalidInstance(str(error), "body") from error
+
+
+async def _taken(
+    store: Store, artifacts: Artifacts, keys: ModelKeys, name: str, card: Card, reader: _Reader, offset: str
+) -> Card:
+    for one in card.files:
+        path = f"{versions.folder(keys, name)}/{one.file}"
+        await artifacts.put_stream(path, reader.file(one))
+    await reader.end()
+    same_model = (card.model, card.incarnation) == (keys.name, keys.incarnation)
+    origin = {"id": card.id, "model": card.model, "incarnation": card.incarnation, "data": card.data}
+    with reaching():
+        seconds, microseconds = await store.client.time()
+    new = msgspec.structs.replace(
+        card,
+        id=name,
+        model=keys.name,
+        incarnation=keys.incarnation,
+        data=card.data if same_model else "import",
+        data_range=card.data_range if same_model else None,
+        offset=card.offset if same_model else offset,
+        created=seconds + microseconds / 1e6,
+        job=None,
+        origin=origin,
+    ).sealed()
+    await versions.load_as(artifacts, keys, new)
+    return await versions.finish(artifacts, keys, new)
+
+
+class _Reader:
+    """Reads a file piece by piece: ``card``, then ``file`` for each that it lists, then ``end``."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+        self._held = bytearray()
+
+    async def card(self, limit: int) -> Card:
+        """What the file holds."""
+        magic, number, size, checksum = _HEAD.unpack(await self._take(_HEAD.size, "its first bytes"))
+        if magic != MAGIC:
+            raise Damaged("this is not the file of a version")
+        if number != FORMAT:
+            raise UnknownApplyVersion(f"the file has the format {number}, and this release reads {FORMAT}")
+        if size > MOST_CARD_BYTES:
+            raise Damaged("the card of the file is longer than it can be")
+        plain = await self._take(size, "its card")
+        if checksum_of(plain) != checksum.hex():
+            raise Damaged("the card of the file is not what was written")
+        card = versions.decoded(plain)
+        if any(one.size <= 0 for one in card.files) or len(card.files) > MOST_FILES:
+            raise Damaged("the file has a part of a size that cannot be")
+        n_bytes = sum(one.size for one in card.files)
+        if n_bytes != card.n_bytes or any(not _is_name(one.file) for one in card.files):
+            raise Damaged("the card of the file lists what cannot be in it")
+        if n_bytes > limit:
+            raise TooLarge(f"the version has {n_bytes} bytes, of at most {limit}")
+        return card
+
+    async def file(self, one: ArrayFile) -> AsyncIterator[bytes]:
+        """The bytes of the next file."""
+        left = one.size
+        while left:
+            piece = await self._take(min(left, PIECE_BYTES), f"its part {one.file}")
+            left -= len(piece)
+            yield piece
+
+    async def end(self) -> None:
+        """Damaged when something follows the last file."""
+        if self._held or [piece async for piece in self._pieces if piece]:
+            raise Damaged("something follows the last part of the file")
+
+    async def _take(self, n: int, what: str) -> bytes:
+        while len(self._held) < n:
+            try:
+                self._held += await anext(self._pieces)
+            except StopAsyncIteration:
+                raise Damaged(f"the file ends in {what}") from None
+        taken = bytes(memoryview(self._held)[:n])
+        del self._held[:n]
+        return taken
+
+
+def _is_name(file: str) -> bool:
+    return file.endswith(".npy") and len(file) < 128 and all(sign.isalnum() or sign in "-." for sign in file)

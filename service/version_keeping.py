@@ -1,0 +1,140 @@
+"""Which versions stay: those that are needed, and of the others the newest.
+
+    ...:writing    hash: a version that is being written -> the second, by the store's clock, at which that ends
+
+A version is needed while it is active, contends, or is the way back from what is active. Deleting takes the fence of
+activations (``activation.py``), so none is deleted while it is on its way to be active.
+
+What was begun and never finished has no card. It goes when nobody says any more that it is being written: that is
+looked at after it was seen, and then whether it has a card by now, so what was finished meanwhile stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from core.errors import Conflict, StoreUnavailable, UnknownVersion
+from core.serving import LIVE, Serving
+from service import activation, contenders, versions
+from service import manifest as manifests
+from service.artifacts import Artifacts
+from service.catalog import ModelKeys
+from service.ending import end
+from service.store import Store, reaching
+
+log = structlog.get_logger(__name__)
+
+WRITING_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionParams:
+    """How many versions are kept.
+
+    Attributes
+    ----------
+    keep : int
+        The newest of each model that stay, besides those that are needed.
+    """
+
+    keep: int = 20
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise ValueError("keep must be at least 1")
+
+
+async def uses(store: Store, keys: ModelKeys) -> dict[str, str]:
+    """The versions that are needed, and what for. StoreUnavailable."""
+    found: dict[str, str] = {}
+    for manifest in (await manifests.manifests(store, keys))[:1]:
+        serving = msgspec.convert(manifest.state.get("serving", {}), Serving)
+        found[serving.former] = "it is what was active before"
+    found |= {one.version: "it contends" for one in await contenders.entered(store, keys)}
+    found[(await activation.active(store, keys)).version] = "it is active"
+    return {name: why for name, why in found.items() if name != LIVE}
+
+
+async def delete(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str) -> None:
+    """Take a version away.
+
+    Raises
+    ------
+    UnknownVersion, ArtifactsUnavailable, StoreUnavailable
+    Conflict
+        It is needed, or a version of the model is just being activated.
+    """
+    async with activation.fence(store, keys):
+        await versions.delete(artifacts, keys, name, await uses(store, keys))
+
+
+async def retain(store: Store, artifacts: Artifacts, keys: ModelKeys, keep: int) -> list[str]:
+    """Take away what is not needed and not among the newest ``keep``; the ids. None while a version is activated."""
+    gone = []
+    try:
+        async with activation.fence(store, keys):
+            needed = await uses(store, keys)
+            for card in (await versions.cards(artifacts, keys))[keep:]:
+                if card.id not in needed:
+                    with contextlib.suppress(UnknownVersion):
+                        await versions.delete(artifacts, keys, card.id)
+                    gone.append(card.id)
+    except Conflict:
+        return gone
+    if gone:
+        log.info("took away versions that are not among the newest", model=keys.name, versions=gone)
+    return gone
+
+
+@contextlib.asynccontextmanager
+async def writing(store: Store, keys: ModelKeys, name: str) -> AsyncIterator[None]:
+    """As long as this lasts, a version may have files and no card. StoreUnavailable when that cannot be said."""
+    await _say(store, keys, name)
+    keeping = asyncio.create_task(_keep_saying(store, keys, name))
+    try:
+        yield
+    finally:
+        await end(keeping)
+        with contextlib.suppress(StoreUnavailable), reaching():
+            await store.client.hdel(keys.of("writing"), name)
+
+
+async def sweep(store: Store, artifacts: Artifacts, keys: ModelKeys) -> int:
+    """Take away what was begun and is not being written any more; how many files."""
+    start = len(versions.folder(keys)) + 1
+    begun: dict[str, int] = {}
+    for name in await artifacts.names(versions.folder(keys)):
+        place = name[start:].partition("/")[0]
+        begun[place] = begun.get(place, 0) + 1
+    for whole in await versions.ids(artifacts, keys):
+        begun.pop(whole, None)
+    if not begun:
+        return 0
+    with reaching():
+        now, _ = await store.client.time()
+        said = await store.client.hgetall(keys.of("writing"))
+    busy = {name.decode() for name, until in said.items() if until.isdigit() and int(until) >= now}
+    whole_by_now = set(await versions.ids(artifacts, keys))
+    gone = [name for name in begun if name not in busy and name not in whole_by_now]
+    for name in gone:
+        await artifacts.clear(f"{versions.folder(keys)}/{name}")
+    return sum(begun[name] for name in gone)
+
+
+async def _say(store: Store, keys: ModelKeys, name: str) -> None:
+    with reaching():
+        now, _ = await store.client.time()
+        await store.client.hset(keys.of("writing"), name, str(now + WRITING_SECONDS))
+
+
+async def _keep_saying(store: Store, keys: ModelKeys, name: str) -> None:
+    while True:
+        await asyncio.sleep(WRITING_SECONDS / 10)
+        with contextlib.suppress(StoreUnavailable):
+            await _say(store, keys, name)
