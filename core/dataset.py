@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -111,6 +111,16 @@ class Dataset:
     def label_counts(self) -> Ints:
         """Instances that carry each label, shape (len(names),)."""
         return np.bincount(self.labels.ids, minlength=len(self.names))
+
+    def taken(self, places: Sequence[int]) -> Dataset:
+        """These instances in this order, with all names."""
+        starts, ids = self.labels
+        return Dataset(
+            vectors=[self.vectors[place] for place in places],
+            label_parts=[self.label_parts[place] for place in places],
+            labels=LabelSets.of(ids[starts[place] : starts[place + 1]].tolist() for place in places),
+            names=self.names,
+        )
 
     def records(self, places: Iterable[int]) -> bytes:
         """Records of these instances, one after the other; each must have a label."""

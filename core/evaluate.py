@@ -51,6 +51,7 @@ def fit(
     passes: int = 1,
     rng: np.random.Generator | None = None,
     progress: Progress = lambda n: None,
+    after_pass: Callable[[LiveModel], None] = lambda live: None,
 ) -> LiveModel:
     """Learn a data set by FF with FSU (Madani, Connor and Greiner, JMLR 2009, section 4).
 
@@ -68,6 +69,8 @@ def fit(
     rng : Generator or None
         Draws a new order for each pass; None keeps the order of the data.
     progress : callable
+    after_pass : callable
+        Given the model after each pass.
     """
     live = LiveModel(config, secret)
     class_ids: list[int] = []
@@ -80,6 +83,7 @@ def fit(
                 _learn_again(live, train, chunk, class_ids)
             progress(len(chunk))
         class_ids = [live.labels.find(name.encode()) for name in train.names]
+        after_pass(live)
     return live
 
 

@@ -117,6 +117,18 @@ def evaluate_method(
         The data have nothing to learn, the parameters do not suit them, or memory would not suffice.
     """
     read, test = _read(train_instances, test_instances, trial)
+    return evaluate_matrices(read, test, trial, propensity=propensity, progress=progress)
+
+
+def evaluate_matrices(
+    read: Matrices,
+    test: Matrices,
+    trial: Trial,
+    *,
+    propensity: Propensity | None = None,
+    progress: Progress = quietly,
+) -> dict[str, Any]:
+    """The same for data that were read before; ``test`` has the columns of ``read``."""
     if trial.hierarchy:
         read = _below(read, trial.hierarchy)
     rng = np.random.default_rng(trial.seed)
