@@ -3,20 +3,34 @@
 A model's **incarnation** is the id of the entry that created it. It is part of all keys of the model, so a name
 that is used again shares nothing with the one before. All keys of an incarnation carry one hash tag and lie
 together on a cluster; nothing spans two models.
+
+The stream is bounded. Once it has grown by many entries, a worker appends all that it says as one entry (``Known``), if
+nothing was appended meanwhile, and in the same moment takes out what is before the one of the last time. A reader that
+is behind that finds all it needs in the entry that it comes to next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import hiredis
 
 from core.config import ModelConfig
 from core.errors import Damaged, InvalidInstance, OutcomeUnknown, StoreUnavailable
 from core.types import START, Offset
-from service.events import APPLY_VERSION, CatalogEntry, Created, Deleted, checksum_of, decode_catalog_entry, encode
+from service.events import (
+    APPLY_VERSION,
+    KNOWN_VERSION,
+    CatalogEntry,
+    Created,
+    Deleted,
+    Known,
+    checksum_of,
+    decode_catalog_entry,
+    encode,
+)
 from service.line import Line
 from service.link import LinkLost
 from service.log import Element
@@ -24,6 +38,18 @@ from service.store import Store, reaching
 
 CATALOG_KEY = b"abound:catalog"
 DEFAULT_MODEL = "default"
+
+GROWN_ENTRIES = 1000
+"""The stream is made shorter when it has grown by so many entries, or by twice the models that there are."""
+
+_SHORTEN = """
+-- KEYS: stream. ARGV: its last entry and that one's checksum, payload and checksum of the next, first one to stay or ''
+local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+if #last == 0 or last[1][1] ~= ARGV[1] or last[1][2][4] ~= ARGV[2] then return 0 end
+redis.call('XADD', KEYS[1], '*', 'e', ARGV[3], 'c', ARGV[4])
+if ARGV[5] ~= '' then redis.call('XTRIM', KEYS[1], 'MINID', '=', ARGV[5]) end
+return 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +99,16 @@ class Catalog:
         Of the entry applied last.
     checksum : bytes
         Of that entry.
+    known : Offset
+        Of the last entry that said all that there was, START when there is none.
+    n_since : int
+        Entries after that one.
     """
 
     offset: Offset = START
     checksum: bytes = b""
+    known: Offset = START
+    n_since: int = 0
     _living: dict[str, Living] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Living]:
@@ -99,15 +131,30 @@ class Catalog:
         """
         entry_id, fields = element
         event = decode_catalog_entry(fields).event
-        if isinstance(event, Created):
+        at, n_since = Offset.of_entry(entry_id), self.n_since + 1
+        if isinstance(event, Known):
+            self._living = {one[0]: self._as_known(*one) for one in event.models}
+            self.known, n_since = at, 0
+        elif isinstance(event, Created):
             if event.name not in self._living:
                 keys = ModelKeys(event.name, entry_id.decode())
-                self._living[event.name] = Living(keys, _config(event))
+                self._living[event.name] = Living(keys, _config(event.name, event.config))
         else:
             living = self._living.get(event.name)
             if living is not None and living.keys.incarnation == event.incarnation:
                 del self._living[event.name]
-        self.offset, self.checksum = Offset.of_entry(entry_id), checksum_of(fields)
+        self.offset, self.checksum, self.n_since = at, checksum_of(fields), n_since
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether it is worth while to make the stream shorter."""
+        return self.n_since >= max(GROWN_ENTRIES, 2 * len(self))
+
+    def _as_known(self, name: str, incarnation: str, config: dict[str, Any]) -> Living:
+        living = self._living.get(name)
+        if living is not None and living.keys.incarnation == incarnation:
+            return living
+        return Living(ModelKeys(name, incarnation), _config(name, config))
 
 
 async def read_catalog(store: Store) -> Catalog:
@@ -125,6 +172,20 @@ async def read_catalog(store: Store) -> Catalog:
     for entry_id, fields in elements:
         catalog.apply((entry_id, [part for field in fields.items() for part in field]))
     return catalog
+
+
+async def shorten_catalog(store: Store, catalog: Catalog) -> bool:
+    """Say all that a catalog says in one entry more, and take out what is before the last such one.
+
+    False, and nothing of it, when the stream does not end where ``catalog`` does. No lease is needed: of two that are
+    at it, or one that comes late, only the first finds the end that it has read to. StoreUnavailable.
+    """
+    models = [(one.keys.name, one.keys.incarnation, one.config.to_dict()) for one in catalog]
+    payload, checksum = encode(CatalogEntry(KNOWN_VERSION, Known(models)))
+    first = catalog.known.entry if catalog.known != START else ""
+    words = (catalog.offset.entry, catalog.checksum, payload, checksum, first)
+    with reaching():
+        return bool(await store.client.eval(_SHORTEN, 1, CATALOG_KEY, *words))
 
 
 async def append_to_catalog(line: Line, event: Created | Deleted, seconds: float) -> Offset:
@@ -150,8 +211,8 @@ async def append_to_catalog(line: Line, event: Created | Deleted, seconds: float
     return Offset.of_entry(reply)
 
 
-def _config(event: Created) -> ModelConfig:
+def _config(name: str, config: dict[str, Any]) -> ModelConfig:
     try:
-        return ModelConfig.from_dict(event.config)
+        return ModelConfig.from_dict(config)
     except InvalidInstance as error:
-        raise Damaged(f"the configuration of the model {event.name} cannot be read: {error}") from None
+        raise Damaged(f"the configuration of the model {name} cannot be read: {error}") from None

@@ -11,6 +11,7 @@
         Weigh(version, weights)                  how the index and this version are blended from here on
     CatalogEntry{version, event}                 one element of the catalog stream
         Created(name, config)  Deleted(name, incarnation)
+        Known(models)                            all models that there are here: what is before it is not needed
 
 A stream element has two fields: ``e``, the msgpack payload, and ``c``, its CRC-32 in hex. Reading checks all of it,
 since what is in the log will be applied: checksum, version, types, counts and the shape of every record. An entry
@@ -37,6 +38,9 @@ from core.types import Offset
 APPLY_VERSION = 1
 """The meaning of the log that this release applies. Any change of what an event does to a model raises it."""
 
+
+KNOWN_VERSION = 2
+"""Of an entry with ``Known``: a release that does not know what that is stops there, and says which it needs."""
 
 _VERSION = re.compile(r"[0-9a-z]{1,64}")
 
@@ -183,6 +187,18 @@ class Deleted(msgspec.Struct, array_like=True, tag="deleted", frozen=True):
     incarnation: str
 
 
+class Known(msgspec.Struct, array_like=True, tag="known", frozen=True):
+    """The models that there are at this place of the catalog: whoever reads it needs nothing of what is before it.
+
+    Attributes
+    ----------
+    models : list of (str, str, dict)
+        Name, incarnation and configuration as it was created, in order of creation.
+    """
+
+    models: list[tuple[str, str, dict[str, Any]]]
+
+
 Control = Configure | Mark | Prepare | Adopt | PrepareVersion | Activate | Weigh
 """Events of which an entry has one and no more."""
 
@@ -213,7 +229,7 @@ class CatalogEntry(msgspec.Struct, array_like=True, frozen=True):
     """One element of the catalog stream."""
 
     version: int
-    event: Created | Deleted
+    event: Created | Deleted | Known
 
 
 _T = TypeVar("_T", Entry, CatalogEntry)
@@ -280,10 +296,19 @@ def _is_version(name: str) -> bool:
 
 def decode_catalog_entry(fields: Sequence[bytes]) -> CatalogEntry:
     """An element of the catalog stream; raises what ``decode_entry`` raises."""
-    return _decode(fields, _catalog_decoder)
+    entry = _decode(fields, _catalog_decoder, (APPLY_VERSION, KNOWN_VERSION))
+    if isinstance(entry.event, Known):
+        for _, incarnation, _ in entry.event.models:
+            try:
+                Offset.of_entry(incarnation.encode())
+            except ValueError as error:
+                raise Damaged(f"a model that there is has no incarnation: {error}") from None
+    return entry
 
 
-def _decode(fields: Sequence[bytes], decoder: msgspec.msgpack.Decoder[_T]) -> _T:
+def _decode(
+    fields: Sequence[bytes], decoder: msgspec.msgpack.Decoder[_T], versions: Sequence[int] = (APPLY_VERSION,)
+) -> _T:
     checksum = checksum_of(fields)
     payload = fields[1]
     if b"%08x" % zlib.crc32(payload) != checksum:
@@ -293,7 +318,7 @@ def _decode(fields: Sequence[bytes], decoder: msgspec.msgpack.Decoder[_T]) -> _T
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         _refuse_other_version(payload)
         raise Damaged(f"it cannot be read: {error}") from None
-    if entry.version != APPLY_VERSION:
+    if entry.version not in versions:
         raise UnknownApplyVersion(_newer(entry.version))
     return entry
 

@@ -27,7 +27,7 @@ import redis.utils
 from redis.asyncio.connection import AbstractConnection
 
 from core.live import LiveModel, warmup
-from service import budget, keeping
+from service import budget, catalog, keeping
 from service import replica as replica_module
 from service import worker as worker_module
 from service.replica import Replica
@@ -146,6 +146,8 @@ class World:
             status = host.replica.status()
             if not status.ready or status.log != "connected":
                 behind.append(f"{host.name} does not catch up: {status}")
+            if set(host.replica.names()) != set(ends):
+                behind.append(f"{host.name} has the models {host.replica.names()} and not {list(ends)}")
             for name, end in ends.items():
                 at = host.replica.model(name).offset if name in host.replica.names() else None
                 if at is None or at[:2] != end[:2]:
@@ -252,6 +254,7 @@ def _without_the_world(seed: int) -> Iterator[None]:
         patch.object(os, "getpid", lambda: here().pid),
         patch.object(socket, "gethostname", lambda: "host"),
         patch.object(replica_module, "warmup", lambda: None),
+        patch.object(catalog, "GROWN_ENTRIES", 2),
         patch.object(worker_module, "LEASE_SECONDS", 2.0),
         patch.object(worker_module, "SWEEP_SECONDS", 1.5),
     ):

@@ -133,6 +133,7 @@ class Store:
         self._loading = False
         self._is_up = False
         self._forked = 0
+        self._inherited = 0
         self._blocked: list[Blocked] = []
         self._speaking: list[Session] = []
         network.store = self
@@ -179,6 +180,7 @@ class Store:
             self.lost,
         )
         new.on_disk = promoted.on_disk
+        new._inherited = promoted.received
         new.skew = skew
         self._forked = promoted.received
         self.copies = []
@@ -192,7 +194,10 @@ class Store:
         self._lose(self._forked, "failover")
 
     def _lose(self, kept: int, reason: str) -> None:
-        self.lost += [Loss(effects, reason, self.policy) for effects in self.history[kept:]]
+        for at, effects in enumerate(self.history[kept:], kept):
+            # What it had as a copy was on the disk of the one before at most: lost by the failover as well.
+            self.lost.append(Loss(effects, "failover" if at < self._inherited else reason, self.policy))
+        self._inherited = min(self._inherited, kept)
         del self.history[kept:]
         self.written = min(self.written, kept)
         self.on_disk = min(self.on_disk, kept)

@@ -7,7 +7,16 @@ import contextlib
 from typing import Any
 
 from core.config import ModelConfig
-from core.errors import InvalidInstance, NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge, UnknownModel
+from core.errors import (
+    Conflict,
+    InvalidInstance,
+    NotReady,
+    OutcomeUnknown,
+    Overloaded,
+    StoreUnavailable,
+    TooLarge,
+    UnknownModel,
+)
 from core.types import Offset
 from service.dependencies import trusted_model
 from service.replica import Replica
@@ -54,6 +63,8 @@ class Users:
             await asyncio.sleep(rng.random() * rng.choice((0.01, 0.2, 0.8)))
             if rng.random() < 0.1:
                 await self._create()
+            if rng.random() < 0.3:
+                await self._come_and_go()
             request = self.author.request(rng.choice(self._models), rng.choice(LEVELS), self._old_key())
             if request.keyed and rng.random() < 0.15:  # something on the way has sent it twice
                 await asyncio.gather(self.learn(request), self.learn(request))
@@ -71,6 +82,22 @@ class Users:
         with contextlib.suppress(Gone, NotReady, OutcomeUnknown, StoreUnavailable, TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await host.ask(lambda replica: replica.create(name, ModelConfig(), 1.0))
+
+    async def _come_and_go(self) -> None:
+        """A model that nobody learns with comes or goes, so that the catalog grows."""
+        host = self._rng.choice(self._hosts)
+
+        async def change(replica: Replica) -> None:
+            if "scratch" in replica.names():
+                await replica.delete("scratch", 1.0)
+            else:
+                await replica.create("scratch", ModelConfig(), 1.0)
+
+        with contextlib.suppress(
+            Conflict, Gone, NotReady, OutcomeUnknown, StoreUnavailable, TimeoutError, UnknownModel
+        ):
+            async with asyncio.timeout(PATIENCE):
+                await host.ask(change)
 
     def _old_key(self) -> str | None:
         """Now and then a key that came before, for another body."""
