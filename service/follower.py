@@ -1,537 +1,420 @@
-"""A replica: every model in memory, kept at the end of its log, and the way for requests into it.
+"""The follower: reads the catalog and the logs of all models, and applies them, from the first start to the last stop.
 
->>> replica = Replica(Store("unix:///run/store.sock"))
->>> await replica.start(lambda stage, progress: None)
->>> learned = await replica.learn("default", [Draft(records, 1)])
->>> replica.model("default").live.rank(vector, 10)
+    **load**     newest good snapshot, then replay to the log's end
+    **follow**   one XREAD BLOCK over the catalog and all logs, for ever
+    **return**   after every lost connection: is the entry applied last still there, with the same checksum? If not,
+                 the store has lost a tail or is another store: the state is dropped and loaded anew
+
+A replica that has gone on from a tail which the store lost would differ from all others for ever; that is why step
+*return* comes before anything new is applied. So would one that was stopped for so long that entries which it has not
+read were trimmed, or one whose server was made the copy of another: the store does not tell a reader. That is why every
+reading is followed, on the same connection, by the questions how far each log is trimmed and whether this is a copy.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import os
-import re
-import secrets
-import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Protocol
 
+import hiredis
 import structlog
 
-from core.config import ModelConfig
 from core.errors import (
+    ArtifactsUnavailable,
     CannotStart,
-    Conflict,
-    InvalidInstance,
-    NotReady,
-    OutcomeUnknown,
+    Damaged,
     StoreUnavailable,
-    UnknownModel,
+    UnknownApplyVersion,
+    UnknownOffset,
 )
 from core.limits import Limits
-from core.live import warmup
-from core.types import Offset
+from core.types import START
 from service import log as stream
-from service import presence, snapshots, wanted
-from service.appender import Appender, Draft, Learned
+from service import past
 from service.artifacts import Artifacts
-from service.catalog import DEFAULT_MODEL, append_to_catalog
-from service.ending import end
-from service.events import Configure, Created, Deleted, Mark
-from service.follower import Follower
-from service.housekeeping import Housekeeping
-from service.keeping import Keeping
-from service.line import Line
-from service.log import LogParams
-from service.manifest import Manifest, manifests
-from service.model_replica import Applied, ModelReplica, NotPrepared
-from service.shadows import Shadows
-from service.snapshots import SnapshotParams
-from service.source import Source
-from service.status import Durability, Status
-from service.store import Facts, Store
+from service.catalog import CATALOG_KEY, Catalog, Living
+from service.events import Mark, Prepare, PrepareVersion
+from service.line import FIRST_PAUSE, LONGEST_PAUSE
+from service.link import Link, LinkLost
+from service.log import MOST_ENTRIES, Element, LogParams, Pace, Trim, size_of
+from service.model_replica import Applied, ModelReplica, NotLoaded, NotPrepared
+from service.snapshots import restore_newest
+from service.store import Store
 
 log = structlog.get_logger(__name__)
 
+BLOCK_SECONDS = 1.0
+REPLAY_SLICE = 1024
+HALTED_PAUSE_SECONDS = 0.1
+AGAIN_SECONDS = 10.0
+
 Progress = Callable[[str, float], None]
 
-DEFAULT_PAUSE_SECONDS = 1.0
 
-WATCH_SECONDS = 0.25
+class Watcher(Protocol):
+    """Whom the follower tells what happens. A replica is one; so is whatever only looks on."""
 
-MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+    def came(self, model: ModelReplica) -> None:
+        """A model is followed from here on."""
+
+    def gone(self, model: ModelReplica) -> None:
+        """A model is no more."""
+
+    def sighted(self, model: ModelReplica, applied: Applied) -> None:
+        """An entry was applied."""
+
+    async def marked(self, model: ModelReplica, token: str) -> None:
+        """A mark was applied; the next entry waits until this returns."""
+
+    def prepared(self, model: ModelReplica) -> None:
+        """An index is about to be adopted, or a version to be activated."""
+
+    def halted(self, model: ModelReplica, missing: NotPrepared | NotLoaded) -> None:
+        """A model cannot go on without its shadow, or a version. Sets ``halted``, and later ``resumes``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaParams:
-    """What a replica is made of.
+class Follower:
+    """Keeps models at the end of their logs.
 
     Attributes
     ----------
-    durability : ``log`` | ``fsync`` | ``replica``
-        What requests ask for by default. A store that cannot reach it is refused at the start.
-    max_models : int
-        At which no more are created.
-    limits, log, snapshots
-        The bounds of what comes through the door, of the log and of the snapshots.
+    catalog : Catalog
+    models : dict of ModelReplica by name
+    trouble : str or None
+        Why nothing is followed any more.
+    cut_off : str or None
+        Why the store cannot be read at the moment.
     """
 
-    durability: str = "log"
-    max_models: int = 1000
-    limits: Limits = field(default_factory=Limits)
-    log: LogParams = field(default_factory=LogParams)
-    snapshots: SnapshotParams = field(default_factory=SnapshotParams)
+    def __init__(
+        self, store: Store, params: LogParams, limits: Limits, watcher: Watcher, artifacts: Artifacts | None = None
+    ) -> None:
+        self.catalog = Catalog()
+        self.models: dict[str, ModelReplica] = {}
+        self.trouble: str | None = None
+        self.cut_off: str | None = None
+        self._store = store
+        self._params = params
+        self._limits = limits
+        self._watcher = watcher
+        self._artifacts = artifacts
+        self._by_key: dict[bytes, ModelReplica] = {}
+        self._link: Link | None = None
+        self._since_pause = 0
+        self._pace = Pace(params.read_bytes)
+        self._most = MOST_ENTRIES
 
-
-class Replica:
-    """The state of every model of one store, and the only way to change it.
-
-    The protocol, from a request to its answer and from a crash to being ready:
-
-     1. ``start`` refuses a store that could lose the log, reads the catalog, loads the newest good snapshot of each
-        model and replays its log. The model ``default`` is created if there is none.
-     2. One follower reads all logs and applies them entry by entry. Nothing else changes a model.
-     3. ``learn`` appends. Requests at one time share an entry; the store's reply makes them durable.
-     4. The follower meets the entry, applies it in slices, knows it by its origin as its own, and the requests get
-        offset, ranks and whether the index changed.
-     5. When the store goes away, the models answer on. What was not sent is refused, what was sent and not answered
-        is of unknown outcome until the follower meets it, and nothing is ever sent twice.
-     6. When the store comes back, the entry applied last must be there with its checksum; if not, the model is
-        dropped and loaded anew.
-     7. At a mark, applying rests while the digest is taken, which is published under the mark's token.
-     8. An entry that cannot be read stops its model for good: not ready, and it says why.
-    """
-
-    def __init__(self, store: Store, params: ReplicaParams | None = None, artifacts: Artifacts | None = None) -> None:
-        self.store = store
-        self.artifacts = artifacts
-        self.params = params or ReplicaParams()
-        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._origin = secrets.token_bytes(8)
-        self._sequences = itertools.count(1)
-        self._follower = Follower(store, self.params.log, self.params.limits, self, artifacts)
-        self._line = Line(store, "append", knows=self._follower.knows)
-        source = Source(store, artifacts, self.params.log)
-        self._shadows = Shadows(store, source, self._follower.models)
-        self._stage = ("connecting", 0.0)
-        self._cut_off_at: float | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._errands: set[asyncio.Task[None]] = set()
-        self._housekeeping = Housekeeping(store, self.id, self._line, self._follower)
-        self.keeping = Keeping(store, artifacts, self._follower.models)
-
-    # life
-
-    async def start(self, progress: Progress = lambda stage, done: None) -> None:
-        """Come to be ready. ``progress`` is told the stage and how far it is.
-
-        Returns when the replica follows all logs; one whose log is damaged returns too, and is not ready.
+    async def load(self, progress: Progress) -> None:
+        """Bring all models there are to the ends of their logs.
 
         Raises
         ------
+        StoreUnavailable
+            The store went away meanwhile; call again.
         CannotStart
-            The store is not one to trust, or what it holds cannot be used.
+            The catalog or a model's beginning is lost or damaged.
         """
+        link = await self._store.open_link("load")
+        try:
+            await self._read_catalog(link)
+            for model in list(self.models.values()):
+                if not model.ready and model.trouble is None:
+                    await self._load_model(link, model, progress)
+                while model.halted is not None and model.trouble is None and not model.lacks:
+                    progress(f"{model.name} waits: {model.halted}", 0.0)
+                    await asyncio.sleep(HALTED_PAUSE_SECONDS)
+                    if model.resumes:
+                        await self._replay(link, model, progress)
+        except ArtifactsUnavailable as error:
+            raise CannotStart(str(error)) from error
+        finally:
+            link.close()
+        if self.trouble is not None:
+            raise CannotStart(self.trouble)
 
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.store.params.start_seconds
-
-        def tell(stage: str, done: float) -> None:
-            nonlocal deadline
-            if stage != "connecting":  # it comes on
-                deadline = loop.time() + self.store.params.start_seconds
-            self._stage = (stage, done)
-            progress(stage, done)
-
-        tell("warming", 0.0)
-        warmup()
-        tell("connecting", 0.0)
-        await self.store.check()
-        self._line.start()
-        while True:
+    async def follow(self) -> None:
+        """Apply whatever comes, for ever. Ends only when it is cancelled, or with ``trouble``."""
+        pause = FIRST_PAUSE
+        while self.trouble is None:
+            link = None
             try:
-                await self.keeping.join()
-                await self._follower.load(tell)
-                if DEFAULT_MODEL not in self._follower.models:
-                    await self._change_catalog(Created(DEFAULT_MODEL, ModelConfig().to_dict()))
-                    continue
-                break
-            except (StoreUnavailable, OutcomeUnknown) as error:
-                if loop.time() > deadline:
-                    raise CannotStart(f"the store went away while the service started: {error}") from error
-                tell("connecting", 0.0)
-                await asyncio.sleep(0.2)
+                link = self._link = await self._store.open_link("follow")
+                await self._return(link)
+                if self.cut_off is not None:
+                    log.info("following the log again")
+                self.cut_off = None
+                pause = FIRST_PAUSE
+                self._pace = Pace(self._params.read_bytes)  # whatever ended the last link, the next entry gets through
+                while self.trouble is None:
+                    await self._read_once(link)
+            except (StoreUnavailable, LinkLost, hiredis.ReplyError) as error:
+                if self.cut_off is None:
+                    log.warning("cut off from the log", reason=str(error))
+                self.cut_off = str(error)
+            finally:
+                if link is not None:
+                    link.close()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def knows(self, link: Link, seconds: float) -> bool:
+        """Whether the catalog at the other end of a link goes on from ours.
+
+        If not, its server has lost a tail and with it models, and what is appended to their logs would be nowhere.
+        """
+        offset, checksum = self.catalog.offset, self.catalog.checksum
+        if offset == START:
+            return True
+        return await stream.holds_over(link, CATALOG_KEY, offset, checksum, seconds)
+
+    def doubt(self) -> None:
+        """Step *return* is taken as soon as what is being applied is: somebody saw less in the store than was read."""
+        if self._link is not None:
+            self._link.close()
+
+    # load
+
+    async def _read_catalog(self, link: Link) -> None:
+        """Take the whole catalog anew; models that it does not have any more go.
+
+        It counts only once it is read to its end: half of one would hold at the next return, and nobody would miss
+        the rest, nor let go of the models that are no more.
+        """
+        catalog = Catalog()
+        seconds = self._store.params.reply_seconds
+        async for elements in stream.read(
+            link, CATALOG_KEY, catalog.offset, read_bytes=self._params.read_bytes, seconds=seconds
+        ):
+            for element in elements:
+                if not self._apply_catalog(element, catalog):
+                    return
+        self.catalog = catalog
+        self._sync()
+
+    async def _load_model(self, link: Link, model: ModelReplica, progress: Progress) -> None:
+        """Newest good snapshot and replay."""
+        name = model.name
         try:
-            async with asyncio.timeout(self.store.params.start_seconds):
-                await self._line.opened()
-        except TimeoutError:
-            raise CannotStart(
-                f"no connection to append over can be had from the store at {self.store.address}"
-            ) from None
-        self._refuse_level()
-        self._tasks = [
-            asyncio.create_task(self._follow(), name="follower"),
-            asyncio.create_task(self._watch_store(), name="store"),
-            asyncio.create_task(self._housekeeping.watch(), name="watch"),
-            asyncio.create_task(self._housekeeping.keep_presence(), name="presence"),
-            asyncio.create_task(self._shadows.keep(), name="shadows"),
-            asyncio.create_task(self.keeping.keep(), name="keeping"),
-        ]
-        tell("ready", 1.0)
+            progress(f"loading snapshot of {name}", 0.0)
+            manifest = await restore_newest(
+                self._store,
+                model,
+                lambda done: progress(f"loading snapshot of {name}", done),
+                artifacts=self._artifacts,
+            )
+        except (Damaged, UnknownApplyVersion) as error:
+            raise CannotStart(str(error)) from error
+        model.halted, model.resumes = None, False
+        log.info("loaded a snapshot", model=name, snapshot=manifest.id if manifest else None, offset=str(model.offset))
+        await self._replay(link, model, progress)
 
-    def drain(self) -> None:
-        """Take nothing new to learn; what is on its way goes on."""
-        self._stage = ("draining", 0.0)
+    async def _replay(self, link: Link, model: ModelReplica, progress: Progress) -> None:
+        """Go on from where the model is to the log's end; then it is ready, unless it has stopped or halted.
 
-    async def stop(self) -> None:
-        """End everything. Requests that still wait are told that they were refused or that their outcome is unknown."""
-        self.drain()
-        await end(*self._tasks, *self._errands)
-        await self._shadows.stop()
-        for model in self._follower.models.values():
-            if model.appender is not None:
-                await model.appender.stop("the service is stopping")
-        with contextlib.suppress(StoreUnavailable):
-            await self._housekeeping.withdraw()
-        await self._line.stop()
-        await self.store.close()
-
-    def status(self) -> Status:
-        """How this replica does; costs nothing."""
-        stage, progress = self._stage
-        models = self._follower.models.values()
-        reasons = [self._follower.trouble] if self._follower.trouble else []
-        reasons += [model.trouble for model in models if model.trouble is not None]
-        reasons += [
-            f"{model.name} waits: {model.halted}" if model.halted else f"{model.name} is being loaded anew"
-            for model in models
-            if not (model.ready or model.trouble)
-        ]
-        if stage != "ready":
-            reasons.append(f"{stage}, {progress:.0%}" if progress else stage)
-        away = self._cut_off()
-        facts = self._line.facts
-        lags = [model.lag for model in models if model.lag is not None]
-        return Status(
-            stage=stage,
-            progress=progress,
-            ready=not reasons,
-            reason="; ".join(reasons) or None,
-            log="connected" if away is None else "cut off",
-            since=away,
-            lag=sum(lags) if lags else None,
-            durability=Durability(facts.appendfsync, facts.levels, facts.warning) if facts is not None else None,
-            history=self.keeping.trouble,
-        )
-
-    def facts(self) -> Facts | None:
-        """What the store said of itself last; None before the first connection."""
-        return self._line.facts
-
-    # models
-
-    def names(self) -> list[str]:
-        """The names of all models, in order of creation."""
-        return [living.keys.name for living in self._follower.catalog if living.keys.name in self._follower.models]
-
-    def model(self, name: str) -> ModelReplica:
-        """The model of this name; UnknownModel when there is none."""
-        model = self._follower.models.get(name)
-        if model is None:
-            raise UnknownModel(f"there is no model {name[:64]!r}")
-        return model
-
-    async def learn(
-        self,
-        name: str,
-        drafts: Sequence[Draft],
-        wait: Literal["applied", "log"] = "applied",
-        durability: str = "log",
-        timeout: float = 10.0,  # noqa: ASYNC109  a deadline of the group, not of this coroutine
-    ) -> list[Learned]:
-        """Append drafts to the log of a model and say what came of each.
-
-        With ``wait`` ``applied`` (always so for a draft with a key) answers when the events are applied here. When
-        that takes longer than ``timeout`` seconds the answer has ``applied`` False: the event is durable all the same.
-
-        Raises
-        ------
-        UnknownModel, NotReady, Overloaded, StoreUnavailable
-            Nothing was appended.
-        OutcomeUnknown
-            The store did not answer, or an event with a key was not applied in time.
-        InvalidInstance
-            The store cannot confirm that level of durability; or (one draft only, else ``Learned.refused``) its key
-            came before with another body.
+        It halts at the end when it does not have the version that is active there.
         """
-        model = self._changeable(name)
-        for_applying = wait == "applied" or any(draft.key is not None for draft in drafts)
-        learned = await _appender(model).learn(drafts, durability, for_applying, timeout)
-        if len(learned) == 1 and learned[0].refused is not None:
-            raise learned[0].refused
-        return learned
-
-    async def create(self, name: str, config: ModelConfig, timeout: float = 10.0) -> bool:  # noqa: ASYNC109
-        """Create a model, unless its name is in use; True when this call created it.
-
-        Raises
-        ------
-        InvalidInstance
-            The name (field ``model``) is not one of letters, digits, ``.``, ``_`` and ``-``, 1 to 64 of them.
-        Conflict
-            There are as many models as there may be.
-        StoreUnavailable, OutcomeUnknown, NotReady
-            As for ``learn``.
-        """
-        if MODEL_NAME.fullmatch(name) is None:
-            raise InvalidInstance("a model's name has 1 to 64 letters, digits, dots, underscores and hyphens", "model")
-        if name in self._follower.models:
-            return False
-        if len(self._follower.models) >= self.params.max_models:
-            raise Conflict(f"there are {len(self._follower.models)} models, of at most {self.params.max_models}")
-        self._check_taking()
-        created = await self._change_catalog(Created(name, config.to_dict()))
-        await self._until(lambda: self._follower.catalog.offset >= created, timeout)
-        model = self._follower.models.get(name)
-        return model is not None and model.incarnation == created.entry
-
-    async def configure(self, name: str, changes: dict[str, Any], timeout: float = 10.0) -> ModelConfig:  # noqa: ASYNC109
-        """Change fields of a model's configuration; the configuration that it then has.
-
-        Raises
-        ------
-        InvalidInstance
-            A field is unknown or its value is out of range.
-        Conflict
-            The model has learned, and a field cannot change any more.
-        UnknownModel, StoreUnavailable, OutcomeUnknown, NotReady
-            As for ``learn``.
-        """
-        model = self._changeable(name)
-        changed = model.live.check_change(changes)
-        if changed == model.live.config:
-            return changed
-        await _appender(model).event(Configure(changes), timeout)
-        model.live.check_change(changes)  # something may have been learned before the change came to be applied
-        return model.live.config
-
-    async def delete(self, name: str, timeout: float = 10.0) -> None:  # noqa: ASYNC109
-        """Delete a model and everything that the store holds of it. Raises what ``learn`` raises.
-
-        What the artifact store holds of it is left to the worker, who sweeps it some minutes later: a store that loses
-        its last second, or fails over, has the model again, and needs its history.
-
-        The model ``default`` is always there: deleting it makes a new one.
-        """
-        model = self.model(name)
-        self._check_taking()
-        last = await self._change_catalog(Deleted(name, model.incarnation))
-        if name == DEFAULT_MODEL:
-            last = await self._change_catalog(Created(name, ModelConfig().to_dict()))
-        await self._until(lambda: self._follower.catalog.offset >= last, timeout)
-        await snapshots.erase(self.store, model.keys)
-
-    async def mark(self, name: str, token: str, timeout: float = 10.0) -> Offset:  # noqa: ASYNC109
-        """Append a mark, at which every replica publishes its digest under ``token``; its offset."""
-        return await _appender(self._changeable(name)).event(Mark(token), timeout)
-
-    async def wait_for(self, name: str, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109
-        """Wait until the event at ``offset`` is applied here.
-
-        Raises
-        ------
-        InvalidInstance
-            The log ends before it (field ``min_offset``).
-        NotReady
-            It was not applied in time; names the lag.
-        """
-        model = self.model(name)
-        if model.offset >= offset:
+        name = model.name
+        model.resumes = False
+        tail = await stream.tail(self._store, model.keys.log)
+        n_entries = tail.n_removed + tail.n_entries
+        begin = model.position.n_entries
+        model.slice_events = REPLAY_SLICE
+        try:
+            progress(f"replaying {name}", 0.0)
+            async with contextlib.aclosing(
+                past.entries(
+                    self._store,
+                    self._artifacts,
+                    model.keys,
+                    model.offset,
+                    params=self._params,
+                    link=link,
+                    most=self._most,
+                    checksum=model.position.checksum,
+                )
+            ) as reading:
+                async for elements in reading:
+                    for element in elements:
+                        await self._apply(model, element)
+                        if model.trouble is not None or model.halted is not None:
+                            return
+                    done = (model.position.n_entries - begin) / max(1, n_entries - begin)
+                    progress(f"replaying {name}", min(1.0, done))
+        except StoreUnavailable:
+            self._most = max(1, self._most // 4)  # a reply may have been too much for the way here
+            raise
+        except (Damaged, UnknownOffset) as error:
+            raise CannotStart(str(error)) from error
+        finally:
+            model.slice_events = self._params.slice_events
+        self._most = MOST_ENTRIES
+        model.trim = await stream.trim_of(self._store, model.keys.log)
+        try:
+            model.check_serving()
+        except NotLoaded as missing:
+            self._watcher.halted(model, missing)
             return
+        model.lacks, model.ready = False, True
+        log.info("replayed a model", model=name, offset=str(model.offset), entries=model.position.n_entries - begin)
+
+    # return
+
+    async def _return(self, link: Link) -> None:
+        """Check that all logs go on from where we are; load anew what does not."""
+        seconds = self._store.params.reply_seconds
+        stream.check_primary(await link.call(*stream.ROLE, seconds=seconds))  # before anything is dropped
+        if not await self.knows(link, seconds):
+            log.error("the catalog does not go on from where it was; reading it anew", offset=str(self.catalog.offset))
+            await self._read_catalog(link)
+        for model in list(self.models.values()):
+            if model.trouble is not None:
+                continue
+            position = model.position
+            trusted = model.ready or model.halted is not None
+            if trusted and await stream.holds_over(link, model.keys.log, position.offset, position.checksum, seconds):
+                continue
+            if trusted:
+                log.error(
+                    "the log does not go on from the entry applied last; dropping the state and loading anew",
+                    model=model.name,
+                    offset=str(model.offset),
+                )
+            await self._load_anew(link, model)
+
+    async def _load_anew(self, link: Link, model: ModelReplica) -> None:
+        """Drop a model's state and load it again; when that cannot be done, ``trouble`` says why."""
+        model.ready = False
         try:
-            last = (await stream.tail(self.store, model.keys.log)).last
-        except StoreUnavailable as error:
-            raise NotReady(f"this replica is behind {offset} and cut off from the log", lag=model.lag) from error
-        beyond = InvalidInstance(f"min_offset {offset} is beyond the end of the log", "min_offset")
-        if last[:2] < offset[:2]:
-            raise beyond
-        in_last_entry = last[:2] == offset[:2]
+            await self._load_model(link, model, _no_progress)
+        except CannotStart as error:
+            model.trouble = str(error)
+            log.error("a model cannot be loaded", model=model.name, reason=model.trouble)
+        except ArtifactsUnavailable as error:
+            model.trouble = str(error)
+            log.error("a model cannot be loaded yet", model=model.name, reason=model.trouble)
+            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._try_again, model, model.trouble)
+
+    def _try_again(self, model: ModelReplica, trouble: str) -> None:
+        if model.trouble == trouble and self.models.get(model.name) is model:
+            model.trouble = None
+            self.doubt()
+
+    # follow
+
+    async def _read_once(self, link: Link) -> None:
+        """Wait for entries of any stream, at most BLOCK_SECONDS, and apply them."""
+        for halted in [model for model in self.models.values() if model.resumes and model.trouble is None]:
+            try:
+                await self._replay(link, halted, _no_progress)
+            except (CannotStart, ArtifactsUnavailable):
+                await self._load_anew(link, halted)
+        followed = [model for model in self.models.values() if model.trouble is None and model.halted is None]
+        seconds = BLOCK_SECONDS + self._store.params.reply_seconds
+        words: list[str | bytes | int] = ["XREAD", "COUNT", self._pace.count, "BLOCK", int(BLOCK_SECONDS * 1000)]
+        words += ["STREAMS", CATALOG_KEY]
+        words += [model.keys.log for model in followed]
+        words.append(self.catalog.offset.entry)
+        words += [model.offset.entry for model in followed]
+        keys = [stream.trimmed_key(model.keys.log) for model in followed] or [stream.trimmed_key(CATALOG_KEY)]
+        reply, trims, role = await link.call_all(tuple(words), ("MGET", *keys), stream.ROLE, seconds=seconds)
+        stream.check_primary(role)
+        reply = reply or ()
+        left = []
+        for one, text in zip(followed, trims, strict=False):
+            if self._is_left(one, text):
+                left.append(one)
+                await self._load_anew(link, one)
+        size = sum(size_of(fields) for _, elements in reply for _, fields in elements)
+        self._pace.came(max((len(elements) for _, elements in reply), default=0), size)
+        for key, elements in reply:
+            for entry_id, fields in elements:
+                if key == CATALOG_KEY:
+                    self._apply_catalog((entry_id, fields), self.catalog)
+                    for created in self._sync():
+                        if self.catalog.known == self.catalog.offset:  # it was there while we were behind
+                            await self._load_anew(link, created)
+                        else:
+                            created.ready = True  # its log began just now
+                    continue
+                model = self._by_key.get(key)
+                if model is None or model.trouble is not None or model.halted is not None or model in left:
+                    break
+                await self._apply(model, (entry_id, fields))
+
+    def _is_left(self, model: ModelReplica, text: bytes | None) -> bool:
+        """Note how far a log is trimmed; whether entries that the model has not read may be gone."""
         try:
-            async with asyncio.timeout(timeout):
-                await model.wait_for(last if in_last_entry else offset)
-                if in_last_entry:
-                    await model.whole_entry()
-        except TimeoutError:
-            raise NotReady(f"this replica is behind {offset}: it is at {model.offset}", lag=model.lag) from None
-        if model.offset < offset:
-            raise beyond
-
-    async def replicas(self, name: str) -> list[presence.Presence]:
-        """All live replicas of a model, as they describe themselves."""
-        return await presence.present(self.store, self.model(name).keys)
-
-    async def snapshots(self, name: str) -> list[Manifest]:
-        """The snapshots of a model, newest first."""
-        return await manifests(self.store, self.model(name).keys)
-
-    async def request_snapshot(self, name: str) -> Manifest:
-        """Have the worker make a snapshot at the present offset or past it, and wait for it.
-
-        Raises
-        ------
-        NotReady
-            No worker is there, or it takes too long.
-        """
-        model = self.model(name)
-        return await wanted.request(self.store, model.keys, model.offset, self.params.snapshots.wanted_seconds)
-
-    # what the follower tells
-
-    def came(self, model: ModelReplica) -> None:
-        """Give a new model its way to append."""
-        model.appender = Appender(
-            model.keys.log,
-            self._origin,
-            self._sequences,
-            self._line,
-            Line(
-                self.store,
-                f"careful-{model.name}",
-                2 * self.params.log.wait_store_seconds,  # what it asks comes behind WAITAOF and WAIT
-                self._follower.knows,
-            ),
-            self.params.log,
-            self.store.params.reply_seconds,
-            lambda: model.held_bytes,
+            model.trim = Trim.parse(text)
+        except Damaged as error:
+            model.ready = False
+            model.trouble = str(error)
+            log.error("a model has stopped", model=model.name, reason=model.trouble)
+            return False
+        if not model.trim.is_past(model.offset):
+            return False
+        log.error(
+            "the log is trimmed past the entry applied last; dropping the state and loading anew",
+            model=model.name,
+            offset=str(model.offset),
+            trimmed=model.trim.last.entry,
         )
+        return True
 
-    def gone(self, model: ModelReplica) -> None:
-        """End what waits for a model that was deleted."""
-        model.shadow = None
-        self._housekeeping.forget(model.name)
-        if model.appender is not None:
-            self._run_errand(model.appender.stop(f"the model {model.name} was deleted"))
-        if model.name == DEFAULT_MODEL:
-            self._run_errand(self._make_default())
-
-    def sighted(self, model: ModelReplica, applied: Applied) -> None:
-        """Hand what came of an own entry to its requests."""
-        entry, (milliseconds, sequence, _), applying = applied
-        if entry.origin == self._origin and model.appender is not None:
-            model.appender.sighted(entry.sequence, Offset(milliseconds, sequence, 0), applying)
-
-    async def marked(self, model: ModelReplica, token: str) -> None:
-        """Take the digest and publish it."""
-        digest = await model.take_digest()
-        if digest is not None:
-            self._run_errand(_publish_mark(self.store, model, token, self.id, model.offset, digest))
-
-    def prepared(self, model: ModelReplica) -> None:
-        """Bring up a shadow for the index that is about to be adopted."""
-        self._shadows.look()
-
-    def halted(self, model: ModelReplica, missing: NotPrepared) -> None:
-        """Get a model over an adoption that it has no shadow for."""
-        self._shadows.halt(model, missing)
-
-    # inside
-
-    async def _follow(self) -> None:
-        """Follow for ever; should that ever end, say so instead of answering from a state that stands still."""
+    async def _apply(self, model: ModelReplica, element: Element) -> None:
+        """Apply one entry; every so many events, let other work of the process have its turn."""
         try:
-            await self._follower.follow()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self._follower.trouble = f"the follower stopped: {type(error).__name__}: {error}"
-            log.exception("the follower stopped")
-            raise
+            applied = await model.apply(element)
+        except (Damaged, UnknownApplyVersion) as error:
+            log.error("a model has stopped", model=model.name, reason=str(error))
+            return
+        except (NotLoaded, NotPrepared) as missing:
+            what = "an adoption" if isinstance(missing, NotPrepared) else "an activation"
+            log.warning(f"a model halts before {what}", model=model.name, reason=str(missing))
+            model.ready = False
+            self._watcher.halted(model, missing)
+            return
+        self._watcher.sighted(model, applied)
+        event = applied.entry.event
+        if type(event) is Mark:
+            await self._watcher.marked(model, event.token)
+        elif type(event) is Prepare or type(event) is PrepareVersion:
+            self._watcher.prepared(model)
+        self._since_pause += applied.offset.position + 1
+        if self._since_pause >= model.slice_events:
+            self._since_pause = 0
+            await asyncio.sleep(0)
 
-    async def _watch_store(self) -> None:
-        """Note since when the store has been away, whether anybody asks or not. For ever."""
-        while True:
-            self._cut_off()
-            await asyncio.sleep(WATCH_SECONDS)
-
-    async def _change_catalog(self, event: Created | Deleted) -> Offset:
-        """Append to the catalog; the offset of the entry."""
+    def _apply_catalog(self, element: Element, catalog: Catalog) -> bool:
+        """Take the next entry of a catalog; False when it cannot be taken, and ``trouble`` says why."""
         try:
-            async with asyncio.timeout(self.store.params.connect_seconds):
-                await self._line.opened()
-        except TimeoutError:
-            raise StoreUnavailable("the store is away; nothing was changed") from None
-        if self._line.facts is not None:
-            self._line.facts.check_safe()
-        return await append_to_catalog(self._line, event, self.store.params.reply_seconds)
+            catalog.apply(element)
+        except (Damaged, UnknownApplyVersion) as error:
+            mending = f". {stream.MENDING}" if isinstance(error, Damaged) else ""
+            self.trouble = f"entry {element[0].decode()} of the catalog cannot be applied: {error}{mending}"
+            log.error("the catalog has stopped", reason=self.trouble)
+            return False
+        return True
 
-    async def _make_default(self) -> None:
-        """Make the default model anew when a store that was emptied has none; whoever deletes one makes it at once."""
-        while True:
-            await asyncio.sleep(DEFAULT_PAUSE_SECONDS)
-            if DEFAULT_MODEL in self._follower.models:
-                return
-            with contextlib.suppress(StoreUnavailable, OutcomeUnknown):
-                await self._change_catalog(Created(DEFAULT_MODEL, ModelConfig().to_dict()))
+    def _sync(self) -> list[ModelReplica]:
+        """Let go of models that the catalog does not have any more; take up those that it has new, and return them."""
+        for model in list(self.models.values()):
+            living = self.catalog.get(model.name)
+            if living is None or living.keys != model.keys:
+                model.ready = False
+                model.trouble = f"the model {model.name} was deleted"
+                del self.models[model.name], self._by_key[model.keys.log]
+                self._watcher.gone(model)
+        new = [living for living in self.catalog if living.keys.name not in self.models]
+        return [self._take_up(living) for living in new]
 
-    async def _until(self, condition: Callable[[], bool], timeout: float) -> None:  # noqa: ASYNC109
-        """Wait until the follower has made something true."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        while not condition():
-            if loop.time() > deadline:
-                raise NotReady("the change is in the catalog; this replica has not come to it yet")
-            await asyncio.sleep(0.002)
-
-    def _changeable(self, name: str) -> ModelReplica:
-        model = self.model(name)
-        if not model.ready:
-            raise NotReady(model.trouble or model.halted or f"the model {name} is being loaded", lag=model.lag)
-        if self._stage[0] != "ready":
-            self._check_taking()
+    def _take_up(self, living: Living) -> ModelReplica:
+        model = ModelReplica(living.keys, living.config, self._params.slice_events, self._limits)
+        self.models[model.name] = self._by_key[model.keys.log] = model
+        self._watcher.came(model)
         return model
 
-    def _check_taking(self) -> None:
-        if self._stage[0] != "ready":
-            raise NotReady(f"this replica takes nothing: {self._stage[0]}")
 
-    def _refuse_level(self) -> None:
-        """CannotStart when the store cannot reach the durability that requests ask for by default."""
-        facts = self._line.facts
-        try:
-            if facts is not None:
-                facts.check_level(self.params.durability)
-        except InvalidInstance as error:
-            raise CannotStart(f"ABOUND_DURABILITY is {self.params.durability}, but {error}") from None
-
-    def _cut_off(self) -> float | None:
-        """Seconds for which the store has been away for reading or for appending, None when it is there."""
-        if self._stage[0] == "connecting" or (self._follower.cut_off is None and self._line.link is not None):
-            self._cut_off_at = None
-            return None
-        now = asyncio.get_running_loop().time()
-        if self._cut_off_at is None:
-            self._cut_off_at = now
-        return now - self._cut_off_at
-
-    def _run_errand(self, errand: Any) -> None:
-        task = asyncio.create_task(errand)
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
-
-
-async def _publish_mark(
-    store: Store, model: ModelReplica, token: str, replica: str, offset: Offset, digest: str
-) -> None:
-    try:
-        await presence.publish_mark(store, model.keys, token, replica, offset, digest)
-    except StoreUnavailable as error:
-        log.warning("could not publish the digest at a mark", model=model.name, reason=str(error))
-
-
-def _appender(model: ModelReplica) -> Appender:
-    if model.appender is None:
-        raise AssertionError("a model of a replica has an appender")
-    return model.appender
+def _no_progress(stage: str, done: float) -> None:
+    """Nobody looks."""
