@@ -1,0 +1,293 @@
+"""The gatekeeper: follows the contests of all models. ``python -m service.gatekeeper``, started by the worker.
+
+A process of its own, since it holds an index and the versions of each model that it follows; it gives way to all else
+on its machine. One at a time follows a model, by a lease; another one takes over when it is gone, from the standing
+that it left.
+
+It follows what has contenders or an active version, and, for drift marks, what is small enough (``ContendingParams``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+
+import structlog
+import uvloop
+
+from core.contenders import GateParams
+from core.errors import AboundError, CannotStart, Conflict, Damaged, StoreUnavailable, UnknownApplyVersion
+from service import manifest as manifests
+from service.artifacts import Artifacts
+from service.catalog import CATALOG_KEY, Catalog, Living, read_catalog
+from service.contending import Contending, ContendingParams
+from service.ending import end
+from service.lease import LEASE_SECONDS, LeaseLost, take
+from service.log import LogParams
+from service.process import end_with_parent, warm
+from service.report import REFUSED, Report, Reporter
+from service.settings import Settings
+from service.standing import PURPOSE
+from service.store import Store, StoreParams, reaching
+from service.telemetry import configure_logging
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.25
+AGAIN_SECONDS = 2.0
+DAMAGED_PAUSE_SECONDS = 60.0
+NICE = 10
+
+
+class TooLarge(Exception):
+    """The index of a model without contenders is not followed for its drift marks alone."""
+
+
+class Followed:
+    """One model on its way, and what was last seen of it in the store.
+
+    Attributes
+    ----------
+    contended : bool
+    wanted : bool
+        To be followed.
+    woken : asyncio.Event
+        Something came: entries, or another contender.
+    """
+
+    def __init__(self, living: Living) -> None:
+        self.living = living
+        self.contended = self.wanted = False
+        self.woken = asyncio.Event()
+        self.changed = True
+        self.n_bytes = 0
+        self.too_large = False
+        self.task: asyncio.Task[None] | None = None
+        self._entered: frozenset[bytes] = frozenset()
+        self._last: bytes | None = None
+
+    def see(self, entered: frozenset[bytes], active: bytes | None, last: bytes | None, drift: bool) -> None:
+        """Take what stands in the store: who contends, what is active, the last entry of the log."""
+        self.contended = bool(entered) or active not in (None, b"live")
+        self.wanted = self.contended or (drift and last is not None and not self.too_large)
+        if entered != self._entered:
+            self._entered, self.changed = entered, True
+        if self.changed or last != self._last:
+            self._last = last
+            self.woken.set()
+
+
+class Gatekeeper:
+    """Follows the contests of a store until it is told to stop."""
+
+    def __init__(
+        self,
+        store: Store,
+        artifacts: Artifacts | None,
+        params: ContendingParams | None = None,
+        gate: GateParams | None = None,
+        log_params: LogParams | None = None,
+        prepare_seconds: float = 300.0,
+    ) -> None:
+        self._store = store
+        self._artifacts = artifacts
+        self._params = params or ContendingParams()
+        self._gate = gate or GateParams()
+        self._log_params = log_params
+        self._prepare_seconds = prepare_seconds
+        self._followed: dict[str, Followed] = {}
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Come to an end, each model with its standing written."""
+        self._stopping.set()
+        for one in self._followed.values():
+            one.woken.set()
+
+    async def run(self) -> None:
+        """Look at all models again and again, and follow those that are to be. CannotStart: not a store to trust."""
+        await self._store.check()
+        catalog = Catalog()
+        while not self._stopping.is_set():
+            try:
+                catalog = await self._look(catalog)
+            except StoreUnavailable as error:
+                log.warning("the store is away", reason=str(error))
+            except (Damaged, UnknownApplyVersion) as error:
+                log.error("the store holds what cannot be read", reason=str(error))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._stopping.wait()
+        tasks = [one.task for one in self._followed.values() if one.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=LEASE_SECONDS)
+        await end(*tasks)
+
+    async def _look(self, catalog: Catalog) -> Catalog:
+        with reaching():
+            last = await self._store.client.xrevrange(CATALOG_KEY, count=1)
+        if not last or (last[0][0].decode(), last[0][1].get(b"c")) != (catalog.offset.entry, catalog.checksum):
+            catalog = await read_catalog(self._store)
+        living = {one.keys.incarnation: one for one in catalog}
+        for incarnation in self._followed.keys() - living.keys():
+            gone = self._followed.pop(incarnation)
+            if gone.task is not None:
+                await end(gone.task)
+        for incarnation in living.keys() - self._followed.keys():
+            self._followed[incarnation] = Followed(living[incarnation])
+        models = list(self._followed.values())
+        async with self._store.client.pipeline(transaction=False) as pipe:
+            for one in models:
+                keys = one.living.keys
+                pipe.hkeys(keys.of("contenders"))
+                pipe.hget(keys.of("active"), "version")
+                pipe.xrevrange(keys.log, count=1)
+            with reaching():
+                found = iter(await pipe.execute())
+        for one in models:
+            entered, active, newest = next(found), next(found), next(found)
+            one.see(frozenset(entered), active, newest[0][0] if newest else None, self._params.drift)
+            if one.task is not None and one.task.done():
+                done, one.task = one.task, None
+                done.result()
+            if one.wanted and one.task is None:
+                one.task = asyncio.create_task(self._follow(one), name=f"contest of {one.living.keys.name}")
+        return catalog
+
+    async def _follow(self, one: Followed) -> None:
+        """Follow a model as long as it is wanted, whatever happens."""
+        name = one.living.keys.name
+        while one.wanted and not self._stopping.is_set():
+            seconds = AGAIN_SECONDS
+            try:
+                await self._follow_once(one)
+                continue
+            except TooLarge:
+                one.too_large, one.wanted = True, False
+                log.info("no drift marks: the index is too large to follow for them alone", model=name)
+                return
+            except Conflict:
+                pass  # another process follows it
+            except LeaseLost:
+                log.warning("another process has taken over", model=name)
+            except StoreUnavailable as error:
+                log.warning("a contest cannot go on", model=name, reason=str(error))
+            except AboundError as error:
+                log.error("a contest cannot go on", model=name, reason=str(error))
+                seconds = DAMAGED_PAUSE_SECONDS
+            finally:
+                one.n_bytes = 0
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stopping.wait()
+
+    async def _follow_once(self, one: Followed) -> None:
+        await self._refuse_large(one)
+        async with take(self._store, one.living.keys, LEASE_SECONDS, PURPOSE) as lease:
+            contending = Contending(
+                self._store,
+                self._artifacts,
+                one.living,
+                lease,
+                self._params,
+                self._gate,
+                self._log_params,
+                self._prepare_seconds,
+            )
+            try:
+                await contending.open()
+                await self._go_on(one, contending)
+            finally:
+                await contending.close()
+            if not one.wanted:
+                await contending.leave()
+
+    async def _go_on(self, one: Followed, contending: Contending) -> None:
+        loop = asyncio.get_running_loop()
+        kept = 0.0
+        while True:
+            one.n_bytes = contending.model.live.n_bytes
+            self._check_size(one)
+            if one.changed:
+                one.changed = False
+                await contending.call()
+            one.woken.clear()
+            reached = await contending.go_on()
+            stopping = self._stopping.is_set() or not one.wanted
+            if stopping or loop.time() - kept >= self._params.keep_seconds:
+                await contending.keep()
+                kept = loop.time()
+            if stopping:
+                return
+            if reached:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._params.keep_seconds):
+                        await one.woken.wait()
+
+    async def _refuse_large(self, one: Followed) -> None:
+        """TooLarge when a snapshot says that the index is, before it is loaded."""
+        if one.contended:
+            return
+        for name in await manifests.ids(self._store, one.living.keys):
+            with contextlib.suppress(AboundError):
+                one.n_bytes = (await manifests.manifest_of(self._store, one.living.keys, name)).size
+                break
+        self._check_size(one)
+
+    def _check_size(self, one: Followed) -> None:
+        if not one.contended:
+            total = sum(other.n_bytes for other in self._followed.values() if not other.contended)
+            if total > self._params.memory:
+                raise TooLarge
+
+
+async def keep(settings: Settings, reporter: Reporter) -> None:
+    """Run the gatekeeper until SIGTERM or SIGINT."""
+    store = Store(settings.store_url(), settings.group(StoreParams))
+    place = settings.artifacts_place()
+    gatekeeper = Gatekeeper(
+        store,
+        Artifacts(place) if place is not None else None,
+        settings.group(ContendingParams),
+        settings.group(GateParams),
+        settings.group(LogParams),
+        settings.prepare_seconds,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, gatekeeper.stop)
+    try:
+        reporter.say(Report(stage="following contests", progress=1.0, ready=True))
+        await gatekeeper.run()
+    finally:
+        await store.close()
+
+
+def main() -> int:
+    """Run the process; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m service.gatekeeper", description=__doc__.splitlines()[0])
+    parser.add_argument("--status", type=int, help="the inherited pipe to the parent")
+    options = parser.parse_args()
+    if sys.platform != "linux" and options.status is not None:
+        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+    reporter = Reporter(options.status)
+    try:
+        settings = Settings.load()
+        configure_logging(settings.log_level, settings.log_format)
+        os.nice(NICE)
+        warm(reporter)
+        uvloop.run(keep(settings, reporter))
+    except CannotStart as error:
+        reporter.say(Report(error=str(error)))
+        if options.status is None:
+            sys.stderr.write(f"abound: the gatekeeper does not start: {error}\n")
+        return REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

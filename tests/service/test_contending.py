@@ -1,0 +1,253 @@
+"""Contests: scored as if by hand, decided by the gate, gone on with after a crash without counting anything twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from core.applying import Unit
+from core.blend import DEPTH, Listed, Weighing
+from core.config import ModelConfig
+from core.contenders import Contest, GateParams
+from core.errors import Conflict
+from core.live import LiveModel, warmup
+from core.serving import BLEND, LIVE
+from core.types import START
+from service import activation, contenders, housekeeping, shelf, standing
+from service.contending import Contending, ContendingParams
+from service.events import Activate, Learn, Weigh
+from service.gate import GATE as BY_GATE
+from service.lease import LeaseLost, take
+from service.scoring import rank_in
+from service.standing import PURPOSE
+from service.versions import Card
+from tests.service.activated import place, write
+from tests.service.adopting import House, apply, until
+from tests.service.contesting import (
+    GATE,
+    LABELS,
+    QUICK,
+    changed,
+    contest,
+    crowded,
+    draft,
+    familiar,
+    n_scored,
+    teach,
+    wise,
+)
+from tests.service.valkey import Server
+
+NEVER = GateParams(min_events=10**6)
+
+
+@pytest.fixture
+async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    warmup()
+    monkeypatch.setattr(shelf, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(housekeeping, "TICK_SECONDS", 0.05)
+    house = House(server, tmp_path)
+    await house.open()
+    yield house
+    await house.close()
+
+
+async def version(house: House, **fields: object) -> Card:
+    return await write(house.artifacts, (await house.living()).keys, wise(), **fields)
+
+
+async def entered(house: House, **fields: object) -> Card:
+    card = await version(house, **fields)
+    await contenders.enter(house.store, (await house.living()).keys, card.id, "a test")
+    return card
+
+
+async def go_on_until(contending: Contending, condition: object, seconds: float = 20.0) -> None:
+    """Follow until something holds."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # type: ignore[operator]
+            await contending.go_on()
+            await asyncio.sleep(0.01)
+
+
+async def test_scores_are_those_of_a_plain_loop(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    async with contest(house) as contending:
+        await teach(replica, [*familiar(30), *changed(50), *familiar(15, 20)])
+        await contending.go_on()
+        found = contending.standing
+    live, made = LiveModel(ModelConfig(), (3, 4)), wise()
+    expected, weighing = Contest(served=LIVE, alpha=GATE.alpha), Weighing()
+    for pair in [*familiar(30), *changed(50), *familiar(15, 20)]:
+        vector = live.vectorizer.vectorize(f'{{"{pair[0]}": 1}}'.encode(), None)
+        best = live.rank(vector, DEPTH)
+        index = Listed([live.label(i) for i in best.class_ids.tolist()], best.scores)
+        ranking = made.rank_vectors([vector], DEPTH)
+        batch = Listed([made.labels[i] for i in ranking.ids.tolist()], ranking.scores)
+        ranks = {LIVE: rank_in(index.labels, {pair[1]}), card.id: rank_in(batch.labels, {pair[1]})}
+        at = weighing.gains.index(max(weighing.gains))
+        ranks[BLEND] = int(weighing.note(index, batch, {pair[1]})[at])
+        expected.note(ranks)
+        apply(live, START, Learn(draft(pair).records, 1, [Unit(1)]))
+    assert found.contest == expected
+    assert found.weighing == weighing
+    assert found.passed == 0
+    assert found.contest.scores[LIVE].all.measures()["R@1"] == pytest.approx(live.prequential.scores()["all"]["R@1"])
+
+
+async def test_promotes_what_is_better_and_rolls_it_back_when_the_concept_changes(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    model = replica.model("default")
+    async with contest(house) as contending:
+        await teach(replica, familiar(60))
+        await go_on_until(contending, lambda: model.live.serving.version == card.id)
+        await go_on_until(contending, lambda: contending.standing.contest.served == card.id)
+        assert contending.standing.promotions == 1
+        await teach(replica, changed(40 * LABELS))
+        await go_on_until(contending, lambda: model.live.serving.version == LIVE)
+        await go_on_until(contending, lambda: contending.standing.contest.served == LIVE)
+        found = contending.standing
+    activations = [event for _, event in await house.elements() if isinstance(event, Activate)]
+    assert [event.version for event in activations] == [card.id, LIVE]
+    assert all(event.reason.startswith(BY_GATE) for event in activations)
+    assert (found.promotions, found.rollbacks) == (1, 1)
+    assert [(one.decision.kind, one.outcome.split()[0]) for one in found.decisions] == [
+        ("promote", "done"),
+        ("roll back", "done"),
+    ]
+    assert all(one.decision.evidence >= GATE.needed and one.decision.n >= GATE.min_events for one in found.decisions)
+    told = standing.told(found, GATE)
+    assert {one["version"] for one in told["versions"]} == {LIVE, BLEND, card.id}
+    assert next(one for one in told["versions"] if one["version"] == card.id)["decision"] == "waits"
+
+
+async def test_goes_on_from_what_was_written_and_counts_nothing_twice(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    keys = (await house.living()).keys
+    async with contest(house, gate=NEVER) as contending:
+        await teach(replica, familiar(30))
+        await contending.go_on()
+        await contending.keep()
+        await teach(replica, familiar(30, 30))
+        await contending.go_on()  # and dies before it writes
+    kept = await standing.read(house.store, keys)
+    assert n_scored(kept) == n_scored(kept, card.id) == 30
+    await teach(replica, familiar(30, 60))
+    async with contest(house, gate=NEVER) as contending:
+        await contending.go_on()
+        again = contending.standing
+    assert n_scored(again) == n_scored(again, card.id) == 90
+    assert again.contest.scores[card.id].all.hits_1 == 90
+    assert again.gaps == 0
+
+
+async def test_a_late_process_writes_nothing(house: House) -> None:
+    replica = await house.replica()
+    await entered(house)
+    keys = (await house.living()).keys
+    async with contest(house) as late:
+        await teach(replica, familiar(20))
+        await late.go_on()
+        await house.store.client.delete(keys.of("contending-lease"))  # it has expired
+        async with take(house.store, keys, purpose=PURPOSE):
+            with pytest.raises(LeaseLost):
+                await late.keep()
+            assert await standing.read(house.store, keys) is None
+            with pytest.raises(Conflict):
+                async with take(house.store, keys, purpose=PURPOSE):
+                    pass
+        async with take(house.store, keys):  # that of snapshots is another one
+            pass
+
+
+async def test_weights_of_the_blend_come_as_events_for_what_is_active(house: House) -> None:
+    replica = await house.replica()
+    card = await version(house)
+    keys = (await house.living()).keys
+    await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
+    async with contest(house, ContendingParams(keep_seconds=0.05, weigh_every=50)) as contending:
+        model = replica.model("default").live
+        await teach(replica, changed(20 * LABELS))
+        await go_on_until(contending, lambda: contending.model.live.serving.weights == (1.0, 0.0))
+        await teach(replica, crowded(300, 60))
+        await go_on_until(contending, lambda: contending.model.live.serving.weights[1] > 0.0)
+        await until(lambda: model.serving == contending.model.live.serving)
+        assert contending.standing.contest.served == card.id  # what was activated by hand is left alone
+    weights = [event.weights for _, event in await house.elements() if isinstance(event, Weigh)]
+    assert len(weights) >= 2
+    assert weights[0] == (1.0, 0.0)
+
+
+async def test_what_somebody_took_out_of_service_contends_no_more(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    keys = (await house.living()).keys
+    async with contest(house) as contending:
+        await teach(replica, familiar(60))
+        await go_on_until(contending, lambda: contending.standing.contest.served == card.id)
+        await activation.activate(place(house.store, house.artifacts, keys), LIVE, "the customer wants it so")
+        await contending.go_on()
+        assert await contenders.entered(house.store, keys) == []
+        await teach(replica, familiar(100, 60))
+        await contending.go_on()
+        assert contending.standing.contest.served == LIVE
+        assert contending.standing.promotions == 1
+
+
+async def test_a_version_is_not_asked_about_what_it_was_fitted_on(house: House) -> None:
+    replica = await house.replica()
+    await teach(replica, familiar(20))
+    async with contest(house, gate=NEVER) as contending:
+        await teach(replica, familiar(20, 20))
+        offset = replica.model("default").offset
+        card = await entered(house, data_range={"after": None, "until": str(offset)})
+        await contending.call()
+        await teach(replica, familiar(10, 40))
+        await contending.go_on()
+        assert n_scored(contending.standing, card.id) == 10
+        assert n_scored(contending.standing) == 30
+
+
+async def test_asks_about_fewer_while_it_lags_and_says_so(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    hasty = ContendingParams(keep_seconds=0.05, lag_seconds=1e-9)
+    async with contest(house, hasty, gate=NEVER) as contending:
+        for i in range(8):
+            await teach(replica, familiar(60, 60 * i))
+        for _ in range(200):
+            await contending.go_on()
+        found = contending.standing
+        assert contending.model.offset == replica.model("default").offset
+    assert found.passed > 0
+    assert n_scored(found, card.id) + found.passed == 480
+    assert n_scored(found, card.id) == n_scored(found)
+
+
+async def test_a_version_that_cannot_be_loaded_is_told_and_the_others_go_on(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    await contenders.enter(house.store, (await house.living()).keys, "0123456789abcdef", "a mistake")
+    async with contest(house, QUICK, gate=NEVER) as contending:
+        await teach(replica, familiar(20))
+        await contending.go_on()
+        assert "0123456789abcdef" in contending.standing.trouble
+        assert n_scored(contending.standing, card.id) == 20
+
+
+async def test_no_more_than_four_contend(house: House) -> None:
+    keys = (await house.living()).keys
+    for name in ("a" * 16, "b" * 16, "c" * 16, "d" * 16, "a" * 16):
+        await contenders.enter(house.store, keys, name, "one of four")
+    with pytest.raises(Conflict, match="4 versions"):
+        await contenders.enter(house.store, keys, "e" * 16, "one too many")
+    assert await contenders.leave(house.store, keys, "b" * 16)
+    assert not await contenders.leave(house.store, keys, "b" * 16)
+    await contenders.enter(house.store, keys, "e" * 16, "now it fits")
+    assert [one.version[0] for one in await contenders.entered(house.store, keys)] == ["a", "c", "d", "e"]
