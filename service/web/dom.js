@@ -57,7 +57,7 @@ export function table(caption, columns, rows) {
       "table",
       {},
       h("caption", { class: "unseen" }, caption),
-      h("thead", {}, h("tr", {}, columns.map((name, at) => cell("th", name.replace("#", ""), at, { scope: "col" })))),
+      h("thead", {}, h("tr", {}, columns.map((name, at) => cell(name ? "th" : "td", name.replace("#", ""), at, name ? { scope: "col" } : {})))),
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value, at) => cell("td", value, at))))),
     ),
   );

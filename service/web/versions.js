@@ -6,10 +6,12 @@ import { bars } from "./charts.js";
 import { bytes, count, percent, when } from "./format.js";
 
 const REFRESH_MS = 5000;
+const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 
 /** The part of the view that is about versions: `element`, and `again()`, which asks anew. */
 export function versions({ model, signal, problem, every }) {
-  const parts = { now: h("div", {}), list: h("div", {}), contenders: h("div", {}), said: h("div", { role: "status" }) };
+  const chosen = new Set();
+  const parts = { beside: h("div", {}), now: h("div", {}), list: h("div", {}), contenders: h("div", {}), said: h("div", { role: "status" }) };
   const chart = bars({
     title: "Contenders on live traffic",
     caption: "Each event is ranked by all of them before it is learned; over the newest events.",
@@ -48,7 +50,7 @@ export function versions({ model, signal, problem, every }) {
     try {
       return (await get(`${modelPath(model)}/versions`, { signal })).versions;
     } catch (error) {
-      if (error.isMissing) return null;
+      if (error.isMissing || error.type === "/problems/artifacts-unavailable") return null;
       throw error;
     }
   }
@@ -75,27 +77,29 @@ export function versions({ model, signal, problem, every }) {
 
   function drawList(about, stats, found) {
     if (found === null) {
-      fill(parts.list, empty("This service makes no versions.", "It answers from the live index."));
+      fill(parts.list, empty("This service keeps no versions.", "It has no artifact store, and answers from the live index."));
       return;
     }
     if (found.length === 0) {
       fill(parts.list, empty("No versions yet.", "A job that fits a method makes one: start it with the form below."));
       return;
     }
+    for (const id of chosen) if (!found.some((one) => one.id === id)) chosen.delete(id);
     const contending = new Set((stats.contenders?.contenders || stats.contenders || []).map?.((one) => one.version) || []);
     fill(
       parts.list,
       table(
         "Versions, newest first",
-        ["version", "made", "#R@1", "#R@5", "#instances", "#classes", "#size", ""],
+        ["", "version", "made", "#R@1", "#R@5", "#instances", "#classes", "#size", ""],
         found.map((one) => [
-          h("span", {}, h("strong", {}, one.method), " ", h("code", {}, one.id.slice(0, 8)), one.id === about.version ? h("span", { class: "tag on" }, "serving") : null),
+          h("input", { type: "checkbox", "aria-label": `Compare ${one.method} ${one.id.slice(0, 8)}`, checked: chosen.has(one.id), onchange: (event) => choose(one.id, event.target.checked) }),
+          h("span", { class: "whole" }, h("strong", {}, one.method), " ", h("code", {}, one.id.slice(0, 8)), one.id === about.version ? h("span", { class: "tag on" }, "serving") : null),
           when(one.created),
           percent(one.metrics?.["R@1"]),
           percent(one.metrics?.["R@5"]),
           count(one.sizes?.instances),
           count(one.sizes?.classes),
-          bytes(one.n_bytes ?? one.bytes),
+          bytes(one.bytes),
           h(
             "div",
             { class: "row end" },
@@ -103,10 +107,50 @@ export function versions({ model, signal, problem, every }) {
               ? h("button", { type: "button", class: "small quiet", onclick: () => contend(one, false) }, "Stop contending")
               : h("button", { type: "button", class: "small quiet", "aria-label": `Let ${one.method} ${one.id.slice(0, 8)} contend`, onclick: () => contend(one, true) }, "Contend"),
             one.id === about.version ? null : h("button", { type: "button", class: "small", "aria-label": `Activate ${one.method} ${one.id.slice(0, 8)}`, onclick: () => activate(one.id, found, "Activate") }, "Activate"),
+            one.needed ? null : h("button", { type: "button", class: "small quiet danger", "aria-label": `Delete ${one.method} ${one.id.slice(0, 8)}`, onclick: () => remove(one, found) }, "Delete"),
           ),
         ]),
       ),
+      h("p", { class: "hint" }, "Measured on the newest part of what each was fitted on. Tick several to see them side by side."),
+      parts.beside,
     );
+  }
+
+  async function choose(id, isIn) {
+    if (isIn) chosen.add(id);
+    else chosen.delete(id);
+    if (chosen.size < 2) {
+      fill(parts.beside);
+      return;
+    }
+    try {
+      const ids = [...chosen].map((one) => `id=${part(one)}`).join("&");
+      const beside = await get(`${modelPath(model)}/versions/compare?${ids}`, { signal });
+      const names = beside.versions.map((one, at) => `${beside.methods[at]} ${one.slice(0, 8)}`);
+      const rows = [
+        ...MEASURES.filter((name) => name in beside.metrics).map((name) => [name, ...beside.metrics[name].map(percent)]),
+        ["size", ...beside.bytes.map(bytes)],
+        ...Object.entries(beside.params)
+          .filter(([, values]) => new Set(values.map((value) => JSON.stringify(value))).size > 1)
+          .map(([name, values]) => [h("code", {}, name), ...values.map((value) => (value === null ? "–" : String(value)))]),
+      ];
+      fill(parts.beside, h("h3", {}, "Side by side"), table("Versions side by side", ["", ...names.map((name) => `#${name}`)], rows));
+      announce(`${names.length} versions side by side.`);
+    } catch (error) {
+      if (!signal.aborted) fill(parts.beside, problem(error));
+    }
+  }
+
+  async function remove(one, found) {
+    const name = nameOf(one.id, found);
+    if (!(await confirmed(`Delete ${name}?`, "Its files go for good; a job can fit it again.", "Delete it"))) return;
+    try {
+      await ask("DELETE", `${modelPath(model)}/versions/${part(one.id)}`, { signal });
+      fill(parts.said, h("p", { class: "note" }, `${name} is deleted.`));
+      await again();
+    } catch (error) {
+      fill(parts.said, problem(error));
+    }
   }
 
   function drawContenders(stats, found) {

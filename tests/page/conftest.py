@@ -1,0 +1,93 @@
+"""Chromium, driven by playwright, and a service of two processes with data learned."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks.serving import Serving
+from tests.page.newsroom import news
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+N_NEWS = 4000
+NDJSON = {"content-type": "application/x-ndjson"}
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Any]:
+    """For the tests of this folder only: as long as it is driven, this thread has a running event loop."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="package")
+def serving(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """Two replicas and a worker, which have learned the news."""
+    work = tmp_path_factory.mktemp("page")
+    environment = os.environ | {"ABOUND_ARTIFACTS_URL": str(work / "artifacts")}
+    with Serving(work / "data", "--processes", "2", output=work / "output", environment=environment) as service:
+        service.until_ready()
+        teach(service.url, news(N_NEWS))
+        yield service
+        assert service.stop() == 0
+
+
+def teach(url: str, instances: Iterator[dict[str, Any]], headers: dict[str, str] | None = None) -> None:
+    body = b"".join(json.dumps(one).encode() + b"\n" for one in instances)
+    answer = httpx.post(f"{url}/learn", content=body, headers=NDJSON | (headers or {}), timeout=60)
+    assert answer.status_code == 200, answer.text[:500]
+
+
+@pytest.fixture
+def open_page(browser: Any, serving: Serving) -> Iterator[Open]:
+    """Open a view in a window of its own; at the end nothing may stand in its console."""
+    contexts, wrong = [], []
+
+    def open_page(view: str = "overview", url: str | None = None, expected: str = "", **options: Any) -> Any:
+        context = browser.new_context(
+            **{"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce"} | options
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.add_init_script(
+            "addEventListener('securitypolicyviolation',"
+            " (event) => console.error('policy', event.violatedDirective, event.blockedURI))"
+        )
+
+        def note(message: Any) -> None:
+            if message.type in ("error", "warning") and not (expected and expected in message.text):
+                wrong.append(f"{message.type}: {message.text} {message.location}")
+
+        page.on("console", note)
+        page.on("pageerror", lambda error: wrong.append(f"thrown: {error}"))
+        page.goto(f"{url or serving.url}/#{view}/default")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+@pytest.fixture(scope="session")
+def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pictures of the views go: to the documents when ``SCREENSHOTS`` is set."""
+    if os.environ.get("SCREENSHOTS"):
+        return Path(__file__).parents[2] / "docs" / "screenshots"
+    return tmp_path_factory.mktemp("screenshots")

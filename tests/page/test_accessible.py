@@ -1,0 +1,160 @@
+"""Anyone can use it: by keyboard, in the dark, on a phone, by ear; and it is there at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from tests.page.conftest import Open
+from tests.page.test_views import VIEWS
+
+FIRST_PAINT_MS = 1000
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
+
+
+SMALL = """[...document.querySelectorAll("button, select, input:not([type=radio], [type=checkbox]), summary, nav a")]
+    .filter((one) => one.checkVisibility() && one.getBoundingClientRect().height < 24)
+    .map((one) => one.outerHTML)"""
+
+LUMINANCE = """(() => {
+    const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number);
+    return (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
+})()"""
+
+
+def to(page: Any, view: str) -> None:
+    """Go to a view, and wait until it shows what it asked for."""
+    page.evaluate("(view) => { location.hash = `${view}/default`; }", view)
+    settled(page, view)
+
+
+def settled(page: Any, view: str) -> None:
+    """Wait until a view shows what it asked for."""
+    expect(page.get_by_role("heading", level=1)).to_have_text(VIEWS[view])
+    expect(page.locator(f"#view > .{view} .card:visible").first).to_be_visible()
+    if view == "overview":
+        expect(page.locator(".tile").first).to_be_visible()
+        expect(page.locator("canvas").first).to_be_visible()
+    elif view == "try":
+        page.get_by_role("textbox", name="Text").fill("wheat harvest in kansas")
+        expect(page.locator(".rank").first).to_be_visible()
+    elif view == "labels":
+        page.locator(".label").first.click()
+        expect(page.locator("canvas")).to_be_visible()
+    elif view == "versions":
+        expect(page.get_by_label("Method")).to_be_visible()
+        page.get_by_text("Parameters", exact=True).click()
+
+
+def test_no_barrier_is_found(open_page: Open) -> None:
+    """By the rules of axe: names, roles, landmarks, headings, and contrast in both themes."""
+    page = open_page("overview", color_scheme="light")
+    for view in VIEWS:
+        to(page, view)
+        found = Axe().run(page, options={"runOnly": RULES, "resultTypes": ["violations"]})
+        assert found.violations_count == 0, found.generate_report()
+        page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+        found = Axe().run(page, options={"runOnly": ["cat.color"], "resultTypes": ["violations"]})
+        assert found.violations_count == 0, found.generate_report()
+        assert page.evaluate(LUMINANCE) < 0.1
+        page.emulate_media(color_scheme="light", reduced_motion="reduce")
+
+
+def test_a_phone_scrolls_in_one_direction(open_page: Open) -> None:
+    page = open_page("overview", viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True)
+    for view in VIEWS:
+        to(page, view)
+        assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360], view
+        assert page.evaluate(SMALL) == [], view
+
+
+def test_all_by_keyboard(open_page: Open) -> None:
+    page = open_page("overview")
+    expect(page.locator(".tile").first).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="To the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("main")).to_be_focused()
+    for _ in range(20):
+        page.keyboard.press("Shift+Tab")
+        if page.evaluate("document.activeElement.textContent") == "Try it":
+            break
+    link = page.get_by_role("link", name="Try it")
+    expect(link).to_be_focused()
+    outline = "getComputedStyle(document.activeElement)"
+    assert page.evaluate(f"[{outline}.outlineStyle, parseFloat({outline}.outlineWidth) >= 2]") == ["solid", True]
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Try it")
+    expect(page.get_by_role("main")).to_be_focused()
+    reached = []
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.type("wheat harvest in kansas")
+    expect(page.locator(".rank").first).to_be_visible()
+    expect(page.locator("#said")).to_contain_text("first grain")
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.textContent")
+        )
+        if reached[-1] == "grain is right: learn it":
+            break
+    assert reached[-1] == "grain is right: learn it", reached
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Learned “grain”.")).to_be_visible()
+
+
+def test_a_dialog_holds_the_focus_and_gives_it_back(open_page: Open) -> None:
+    page = open_page("labels")
+    page.evaluate(
+        """import(document.querySelector("script[type=module]").src.replace("app.js", "dom.js")).then((dom) => {
+            window.answer = dom.confirmed("Sure?", "It is a question.", "Yes");
+            return null;
+        })"""
+    )
+    dialog = page.get_by_role("dialog", name="Sure?")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    assert page.evaluate("window.answer") is False
+
+
+def test_the_theme_is_chosen_and_kept(open_page: Open) -> None:
+    page = open_page("overview", color_scheme="light")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    button = page.get_by_role("button", name="Theme")
+    button.click()
+    assert page.evaluate(ground) == light
+    button.click()
+    expect(button).to_have_text("Theme: dark")
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(ground) == dark
+    button.click()
+    expect(button).to_have_text("Theme: auto")
+    assert page.evaluate(ground) == light
+
+
+def test_the_first_paint_is_there_within_a_second(open_page: Open) -> None:
+    took = []
+    for _ in range(3):
+        page = open_page("overview")
+        expect(page.locator(".tile").first).to_be_visible()
+        paints = page.evaluate(
+            "Object.fromEntries(performance.getEntriesByType('paint').map((one) => [one.name, one.startTime]))"
+        )
+        took.append(paints["first-contentful-paint"])
+    print(f"first contentful paint, ms: {took}")
+    assert min(took) < FIRST_PAINT_MS
+
+
+def test_charts_come_after_the_first_paint(open_page: Open) -> None:
+    page = open_page("datasets")
+    settled(page, "datasets")
+    names = page.evaluate("performance.getEntriesByType('resource').map((one) => one.name)")
+    assert not [name for name in names if name.endswith("/chart.js")]
+    assert all(name.startswith(page.evaluate("location.origin")) for name in names)

@@ -1,0 +1,276 @@
+"""Every view of the page shows what the service says, and what is done there has its effect."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from benchmarks.serving import Serving
+from tests.page.conftest import Open
+from tests.page.newsroom import SUBJECTS, news
+
+VIEWS = {
+    "overview": "Overview",
+    "try": "Try it",
+    "labels": "Labels",
+    "versions": "Versions and jobs",
+    "datasets": "Data sets",
+}
+
+
+def stats(serving: Serving) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{serving.url}/models/default/stats").json()
+    return found
+
+
+def painted(page: Any, heading: str) -> Any:
+    """The chart under a heading, once something is drawn in it."""
+    canvas = page.get_by_role("region", name=heading).locator("canvas")
+    expect(canvas).to_be_visible()
+    page.wait_for_function(
+        """(canvas) => {
+            const bytes = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            return bytes.some((value, at) => at % 4 === 3 && value > 0);
+        }""",
+        arg=canvas.element_handle(),
+    )
+    return canvas
+
+
+def test_overview(open_page: Open, serving: Serving) -> None:
+    page = open_page("overview")
+    tile = page.locator(".tile")
+    expect(tile.filter(has_text="Classes").locator(".figure")).to_have_text(str(len(SUBJECTS)))
+    said = stats(serving)
+    expect(tile.filter(has_text="R@1 lately").locator(".figure")).to_have_text(f"{100 * said['window']['R@1']:.1f} %")
+    expect(tile.filter(has_text="Events a second").locator(".beside")).to_have_text(re.compile(r"^[\d,]+ in all$"))
+    for heading in ("How well it ranks, over time", "Frequent and rare labels", "Events a second"):
+        painted(page, heading)
+    trace = page.get_by_role("region", name="How well it ranks, over time")
+    trace.get_by_text("As a table").click()
+    expect(trace.locator("tbody tr")).to_have_count(len(said["trace"]["learned"]))
+    replicas = page.get_by_role("region", name="Replicas", exact=True)
+    expect(replicas.locator("tbody tr")).to_have_count(2)
+    expect(replicas.locator("tbody")).to_contain_text(said["offset"])
+    expect(replicas.get_by_text("ready", exact=True)).to_have_count(2)
+    budgets = page.get_by_role("region", name="Size against its budgets")
+    expect(budgets.get_by_role("meter", name="Connections a feature, mean")).to_have_attribute("aria-valuemax", "25")
+    expect(budgets).to_contain_text("max_features")
+
+
+def test_events_a_second_are_counted(open_page: Open, serving: Serving) -> None:
+    page = open_page("overview")
+    tile = page.locator(".tile").filter(has_text="Events a second")
+    expect(tile.locator(".beside")).to_contain_text("in all")
+    before = stats(serving)["learned"]
+    body = {"instances": list(news(500, seed=5))}
+    httpx.post(f"{serving.url}/learn", json=body, timeout=30).raise_for_status()
+    expect(tile.locator(".beside")).to_have_text(f"{before + 500:,} in all")
+    expect(tile.locator(".figure")).not_to_have_text(re.compile(r"^(0|–)$"))
+
+
+def test_ranked_as_it_is_typed_and_explained(open_page: Open, serving: Serving) -> None:
+    page = open_page("try")
+    expect(page.get_by_text("Nothing typed yet.")).to_be_visible()
+    page.get_by_role("textbox", name="Text").press_sequentially("wheat harvest in kansas", delay=5)
+    first = page.locator(".rank").first
+    expect(first.locator(".name")).to_have_text("grain")
+    said = httpx.post(
+        f"{serving.url}/classify", json={"text": "wheat harvest in kansas", "explain": True, "version": "live"}
+    ).json()["labels"]
+    expect(page.locator(".rank .name")).to_have_text([one["label"] for one in said])
+    expect(first.locator(".score")).to_have_text(f"{said[0]['score']:.3f}")
+    painted(page, "Why")
+    why = page.get_by_role("region", name="Why")
+    why.get_by_text("As a table").click()
+    expect(why.locator("tbody tr td:first-child")).to_have_text([one["feature"] for one in said[0]["because"]])
+    page.locator(".rank").nth(1).click()
+    expect(why).to_contain_text(f"For {said[1]['label']}")
+
+
+def test_a_late_answer_to_an_older_question_is_dropped(open_page: Open) -> None:
+    page = open_page("try")
+    held = []
+
+    def hold(route: Any) -> None:
+        if "wheat" in (route.request.post_data or ""):
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/classify", hold)
+    box = page.get_by_role("textbox", name="Text")
+    box.fill("wheat harvest in kansas")
+    page.wait_for_timeout(300)
+    box.fill("opec oil barrel quota")
+    expect(page.locator(".rank .name").first).to_have_text("crude")
+    assert len(held) == 1
+    with page.expect_response(lambda answer: "wheat" in (answer.request.post_data or "")):
+        held[0].continue_()
+    page.wait_for_timeout(100)
+    expect(page.locator(".rank .name").first).to_have_text("crude")
+
+
+def test_a_correction_changes_the_answer(open_page: Open, serving: Serving) -> None:
+    page = open_page("try")
+    page.get_by_role("radio", name="Features").check()
+    box = page.get_by_role("textbox", name="Features")
+    box.fill("zeppelin: 2\nvia: air")
+    expect(page.get_by_text("No label has any of these features.")).to_be_visible()
+    learned = stats(serving)["learned"]
+    page.get_by_label("Teach it: the right label").fill("airships")
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.get_by_text("Learned “airships”.")).to_be_visible()
+    expect(page.locator(".rank .name").first).to_contain_text("airships")
+    box.fill("zeppelin: 2\nvia: sea")
+    expect(page.locator(".rank .name").first).to_have_text("airships")
+    page.get_by_label("Teach it: the right label").fill("<b>boats</b>")
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.locator(".rank .name", has_text="<b>boats</b>")).to_be_visible()
+    assert page.locator(".rank b").count() == 0
+    for _ in range(3):
+        before = page.locator(".rank .score").first.text_content()
+        page.get_by_role("button", name="<b>boats</b> is right").click()
+        expect(page.locator(".rank .score").first).not_to_have_text(before)
+    expect(page.locator(".rank .name").first).to_contain_text("<b>boats</b>")
+    assert stats(serving)["learned"] == learned + 5
+
+
+def test_what_is_wrong_with_an_instance_is_said(open_page: Open) -> None:
+    page = open_page("try", expected="status of 422")
+    page.get_by_role("radio", name="Features").check()
+    box = page.get_by_role("textbox", name="Features")
+    box.fill('{"price": null}')
+    expect(page.get_by_role("alert")).to_contain_text("must be a number, a string")
+    expect(page.get_by_role("alert")).to_contain_text("features.price")
+    box.fill('{"price": ')
+    expect(page.get_by_text("Not JSON yet")).to_be_visible()
+    box.fill("price:")
+    expect(page.get_by_text("has no value yet")).to_be_visible()
+
+
+def test_labels(open_page: Open, serving: Serving) -> None:
+    page = open_page("labels")
+    said = httpx.get(f"{serving.url}/models/default/labels", params={"prefix": "co"}).json()
+    expect(page.locator(".label").first).to_be_visible()
+    page.get_by_label("Begins with").fill("co")
+    expect(page.locator(".label .name")).to_have_text(said["labels"])
+    expect(page.locator(".label .score")).to_have_text([f"learned {n:,}×" for n in said["learned"]])
+    page.locator(".label", has_text="coffee").click()
+    about = httpx.get(f"{serving.url}/models/default/labels/coffee").json()
+    points = page.get_by_role("region", name="What points to it")
+    expect(points).to_contain_text(f"coffee was learned {about['learned']:,} times. {about['total']:,} features vote")
+    painted(page, "What points to it")
+    points.get_by_text("As a table").click()
+    expect(points.locator("tbody tr td:first-child")).to_have_text([one["feature"] for one in about["features"]])
+    page.get_by_label("Begins with").fill("nothing of it")
+    expect(page.get_by_text("No label begins so.")).to_be_visible()
+
+
+def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, serving: Serving) -> None:
+    httpx.put(f"{serving.url}/models/an.other_1-b").raise_for_status()
+    page = open_page("try")
+    page.get_by_label("Model", exact=True).select_option("an.other_1-b")
+    expect(page.get_by_text("This model has learned nothing yet.")).to_be_visible()
+    assert page.url.endswith("#try/an.other_1-b")
+    page.get_by_role("link", name="Overview").click()
+    expect(page.get_by_text("No events yet.")).to_be_visible()
+    expect(page.get_by_label("Model", exact=True)).to_have_value("an.other_1-b")
+    httpx.delete(f"{serving.url}/models/an.other_1-b").raise_for_status()
+
+
+def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open, serving: Serving) -> None:
+    page = open_page("versions")
+    form = page.get_by_role("region", name="Start a job")
+    form.get_by_label("Method").select_option("ind")
+    form.get_by_text("Parameters", exact=True).click()
+    form.get_by_label("seed").fill("7")
+    form.get_by_role("button", name="Start").click()
+    job = page.locator(".job").first
+    expect(job).to_contain_text("seed=7")
+    expect(job.locator(".tag")).to_have_text("succeeded", timeout=60_000)
+    expect(job).to_contain_text("R@1")
+    [version] = httpx.get(f"{serving.url}/models/default/versions").json()["versions"]
+    row = page.get_by_role("region", name="Versions", exact=True).locator("tbody tr")
+    expect(row).to_contain_text(version["id"][:8])
+
+    row.get_by_role("button", name="Activate").click()
+    page.get_by_role("dialog").get_by_role("button", name="Activate").click()
+    now = page.get_by_role("region", name="Serving now")
+    expect(now.get_by_text(f"ind {version['id'][:8]} serves.")).to_be_visible(timeout=30_000)
+    expect(row.get_by_text("serving")).to_be_visible()
+    assert httpx.get(f"{serving.url}/models/default").json()["version"] == version["id"]
+
+    now.get_by_role("button", name="Roll back").or_(
+        now.get_by_role("button", name="Serve the live index")
+    ).first.click()
+    page.get_by_role("dialog").locator("button.primary").click()
+    expect(now.get_by_text("the live index serves.")).to_be_visible(timeout=30_000)
+    assert httpx.get(f"{serving.url}/models/default").json()["version"] == "live"
+
+
+def test_a_version_contends(open_page: Open, serving: Serving) -> None:
+    page = open_page("versions")
+    row = page.get_by_role("region", name="Versions", exact=True).locator("tbody tr").first
+    row.get_by_role("button", name="Let").click()
+    expect(page.get_by_text("contends: it is scored from the next event on.")).to_be_visible()
+    expect(row.get_by_role("button", name="Stop contending")).to_be_visible(timeout=30_000)
+    row.get_by_role("button", name="Stop contending").click()
+    expect(page.get_by_text("contends no more.")).to_be_visible()
+
+
+def test_a_wrong_parameter_is_said_where_it_is(open_page: Open) -> None:
+    page = open_page("versions", expected="status of 422")
+    form = page.get_by_role("region", name="Start a job")
+    form.get_by_label("Method").select_option("ind")
+    form.get_by_text("Parameters", exact=True).click()
+    form.get_by_label("held_out", exact=True).fill("0.9")
+    form.get_by_role("button", name="Start").click()
+    expect(form.get_by_role("alert")).to_contain_text("held_out")
+
+
+def test_a_data_set_is_uploaded_and_deleted(open_page: Open, serving: Serving, tmp_path: Path) -> None:
+    page = open_page("datasets")
+    file = tmp_path / "news.jsonl.gz"
+    file.write_bytes(gzip.compress(b"".join(json.dumps(one).encode() + b"\n" for one in news(200))))
+    page.get_by_label("File").set_input_files(file)
+    expect(page.get_by_label("Name")).to_have_value("news.jsonl.gz")
+    page.get_by_label("Name").fill("news")
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_text("“news” is there.")).to_be_visible()
+    row = page.get_by_role("region", name="Data sets").locator("tbody tr")
+    expect(row).to_contain_text("200")
+    row.get_by_role("button", name="Delete news").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+    expect(page.get_by_text("No data sets yet.")).to_be_visible()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])
+def test_pictures_of_each_view(open_page: Open, screenshots: Path, scheme: str, width: int) -> None:
+    page = open_page(color_scheme=scheme, viewport={"width": width, "height": 800})
+    screenshots.mkdir(exist_ok=True)
+    for view, title in VIEWS.items():
+        page.get_by_role("link", name=title).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(title)
+        if view == "overview":
+            painted(page, "Events a second")
+        elif view == "try":
+            page.get_by_role("textbox", name="Text").fill("the harvest of wheat in kansas: millers expect more flour")
+            painted(page, "Why")
+        elif view == "labels":
+            page.locator(".label", has_text="coffee").click()
+            painted(page, "What points to it")
+        elif view == "versions":
+            expect(page.locator(".job").first).to_be_visible()
+        else:
+            expect(page.locator(".card").nth(1)).to_contain_text("No data sets yet")
+        page.evaluate("document.activeElement.blur()")
+        picture = page.screenshot(full_page=True, path=screenshots / f"{view}-{scheme}.png")
+        assert len(picture) > 10_000

@@ -1,0 +1,79 @@
+"""The page of a service that asks for keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.page.conftest import Open, teach
+from tests.page.newsroom import news
+from tests.service.served import Served, served
+from tests.service.test_http_keys import bearer, make
+
+REFUSED = "status of"
+
+
+@pytest.fixture(scope="module")
+def locked(browser: Any) -> Iterator[tuple[Served, dict[str, str]]]:
+    """A service with data, and secrets by what they are for."""
+    with served() as service:
+        teach(service.url, news(300))
+        with ThreadPoolExecutor(1) as own:  # this thread has a running event loop: playwright's
+            keys = {scope: own.submit(make, service, scope).result() for scope in ("admin", "classify", "learn")}
+        service.http.headers.update(bearer(keys["admin"]))
+        yield service, {scope: key.secret for scope, key in keys.items()}
+
+
+def give(page: Any, secret: str) -> None:
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Key").fill(secret)
+    page.keyboard.press("Enter")
+
+
+def test_it_asks_for_a_key_and_goes_on_with_it(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
+    service, secrets = locked
+    page = open_page("overview", url=service.url, expected=REFUSED)
+    expect(page.get_by_role("dialog", name="A key, please")).to_be_visible()
+    give(page, "no such key")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    give(page, "nosuchkey")
+    expect(page.get_by_role("dialog", name="This key does not open the service")).to_be_visible()
+    give(page, secrets["classify"])
+    expect(page.locator(".tile").first).to_be_visible()
+    assert page.evaluate("[Object.values(sessionStorage), Object.values(localStorage)]") == [[secrets["classify"]], []]
+    page.reload()
+    expect(page.locator(".tile").first).to_be_visible()
+    assert secrets["classify"] not in page.content()
+
+
+def test_what_a_scope_does_not_allow_is_said(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
+    service, secrets = locked
+    page = open_page("try", url=service.url, expected=REFUSED)
+    give(page, secrets["classify"])
+    page.get_by_role("textbox", name="Text").fill("wheat harvest in kansas")
+    page.get_by_role("button", name="grain is right").click()
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("scope")
+    expect(alert).to_contain_text("Another one can be given with the button Key")
+    assert service.learned() == 300
+    page.get_by_role("link", name="Versions and jobs").click()
+    expect(page.get_by_role("region", name="Jobs").get_by_role("alert")).to_contain_text("admin")
+    page.get_by_role("button", name="Key", exact=True).click()
+    give(page, secrets["admin"])
+    expect(page.get_by_text("No jobs yet.")).to_be_visible()
+
+
+def test_another_tab_asks_anew(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
+    service, secrets = locked
+    page = open_page("labels", url=service.url, expected=REFUSED)
+    give(page, secrets["learn"])
+    expect(page.locator(".label").first).to_be_visible()
+    other = page.context.new_page()
+    other.goto(f"{service.url}/#labels/default")
+    expect(other.get_by_role("dialog", name="A key, please")).to_be_visible()
+    other.get_by_role("button", name="Not now").click()
+    expect(other.get_by_text("This service asks for a key.")).to_be_visible()
