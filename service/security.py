@@ -7,7 +7,7 @@ path                                           asks for
 ``/docs`` ``/`` ``/web/...``
 POST ``.../classify`` and ``.../learn``        that scope, for the model
 GET of a model, its stats, labels, snapshots,  any scope, for the model
-versions
+versions, contenders
 ``/models`` ``/methods``                       any scope; only the models that the key is for are listed
 ``/metrics``                                   any scope, not limited to models
 everything else under ``/models/{model}``      ``admin``, for the model
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 READ = ("GET", "HEAD", "OPTIONS")
 OPEN = frozenset({"/livez", "/readyz", "/openapi.json", "/docs", "/"})
 LISTS = frozenset({"/models", "/methods"})
-READABLE = frozenset({"stats", "labels", "snapshots", "versions"})
+READABLE = frozenset({"stats", "labels", "snapshots", "versions", "contenders"})
 
 TELL_SECONDS = 1.0
 MOST_FORWARDED = 256

@@ -1,6 +1,6 @@
 """The worker: snapshots and jobs, beside the replicas and not inside them. ``python -m service.worker``.
 
-Jobs are seen to by ``job_keeper.py``, and done by processes of their own.
+Jobs are seen to by ``job_keeper.py``, and done by processes of their own; so are contests (``contest_keeper.py``).
 
 As to snapshots: every second it looks at each model. A snapshot is due when
 
@@ -49,6 +49,7 @@ from service.archive import Archiving, archive
 from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, Catalog, Living, read_catalog, shorten_catalog
 from service.compaction import compact
+from service.contest_keeper import ContestKeeper
 from service.ending import end
 from service.history import HistoryParams
 from service.job_keeper import HORSE, JobKeeper
@@ -343,7 +344,8 @@ async def work(settings: Settings, reporter: Reporter, horse: str = HORSE) -> No
         await store.check()
         await jobs_store.check()
         reporter.say(Report(stage="working", progress=1.0, ready=True))
-        parts = [asyncio.create_task(worker.run()), asyncio.create_task(keeper.run(stopping))]
+        contests = ContestKeeper(settings, store)
+        parts = [asyncio.create_task(part) for part in (worker.run(), keeper.run(stopping), contests.run(stopping))]
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait([stopped, *parts], return_when=asyncio.FIRST_COMPLETED)
         stopping.set()

@@ -1,0 +1,86 @@
+"""``/models/{model}/contenders``: versions that are scored on live traffic, and take over when they are better."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Path, Response
+
+from core.contenders import GateParams
+from core.errors import ArtifactsUnavailable, Damaged, UnknownVersion
+from service import contenders, standing, versions
+from service.audit import act
+from service.catalog import ModelKeys
+from service.contest_shapes import ContendersAnswer, ContestShape, EnteredShape, EnterRequest
+from service.dependencies import ActorDep, ModelName, PartsDep
+from service.openapi import problems
+from service.replica import Replica
+from service.settings import Settings
+
+router = APIRouter(tags=["versions"])
+
+VersionId = Annotated[str, Path(alias="version", pattern=r"^[0-9a-z]{8,32}$", description="Id of the version.")]
+
+
+@router.get("/models/{model}/contenders", summary="Who contends, and how it stands", responses=problems(404, 422, 503))
+async def get_contenders(model: ModelName, parts: PartsDep) -> ContendersAnswer:
+    """Every instance is ranked by each of them before it is learned; nobody is answered by a contender."""
+    return await _answer(parts.replica, parts.settings, parts.replica.model(model).keys)
+
+
+@router.post(
+    "/models/{model}/contenders",
+    status_code=201,
+    summary="Let a version contend",
+    responses=problems(400, 404, 409, 413, 415, 422, 503),
+)
+async def enter(model: ModelName, request: EnterRequest, parts: PartsDep, actor: ActorDep) -> ContendersAnswer:
+    """It is scored from now on, and activated when it proves better than what is served. At most four at a time."""
+    replica = parts.replica
+    keys = replica.model(model).keys
+    async with act(replica.store, actor, "contender.enter", model=model, version=request.version):
+        if replica.artifacts is None:
+            raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL")
+        await replica.artifacts.join(replica.store)
+        await versions.card_of(replica.artifacts, keys, request.version)
+        await contenders.enter(replica.store, keys, request.version, request.reason)
+    return await _answer(replica, parts.settings, keys)
+
+
+@router.delete(
+    "/models/{model}/contenders/{version}",
+    status_code=204,
+    summary="Let a version contend no more",
+    responses=problems(404, 422, 503),
+)
+async def leave(model: ModelName, version: VersionId, parts: PartsDep, actor: ActorDep) -> Response:
+    """It stays a version, and active if it is."""
+    replica = parts.replica
+    keys = replica.model(model).keys
+    async with act(replica.store, actor, "contender.leave", model=model, version=version):
+        if not await contenders.leave(replica.store, keys, version):
+            raise UnknownVersion(f"no version {version} of {model} contends")
+    return Response(status_code=204)
+
+
+async def _answer(replica: Replica, settings: Settings, keys: ModelKeys) -> ContendersAnswer:
+    entered = await contenders.entered(replica.store, keys)
+    return ContendersAnswer(
+        contenders=[EnteredShape(**msgspec.structs.asdict(one)) for one in entered],
+        contest=contest_of(await _standing(replica, keys), settings),
+    )
+
+
+async def _standing(replica: Replica, keys: ModelKeys) -> standing.Standing | None:
+    try:
+        return await standing.read(replica.store, keys)
+    except Damaged:
+        return None  # of another release; who follows the contest begins anew
+
+
+def contest_of(found: standing.Standing | None, settings: Settings) -> ContestShape | None:
+    """How a contest stands, for people; None while nobody is compared."""
+    if found is None or not found.contest.scores:
+        return None
+    return ContestShape.model_validate(standing.told(found, settings.group(GateParams)))
