@@ -120,8 +120,10 @@ def _projections(field: str, values: tuple[int, ...], name: str, title: str) -> 
         points = []
         for value in values:
             params: dict[str, Any] = {"neighbors": 10} | {"learners": 1} | {field: value}
-            if field == "learners" and value == 5:
-                params = {"neighbors": 10}
+            if (field, value) == ("learners", 5):
+                del params["learners"]
+            if (field, value) == ("dim", 200):
+                del params["dim"]
             points.append((value, ogeec(data, seconds * (value if field == "learners" else 3), **params)))
         lines.append(Line(label=data, points=tuple(points)))
     return Plot(name=name, title=title, x=field, y="P@1", lines=tuple(lines))
