@@ -101,7 +101,7 @@ class Line:
     async def _open(self) -> tuple[Link, Facts]:
         link = await self._store.open_link(self._purpose, self._on_lost)
         try:
-            facts = await facts_over(link, self._patience)
+            facts = (await facts_over(link, self._patience)).after(self.facts)
             if not await self._knows(link, self._patience):
                 raise StoreUnavailable("the store has lost a tail, and models with it")
             return link, facts
@@ -117,7 +117,7 @@ class Line:
                     await self._lost.wait()
                 return
             with contextlib.suppress(StoreUnavailable):
-                self.facts = await facts_over(link, self._patience)
+                self.facts = (await facts_over(link, self._patience)).after(self.facts)
                 if not await self._knows(link, self._patience):
                     link.close()
 

@@ -83,6 +83,13 @@ class Facts(NamedTuple):
         Servers that copy it, connected now.
     waitaof : bool
         It has WAITAOF, and what it answers holds.
+    run : str
+        Of the server's process, another one each time it starts.
+    rewriting : bool
+        It is writing its append-only file anew, or about to.
+    whole : bool
+        What it appends to its file would be found there after a crash. That is not so while it writes the file for the
+        first time since it was told to keep one.
     """
 
     version: tuple[int, int]
@@ -91,6 +98,19 @@ class Facts(NamedTuple):
     eviction: str
     replicas: int
     waitaof: bool = False
+    run: str = ""
+    rewriting: bool = False
+    whole: bool = True
+
+    def after(self, before: Facts | None) -> Facts:
+        """The same, with what was seen before: a file that was whole then is while it is written anew.
+
+        By itself a server does not tell whether the file that it writes is the first one: only that there was none
+        when it started. So one that was told to keep none and then to keep one again is found out by who has seen that.
+        """
+        if before is None or before.run != self.run or not (self.aof and self.rewriting):
+            return self
+        return self._replace(whole=before.aof and before.whole)
 
     def reachable(self, level: str) -> bool:
         """Whether an append can be confirmed to have reached this level of durability here."""
@@ -105,8 +125,14 @@ class Facts(NamedTuple):
     @property
     def danger(self) -> str | None:
         """Why this store could lose the log without a word, and the command that mends it; None when it could not."""
-        if self.aof and self.eviction in ("noeviction", "unknown"):
+        if self.aof and self.whole and self.eviction in ("noeviction", "unknown"):
             return None
+        if self.aof and not self.whole:
+            return (
+                "writes its append-only file for the first time, and until that has ended it would come back from a "
+                "crash without the log. Wait for it (INFO persistence: aof_rewrite_in_progress, "
+                "aof_last_bgrewrite_status)"
+            )
         if not self.aof:
             return (
                 "keeps no append-only file, so the log would be lost when it stops. "
@@ -209,7 +235,11 @@ class Store:
         while True:
             try:
                 facts = await self.facts()
-                break
+                if facts.whole or loop.time() > deadline:
+                    break
+                if loop.time() - told > 5:
+                    log.warning("waiting for the store", store=str(self.address), reason=f"it {facts.danger}")
+                    told = loop.time()
             except StoreUnavailable as error:
                 now = loop.time()
                 if now > deadline and not isinstance(error.__cause__, redis.exceptions.BusyLoadingError):
@@ -219,7 +249,7 @@ class Store:
                 if now - told > 5:
                     log.warning("waiting for the store", store=str(self.address), reason=str(error))
                     told = now
-                await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)
         _refuse_unsafe(facts, self.address)
         return facts
 
@@ -265,14 +295,20 @@ def reaching() -> Iterator[None]:
 
 def _facts(server: Reply, persistence: Reply, memory: Reply, replication: Reply, config: Reply) -> Facts:
     appendfsync = config.get("appendfsync") if isinstance(config, dict) else None
-    aof = bool(int(persistence.get("aof_enabled", 0)))
+    aof, rewriting, base_bytes = (
+        sum(int(persistence.get(name, 0)) for name in names)
+        for names in (("aof_enabled",), ("aof_rewrite_in_progress", "aof_rewrite_scheduled"), ("aof_base_size",))
+    )
     return Facts(
         version=_version(server),
-        aof=aof,
+        aof=bool(aof),
         appendfsync=appendfsync if aof else None,
         eviction=str(memory.get("maxmemory_policy", "unknown")),
         replicas=int(replication.get("connected_slaves", 0)),
         waitaof=_waitaof_holds(server),
+        run=str(server.get("run_id", "")),
+        rewriting=bool(rewriting),
+        whole=not (aof and rewriting and not base_bytes),
     )
 
 
