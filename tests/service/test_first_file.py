@@ -1,0 +1,83 @@
+"""A store that writes its append-only file for the first time says that it keeps one, and would lose the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from core.errors import CannotStart, StoreUnavailable
+from service.replica import Replica
+from service.store import Facts, Store, StoreParams
+from tests.service.conftest import StartReplica
+from tests.service.test_replica import teach, until
+from tests.service.valkey import Server
+
+N_KEYS = 60
+
+
+@pytest.fixture(params=["yes", "no"])
+def slow_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A store that takes a second or two to write its file anew."""
+    server = Server(appendonly=request.param)
+    with server.client() as client:
+        for i in range(N_KEYS):
+            client.set(f"other{i}", b"x")
+        client.config_set("rdb-key-save-delay", 2_000_000 // N_KEYS)
+    yield server
+    server.close()
+
+
+def is_rewriting(client: redis.Redis) -> bool:
+    return bool(client.info("persistence")["aof_rewrite_in_progress"])
+
+
+def facts(replica: Replica) -> Facts:
+    said = replica.facts()
+    assert said is not None
+    return said
+
+
+@pytest.mark.parametrize("slow_server", ["no"], indirect=True)
+async def test_a_start_waits_until_the_first_file_is_written(slow_server: Server, start_replica: StartReplica) -> None:
+    with slow_server.client() as client:
+        client.config_set("appendonly", "yes")
+        began = time.monotonic()
+        impatient = Replica(Store(slow_server.url, StoreParams(start_seconds=0.2)))
+        with pytest.raises(CannotStart, match="for the first time"):
+            await impatient.start()
+        await impatient.stop()
+        assert is_rewriting(client)
+        replica = await start_replica(slow_server)
+        assert time.monotonic() - began > 1
+        assert not is_rewriting(client)
+        await teach(replica)
+
+
+@pytest.mark.parametrize("slow_server", ["yes"], indirect=True)
+async def test_nothing_is_learned_until_the_first_file_is_written(
+    slow_server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(slow_server)
+    with slow_server.client() as client:
+        client.bgrewriteaof()  # one as there are many: what is appended is in the old file as well
+        await until(lambda: facts(replica).rewriting)
+        await teach(replica)
+        assert is_rewriting(client)
+        await until(lambda: not is_rewriting(client), 10)
+        client.config_set("appendonly", "no")
+        await until(lambda: not facts(replica).aof)
+        client.config_set("appendonly", "yes")
+        await until(lambda: facts(replica).aof)
+        assert is_rewriting(client)
+        with pytest.raises(StoreUnavailable, match=r"nothing was appended: the store writes .* for the first time"):
+            await teach(replica)
+        status = replica.status()
+        assert status.ready
+        assert status.durability is not None
+        assert "for the first time" in str(status.durability.warning)
+        await until(lambda: facts(replica).danger is None, 10)
+        assert not is_rewriting(client)
+        await teach(replica)
