@@ -43,6 +43,8 @@ def draw(plots: tuple[Plot, ...], kept: Kept, folder: Path) -> list[str]:
         figure, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
         if plot.bars:
             _bars(axes, lines)
+        elif all(len(xs) == 1 for _, xs, _ in lines):
+            _named_points(axes, lines)
         else:
             for label, xs, ys in lines:
                 axes.plot(xs, ys, label=label, marker=".", linewidth=1)
@@ -50,7 +52,8 @@ def draw(plots: tuple[Plot, ...], kept: Kept, folder: Path) -> list[str]:
             axes.set_xscale("log")
         axes.set(title=plot.title, xlabel=plot.x, ylabel=plot.y)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7)
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(fontsize=7)
         folder.mkdir(parents=True, exist_ok=True)
         figure.savefig(folder / f"{plot.name}.svg", metadata={"Date": None, "Creator": None})
         pyplot.close(figure)
@@ -75,6 +78,14 @@ def _points(line: Line, measure: str, kept: Kept) -> tuple[list[Any], list[float
             xs.append(max(known[x[5:]], 1e-3) if isinstance(x, str) and x.startswith("cost ") else x)
             ys.append(known[measure])
     return xs, ys
+
+
+def _named_points(axes: Any, lines: list[tuple[str, list[Any], list[float]]]) -> None:
+    """A name beside each point: there are more of them than colours."""
+    for label, xs, ys in lines:
+        axes.plot(xs, ys, marker="o", markersize=4, color="C0")
+        axes.annotate(label, (xs[0], ys[0]), (4, 3), textcoords="offset points", fontsize=7)
+    axes.margins(x=0.15)
 
 
 def _bars(axes: Any, lines: list[tuple[str, list[Any], list[float]]]) -> None:
