@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,6 +33,7 @@ from service import log as stream
 from service.activation import Place
 from service.artifacts import Artifacts
 from service.catalog import Living
+from service.contending_params import ContendingParams
 from service.drift import Detector
 from service.events import Activate, Learn, decode_entry
 from service.gate import Gate
@@ -53,39 +53,6 @@ AT_ONCE = 256
 SLICE_EVENTS = 64
 MOST_EVERY = 1024
 NEVER = 2**62
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContendingParams:
-    """How contenders are followed.
-
-    Attributes
-    ----------
-    drift : bool
-        Follow models without contenders as well, for their drift marks.
-    memory : int
-        Bytes of their indexes, all together; larger ones are followed only when something contends.
-    loaded_bytes : int
-        Bytes of the versions of a model that are scored; what goes beyond is not, and the stats say so.
-    weigh_every : int
-        Scored instances between two changes of the blend's weights.
-    keep_seconds : float
-        Between two writings of the standing.
-    lag_seconds : float
-        Behind by more than this, fewer instances are scored.
-    """
-
-    drift: bool = True
-    memory: int = 2**30
-    loaded_bytes: int = 4 * 2**30
-    weigh_every: int = 1000
-    keep_seconds: float = 1.0
-    lag_seconds: float = 2.0
-
-    def __post_init__(self) -> None:
-        for name in ("memory", "loaded_bytes", "weigh_every", "keep_seconds", "lag_seconds"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be more than 0")
 
 
 class Contending:

@@ -15,7 +15,7 @@ import structlog
 from core.errors import Damaged, StoreUnavailable, UnknownApplyVersion
 from service.catalog import read_catalog
 from service.child import Child
-from service.contending import ContendingParams
+from service.contending_params import ContendingParams
 from service.ending import end
 from service.settings import Settings
 from service.store import Store, reaching

@@ -25,7 +25,8 @@ from core.errors import AboundError, CannotStart, Conflict, Damaged, StoreUnavai
 from service import manifest as manifests
 from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, Catalog, Living, read_catalog
-from service.contending import Contending, ContendingParams
+from service.contending import Contending
+from service.contending_params import ContendingParams
 from service.ending import end
 from service.lease import LEASE_SECONDS, LeaseLost, take
 from service.log import LogParams

@@ -35,7 +35,7 @@ READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY")
 """Variables of ours that the service does not read: where the tests' data sets are, the client's URL and key."""
 
 GROUPS = {
-    "contending": "service.contending.ContendingParams",
+    "contending": "service.contending_params.ContendingParams",
     "gate": "core.contenders.GateParams",
     "history": "service.history.HistoryParams",
     "jobs": "service.jobs.JobParams",

@@ -18,8 +18,8 @@ from core.errors import Damaged
 from core.serving import BLEND, LIVE
 from core.types import START
 from service.catalog import ModelKeys
-from service.drift import Drift, Mark
 from service.lease import Lease
+from service.marks import Drift
 from service.store import Store, reaching
 
 FORMAT = 1
@@ -174,8 +174,3 @@ def _decision_on(low: float, high: float, few: bool) -> str:
     if few:
         return "too few"
     return "better" if low > 0.0 else "worse" if high < 0.0 else "undecided"
-
-
-def marks_of(standing: Standing) -> list[Mark]:
-    """The drift marks of a model, oldest first."""
-    return standing.drift.marks

@@ -18,7 +18,8 @@ from core.methods.progress import quietly
 from core.record import pack_labels
 from service.appender import Draft
 from service.catalog import DEFAULT_MODEL
-from service.contending import Contending, ContendingParams
+from service.contending import Contending
+from service.contending_params import ContendingParams
 from service.lease import take
 from service.replica import Replica
 from service.standing import PURPOSE, Standing

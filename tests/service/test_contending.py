@@ -17,7 +17,8 @@ from core.live import LiveModel, warmup
 from core.serving import BLEND, LIVE
 from core.types import START
 from service import activation, contenders, housekeeping, shelf, standing
-from service.contending import Contending, ContendingParams
+from service.contending import Contending
+from service.contending_params import ContendingParams
 from service.events import Activate, Learn, Weigh
 from service.gate import GATE as BY_GATE
 from service.lease import LeaseLost, take

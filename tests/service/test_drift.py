@@ -3,7 +3,8 @@
 import msgspec
 import numpy as np
 
-from service.drift import BLOCK, LONGEST, MARKS, Detector, Drift
+from service.drift import BLOCK, LONGEST, Detector
+from service.marks import MARKS, Drift
 
 
 def feed(detector: Detector, n: int, chance: float, seed: int, first: int = 0) -> None:
