@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from core.config import ModelConfig
+from core.errors import InvalidInstance
 from service.catalog import CATALOG_KEY
 from tests.service.conftest import StartReplica
 from tests.service.test_replica import digests, teach, until
@@ -66,3 +69,25 @@ async def test_a_catalog_that_grows_is_not_doubted(server: Server, start_replica
     await until(lambda: one._housekeeping._tick > ticks[0] + 1 and other._housekeeping._tick > ticks[1] + 1)
     assert {one._follower._link, other._follower._link} == links
     assert sorted(other.names()) == ["default", "news"]
+
+
+async def test_what_min_offset_promises_when_the_store_has_lost_the_event(
+    server: Server, start_replica: StartReplica
+) -> None:
+    """It is compared with numbers: refused while the log ends before it, and no proof of an event once it does not."""
+    replica = await start_replica(server)
+    await teach(replica, 5)
+    key = replica.model("default").keys.log
+    with server.client() as client:
+        before = client.dump(key)
+        lost = await teach(replica, 1, seed=2)
+        client.restore(key, 0, before, replace=True)
+        await until(lambda: replica.model("default").live.n_learned == 5, 10)
+        await until(lambda: replica.status().ready)
+        with pytest.raises(InvalidInstance, match="beyond the end of the log"):
+            await replica.wait_for("default", lost, 1)
+        # The store's clock was set back: the number comes again, for something else.
+        _, fields = client.xrange(key)[-1]
+        client.xadd(key, fields, id=lost.entry)
+        await replica.wait_for("default", lost, 5)
+        assert replica.model("default").live.n_learned == 10
