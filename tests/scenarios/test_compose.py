@@ -1,0 +1,107 @@
+"""The processes of the compose file, behind its own load balancer."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks import composed, rolling
+from benchmarks.composed import Composed
+from benchmarks.faults.ledger import examine_now
+from service.client import Client, Model
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
+    pytest.mark.skipif(composed.program() is None, reason="haproxy is not installed"),
+    pytest.mark.timeout(400),
+]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
+    running = Composed(tmp_path_factory.mktemp("composed"))
+    try:
+        running.start()
+        yield running
+    finally:
+        running.close()
+
+
+def test_one_replica_is_restarted_and_one_is_killed_under_load(running: Composed, tmp_path: Path) -> None:
+    book = rolling.OneStore(tmp_path / "acknowledged.jsonl")
+
+    def restarted(running: Composed, seconds: float) -> None:
+        assert running.replicas[0].stop() == 0
+        running.replicas[0].start()
+        running.replicas[0].until_ready()
+
+    counts = rolling.under_load(running, book, restarted, 0)
+    assert (counts.classify_failed, counts.client_failed) == (0, 0), book.counts
+    assert counts.classified > 200
+    assert counts.acknowledged > 100
+
+    def killed(running: Composed, seconds: float) -> None:
+        running.replicas[1].kill()
+        time.sleep(1)
+
+    counts = rolling.under_load(running, book, killed, 0)
+    # A kept connection may end without an answer, which our client takes for a reason to ask again.
+    assert counts.client_failed == 0
+    assert counts.classify_failed <= 5, book.counts
+    running.replicas[1].start()
+    findings = examine_now(running.store_url, book.acknowledged, [], running.artifacts)
+    book.close()
+    assert findings.good, findings
+    assert findings.learned >= len(book.acknowledged)
+    assert book.wrong == []
+
+
+def test_the_balancer_says_in_our_words_that_nobody_is_there_and_goes_on_when_they_are_back(running: Composed) -> None:
+    for replica in running.replicas:
+        replica.until_ready()
+    pauses = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        running.show()
+        time.sleep(seconds)
+
+    with Client(running.url, pause=pause) as client, httpx.Client(base_url=running.url) as http:
+        model = Model(client, "default")
+        model.learn(["here"], features={"compose-before": 1})
+        running.hide()
+        answer = until_status(http, 503)
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers["retry-after"] == "1"
+        assert answer.json()["request_id"]
+        assert "Nothing was learned" in answer.json()["detail"]
+        # The client waits as long as it is asked to, and asks again.
+        assert [one.label for one in model.classify(features={"compose-before": 1}).labels] == ["here"]
+        assert pauses
+        assert set(pauses) == {1.0}
+        assert model.learn(["back"], features={"compose-after": 1}).applied
+
+
+def until_status(http: httpx.Client, status: int) -> httpx.Response:
+    deadline = time.monotonic() + 60
+    while (answer := http.post("/classify", json={"text": "a"}, timeout=90)).status_code != status:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return answer
+
+
+def test_measures_are_not_for_the_public_and_bodies_have_a_bound(running: Composed) -> None:
+    hidden = httpx.get(f"{running.url}/metrics")
+    assert (hidden.status_code, hidden.json()["type"]) == (404, "/problems/unknown-path")
+    host, port = running.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as wire:
+        wire.sendall(b"POST /learn HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (2**26 + 1))
+        refused = wire.recv(4096)
+    assert refused.startswith(b"HTTP/1.1 413 ")
+    assert b"/problems/too-large" in refused
