@@ -1,7 +1,7 @@
 """What stands in the store about activations of a model: who is at it, and what was activated last.
 
     ...:activating    JSON of ``Activating``, renewed by who does it; gone soon after that one is
-    ...:active        hash: version, digest, activation, at; changed in the one script that appends ``Activate``
+    ...:active        hash: version, digest, former, activation, at; changed in the one script that appends ``Activate``
 
 The first is the fence: one activation a model at a time, and no version is deleted meanwhile. From it a replica
 that starts between ``PrepareVersion`` and ``Activate`` learns what to load. The second tells those who follow no log
@@ -35,11 +35,12 @@ class Activating(msgspec.Struct, frozen=True):
 
 
 class Active(NamedTuple):
-    """What was activated last, and where."""
+    """What was activated last, and where; ``former`` is what was active before."""
 
     version: str = LIVE
     digest: str = ""
     at: Offset = START
+    former: str = LIVE
 
 
 _decoder = msgspec.json.Decoder(Activating)
@@ -62,7 +63,7 @@ if redis.call('HGET', KEYS[3], 'activation') == ARGV[4] then return redis.call('
 local active = redis.call('HGET', KEYS[3], 'version') or 'live'
 if ARGV[7] ~= '' and ARGV[7] ~= active then return '-' end
 local at = redis.call('XADD', KEYS[2], '*', 'e', ARGV[2], 'c', ARGV[3])
-redis.call('HSET', KEYS[3], 'activation', ARGV[4], 'version', ARGV[5], 'digest', ARGV[6], 'at', at)
+redis.call('HSET', KEYS[3], 'activation', ARGV[4], 'version', ARGV[5], 'digest', ARGV[6], 'at', at, 'former', active)
 return at
 """
 
@@ -90,11 +91,11 @@ def _parse(text: bytes | None) -> PrepareVersion | None:
 async def active(store: Store, keys: ModelKeys) -> Active:
     """What is active at the end of a model's log."""
     with reaching():
-        found = await store.client.hmget(keys.of("active"), ["version", "digest", "at"])
+        found = await store.client.hmget(keys.of("active"), ["version", "digest", "at", "former"])
     if found[0] is None:
         return Active()
-    version, digest, at = (text.decode() for text in found)
-    return Active(version, digest, Offset.of_entry(at))
+    version, digest, at, former = (text.decode() for text in found)
+    return Active(version, digest, Offset.of_entry(at), former)
 
 
 async def take(store: Store, keys: ModelKeys, what: Activating) -> bool:

@@ -60,7 +60,7 @@ class Budget:
         looked, size = self._looked.get(model.name, (0.0, 0))
         now = time.monotonic()
         if now - looked > LOOK_SECONDS or (bound is not None and 2 * size > bound):
-            size = model.live.n_bytes + model.live.n_bytes_ahead
+            size = model.live.n_bytes + model.live.n_bytes_ahead + model.n_loaded_bytes
             self._looked[model.name] = (now, size)
             self._total += size - self._sizes.get(model.name, 0)
             self._sizes[model.name] = size

@@ -9,6 +9,7 @@ import msgspec
 from fastapi import Depends, Path, Request
 
 from core.errors import InvalidInstance, NotReady, UnknownModel
+from core.types import Offset
 from service.audit import Actor
 from service.budget import Budget
 from service.desk import Desk
@@ -24,6 +25,7 @@ from service.schemas import MODEL_NAME
 from service.security import actor_of
 from service.settings import Settings
 from service.telemetry import Telemetry
+from service.ways import Ways
 
 
 class Parts(NamedTuple):
@@ -38,6 +40,7 @@ class Parts(NamedTuple):
     rates: Rates
     budget: Budget
     desk: Desk
+    ways: Ways
 
     def observe(self) -> None:
         """Bring the measures up to date."""
@@ -54,8 +57,12 @@ class Parts(NamedTuple):
                 "features": sizes["features"],
                 "classes": sizes["classes"],
                 "connections": sizes["connections"],
-                "memory": sum(sizes["memory"].values()),
+                "memory": sum(sizes["memory"].values()) + model.n_loaded_bytes,
                 "lag": model.lag or 0,
+                "activated": 0
+                if model.live.serving.is_live
+                else Offset.parse(model.live.serving.at).milliseconds / 1e3,
+                "loaded": len(model.versions or ()),
             }
             if (appender := model.appender) is not None:
                 requests, n_bytes = appender.waiting
@@ -65,7 +72,10 @@ class Parts(NamedTuple):
             if (kept := self.replica.keeping.of(model)) is not None:
                 figures[name] |= kept.figures()
         self.telemetry.set_models(figures)
-        self.budget.observe({name: self.replica.model(name).live.n_bytes for name in figures})
+        for kind, timer in self.ways.timers.items():
+            self.telemetry.add_rankings(kind, *timer.take())
+        models = [self.replica.model(name) for name in figures]
+        self.budget.observe({model.name: model.live.n_bytes + model.n_loaded_bytes for model in models})
 
 
 def parts(request: Request) -> Parts:

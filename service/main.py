@@ -30,7 +30,7 @@ from service.openapi import document
 from service.rates import RateParams, Rates
 from service.remembered import RememberParams
 from service.replica import Replica, ReplicaParams
-from service.routes import health, jobs, labels, models, page, snapshots, transfer
+from service.routes import activation, contenders, health, jobs, labels, models, page, snapshots, transfer
 from service.routes import keys as key_routes
 from service.routes import versions as version_routes
 from service.routes.classify import Classify
@@ -42,6 +42,7 @@ from service.shortcut import AtOnce
 from service.snapshots import SnapshotParams
 from service.store import Store, StoreParams
 from service.telemetry import REQUEST_ID, Telemetry
+from service.ways import Ways
 
 DESCRIPTION = """\
 Applications post instances to `/classify` and stream label feedback to `/learn`; an index in memory is updated on every
@@ -94,6 +95,7 @@ class Application(FastAPI):
         rates = Rates(store, settings.group(RateParams))
         budget = Budget.of(settings.max_memory, settings.processes)
         desk = Desk(settings)
+        ways = Ways(replica.shelf, bounds.serving)
 
         @asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -105,6 +107,7 @@ class Application(FastAPI):
                 yield
             finally:
                 await end(*tasks)
+                ways.close()
                 await desk.close()
                 await replica.stop()
 
@@ -118,7 +121,7 @@ class Application(FastAPI):
             redirect_slashes=False,
             lifespan=lifespan,
         )
-        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, rates, budget, desk)
+        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, rates, budget, desk, ways)
         self.state.draining = False
         self.state.stopping = False
         errors.install(self)
@@ -127,7 +130,7 @@ class Application(FastAPI):
         self._guard = guard
         self._tells = settings.access_log
         works: dict[str, Work] = {
-            "classify": Classify(replica, settings, remember, rates),
+            "classify": Classify(replica, settings, remember, rates, ways),
             "learn": Learn(replica, settings, remember, changing, rates, budget),
         }
         self._hot = {
@@ -138,7 +141,19 @@ class Application(FastAPI):
         for name, route in self._hot.items():
             for path in (name, f"/models/{{model}}{name}"):
                 self.router.routes.append(Route(path, route, methods=["POST"], include_in_schema=False))
-        for routes in (models, labels, transfer, snapshots, version_routes, jobs, key_routes, health, page):
+        for routes in (
+            models,
+            labels,
+            transfer,
+            snapshots,
+            version_routes,
+            activation,
+            contenders,
+            jobs,
+            key_routes,
+            health,
+            page,
+        ):
             self.include_router(routes.router)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -16,6 +16,7 @@ from service.desk import JobRequest
 from service.errors import INTERNAL, KINDS, PROBLEM_JSON, Problem
 from service.schemas import (
     MODEL_NAME,
+    ActivateRequest,
     ClassifyAnswer,
     ClassifyBatchAnswer,
     ClassifyRequest,
@@ -114,7 +115,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         tags=app.openapi_tags,
     )
     shapes = (ClassifyRequest, ClassifyAnswer, ClassifyBatchAnswer, LearnRequest, LearnAnswer, LearnBatchAnswer)
-    _, schemas = msgspec.json.schema_components((*shapes, JobRequest, Problem), ref_template=REF)
+    _, schemas = msgspec.json.schema_components((*shapes, ActivateRequest, JobRequest, Problem), ref_template=REF)
     _tidy(schemas)
     whole.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
     for path in ("/classify", "/models/{model}/classify"):

@@ -57,7 +57,17 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
     include: Annotated[Chosen, Meta(description="Rank only these labels.")] | None = None
     exclude: Annotated[Chosen, Meta(description="Do not rank these labels.")] | None = None
     explain: Annotated[bool, Meta(description="Tell which features brought each label its score.")] = False
-    version: Annotated[str, Meta(description="`live`: the index.", examples=["live"])] | None = None
+    version: (
+        Annotated[
+            str,
+            Meta(
+                description="`live`: the index; `blend`: the index and the active version together; or the id of a "
+                "version. Without it the active one.",
+                examples=["live"],
+            ),
+        ]
+        | None
+    ) = None
     min_offset: (
         Annotated[
             str,
@@ -206,6 +216,16 @@ class ConfigShape(Shape):
     negative: Literal["ignore", "split"] = Field(description="What becomes of negative numbers.")
 
 
+class ServingShape(Shape):
+    """Which version answers whoever names none; part of the state that all replicas share."""
+
+    version: str = Field(description="The active version; `live` is the index.")
+    digest: str = Field(description="Of that version; empty for the index.")
+    former: str = Field(description="What was active before: the way back.")
+    at: str = Field(description="Offset from which on it is active.")
+    weights: tuple[float, float] = Field(description="Of the index and the version, for `version=blend`.")
+
+
 class ModelSummary(Shape):
     """A model, without its digest."""
 
@@ -213,6 +233,7 @@ class ModelSummary(Shape):
     incarnation: str = Field(description="Tells models apart that had this name one after the other.")
     config: ConfigShape
     version: str = Field(description="The active version; `live` is the index.")
+    serving: ServingShape
     offset: str = Field(description="The last event applied here.")
     learned: int = Field(description="Events applied.")
     features: int
@@ -227,6 +248,21 @@ class ModelAnswer(ModelSummary):
     """A model and the digest of its state at ``offset``."""
 
     digest: str
+
+
+class ActivateRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which version is to answer whoever names none."""
+
+    version: Annotated[str, Meta(min_length=1, max_length=64, description="Id of a version, or `live`: the index.")]
+    reason: Annotated[str, Meta(max_length=1000, description="Kept with the event.")] = ""
+
+
+class ActivatedAnswer(Shape):
+    """From the offset on, every replica answers with the version."""
+
+    version: str
+    offset: str
+    former: str = Field(description="What was active before: the way back.")
 
 
 class ModelsAnswer(Shape):
@@ -277,6 +313,7 @@ class ReplicaShape(Shape):
     pid: int
     ready: bool
     lag: int | None = Field(description="Entries behind the log.")
+    versions: list[str] = Field(description="Versions that it has loaded.")
 
 
 class LogShape(Shape):
@@ -325,26 +362,6 @@ class TraceShape(SeriesShape):
     stride: int
     learned: list[int] = Field(description="Instances learned by each point.")
     groups: dict[Literal["tail", "torso", "head"], SeriesShape]
-
-
-class StatsAnswer(Shape):
-    """How well a model does, and how large it is."""
-
-    offset: str
-    learned: int = Field(description="Events applied.")
-    updated: int = Field(description="Of these, the ones that changed the index.")
-    all: ScoresShape = Field(description="Over all time.")
-    window: ScoresShape = Field(description="Over the newest 10,000.")
-    drift: DriftShape = Field(description="How far the window is from all time; below 0: it has become worse.")
-    trace: TraceShape
-    connections: int
-    features: int
-    classes: int
-    mean_out_degree: float
-    memory: int
-    memory_parts: dict[str, int]
-    kept: KeptShape | None = Field(description="As it was seen last; null until then.")
-    replicas: list[ReplicaShape] = Field(description="Empty while the store is away.")
 
 
 class LabelsAnswer(Shape):

@@ -143,6 +143,21 @@ class Telemetry:
             ),
             "waiting_bytes": self._gauge("abound_append_waiting_bytes", "Bytes that wait to be appended.", "livesum"),
         }
+        self._rankings = Durations(
+            "abound_rank_duration_seconds",
+            "Ranking by versions, a request or a part of a stream, by what it is ranked: version or blend.",
+            ("kind",),
+            buckets=BOUNDS,
+            registry=registry,
+        )
+        self._serving = {
+            "activated": self._gauge(
+                "abound_model_activated_timestamp_seconds",
+                "Since when a version is active; 0: the index is.",
+                "livemax",
+            ),
+            "loaded": self._gauge("abound_model_loaded_versions", "Versions in memory, all processes.", "livesum"),
+        }
         self._refused = Counter(
             "abound_refused", "Requests and lines answered with a problem, by its kind.", ("reason",), registry=registry
         )
@@ -198,6 +213,11 @@ class Telemetry:
         if any(counts):
             self._appends.labels(model, lane).add(counts, total)
 
+    def add_rankings(self, kind: str, counts: Sequence[int], total: float) -> None:
+        """Rankings by versions, by class of duration, and seconds in all."""
+        if any(counts):
+            self._rankings.labels(kind).add(counts, total)
+
     def set_log(self, connected: bool) -> None:
         """Whether this process is connected to the log."""
         self._connected.set(connected)
@@ -213,6 +233,7 @@ class Telemetry:
             "lag": self._lag,
             **self._kept,
             **self._waiting,
+            **self._serving,
         }
         for model, values in figures.items():
             for name, gauge in gauges.items():

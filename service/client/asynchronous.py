@@ -132,6 +132,10 @@ class AsyncClient:
         """Delete a version that nobody needs."""
         await self._ask(calls.delete_version(name, version))
 
+    async def activate(self, name: str, version: str, reason: str = "") -> Answer:
+        """Let a version answer whoever names none; ``live`` is the index."""
+        return await self._ask(calls.activate(name, version, reason))
+
     async def datasets(self) -> Answer:
         """The data sets that jobs can learn from."""
         return await self._ask(calls.datasets())

@@ -129,6 +129,11 @@ def delete_version(name: str, version: str) -> Call:
     return _call("DELETE", version_path(name, version), repeatable=False)
 
 
+def activate(name: str, version: str, reason: str) -> Call:
+    """Let a version answer; again it changes nothing."""
+    return _call("POST", f"{model_path(name)}/activate", {"version": version, "reason": reason})
+
+
 def datasets() -> Call:
     """The data sets."""
     return _call("GET", "/datasets")

@@ -133,6 +133,10 @@ class Client:
         """Delete a version that nobody needs."""
         self._ask(calls.delete_version(name, version))
 
+    def activate(self, name: str, version: str, reason: str = "") -> Answer:
+        """Let a version answer whoever names none; ``live`` is the index."""
+        return self._ask(calls.activate(name, version, reason))
+
     def datasets(self) -> Answer:
         """The data sets that jobs can learn from."""
         return self._ask(calls.datasets())

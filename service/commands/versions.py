@@ -13,7 +13,7 @@ from service.commands.models import PIECE_BYTES, Refusal, opened
 from service.commands.options import DEFAULT_URL, AsJson, Key, Model, Url, in_words, print_json, print_table
 
 versions = typer.Typer(
-    name="versions", help="Fitted methods: list, show, compare, export, import, delete.", no_args_is_help=True
+    name="versions", help="Fitted methods: list, show, compare, activate, export, import, delete.", no_args_is_help=True
 )
 
 VersionId = Annotated[str, typer.Argument(metavar="ID", help="Of the version.")]
@@ -139,6 +139,23 @@ def import_version(
     except OSError as error:
         raise Refusal(f"cannot read {file}: {error}") from error
     _tell(card, f"imported {card['method']} as {card['id']}, digest {card['digest']}", as_json)
+
+
+@versions.command("activate")
+def activate_version(
+    version: Annotated[str, typer.Argument(metavar="ID", help="Of the version, or live: the index.")],
+    reason: Annotated[str, typer.Option(help="Why; kept with the event.")] = "",
+    model: Model = "default",
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a version answer whoever names none. All replicas switch at one offset; the way back is the same."""
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.activate(model, version, reason)
+    _tell(answer, f"{version} is active from {answer['offset']} on; before it was {answer['former']}", as_json)
 
 
 @versions.command("delete")

@@ -1,19 +1,22 @@
 """``POST /classify``: rank the classes for an instance, a batch or a stream of them.
 
 Everything here reads the live model between two turns of the event loop, so an answer and the offset it names belong
-together. Answers come from memory; only ``remember`` and a ``min_offset`` that is still to come ask the store.
+together. Answers come from memory; only ``remember``, a ``min_offset`` that is still to come and a version that is not
+loaded wait for something else. Versions rank in threads (``ways.py``), by what was active at the offset that their
+answer names.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from core.config import ModelConfig
-from core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge, UnknownVersion
+from core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge
+from core.serving import LIVE
 from core.types import Offset
-from service.answers import LIVE, Answers
+from service.answers import Answers
 from service.dependencies import trusted_model
 from service.errors import problem_of
 from service.exchange import Headers
@@ -22,12 +25,14 @@ from service.keyring import Grant
 from service.model_replica import ModelReplica
 from service.ndjson import AnswerLines, Line, RequestLines
 from service.pace import Pace
+from service.ranking import Asked, Labels
 from service.rates import Rates
 from service.reading import ABSENT, decode, vector_of
 from service.remembered import RememberParams, reading_of, remember
 from service.replica import Replica
-from service.schemas import ClassifyAnswer, ClassifyRequest, Instance, classify_decoder, encoder
+from service.schemas import ClassifyAnswer, ClassifyRequest, Instance, ScoredLabel, classify_decoder, encoder
 from service.settings import Settings
+from service.ways import Ways
 
 REMEMBERED_BYTES = 2**21
 """Of vectors of one NDJSON request that wait at once for being remembered, about."""
@@ -36,11 +41,55 @@ MAX_ANSWER_BYTES = 64 * 2**20
 """Of a batch: asking for many labels of many instances is refused past this, before memory is short."""
 
 
+class Later(NamedTuple):
+    """A line that a thread has to rank, and what made its vector."""
+
+    asked: Asked
+    remember: bool
+    config: ModelConfig
+
+
+class Results:
+    """The answers of a batch, as they come."""
+
+    def __init__(self) -> None:
+        self._answers: list[bytes] = []
+        self._waiting: list[Coroutine[Any, Any, bytes]] = []
+        self._size = 0
+
+    def add(self, answer: bytes, remembering: Coroutine[Any, Any, bytes] | None) -> None:
+        """The next one, and what gives it in the end; TooLarge when there is too much."""
+        if remembering is not None:
+            self._waiting.append(remembering)
+        self._answers.append(answer)
+        self._size += len(answer)
+        if self._size > MAX_ANSWER_BYTES:
+            self.abandon()
+            raise TooLarge("the answer would be too large; ask for fewer labels, or send NDJSON")
+
+    def abandon(self) -> None:
+        """Nobody is going to be told."""
+        for coroutine in self._waiting:
+            coroutine.close()
+
+    async def packed(self, offset: str, version: str) -> bytes:
+        """The JSON of the whole, once instances are remembered that have to be."""
+        results = await asyncio.gather(*self._waiting) if self._waiting else self._answers
+        return b'{"results":[%b],"offset":"%b","version":"%b"}' % (
+            b",".join(results),
+            offset.encode(),
+            version.encode(),
+        )
+
+
 class Classify:
     """The work of the route."""
 
-    def __init__(self, replica: Replica, settings: Settings, remember_params: RememberParams, rates: Rates) -> None:
+    def __init__(
+        self, replica: Replica, settings: Settings, remember_params: RememberParams, rates: Rates, ways: Ways
+    ) -> None:
         self._replica = replica
+        self._ways = ways
         self._rates = rates
         self._remember_params = remember_params
         self._request_bytes = replica.params.log.request_bytes
@@ -52,7 +101,8 @@ class Classify:
         """The answer for one instance that nothing has to be asked of the store for; else None."""
         model = trusted_model(self._replica, name)
         request = decode(classify_decoder, body)
-        usual = request.version is None and request.min_offset is None and request.instances is None
+        version = model.live.serving.version if request.version is None else request.version
+        usual = version == LIVE and request.min_offset is None and request.instances is None
         if not usual or request.remember or self._rates.watches(grant):
             return None
         vector = vector_of(model.live, request.features, request.text)
@@ -64,12 +114,18 @@ class Classify:
         request = decode(classify_decoder, body)
         if self._rates.watches(grant):
             await self._rates.admit(grant, 1 if request.instances is None else len(request.instances))
-        if request.version is not None or request.min_offset is not None:
-            await self._prepare(name, model, request)
+        if request.min_offset is not None:
+            await self._wait(name, model, request.min_offset)
         if request.instances is not None:
             return 200, await self._batch(model, request, request.instances)
-        vector = vector_of(model.live, request.features, request.text)
-        answer, remembering = self._rank(model, vector, request, model.live.config)
+        way = await self._ways.of(model, request)
+        vector, config = vector_of(model.live, request.features, request.text), model.live.config
+        if way is None:
+            answer, remembering = self._rank(model, vector, request, config)
+        else:
+            later = Later(self._ways.ask(model, way, vector, request), request.remember, config)
+            [labels] = await self._ways.rank([later.asked])
+            answer, remembering = self._answer_later(model, later, labels)
         return 200, answer if remembering is None else await remembering
 
     async def answer_lines(
@@ -87,19 +143,18 @@ class Classify:
         async for group in lines.groups():
             if self._rates.watches(grant):
                 await self._rates.admit_lines(grant, group, learns=False)
-            waiting: list[bytes | asyncio.Task[bytes]] = []
+            waiting: list[bytes | asyncio.Task[bytes] | Later] = []
             size = 0
             for line in group:
                 try:
                     answer, remembering, vector_bytes = await self._line(name, model, line)
                 except AboundError as error:
                     answer, remembering = encoder.encode(problem_of(error, request_id, line.number)), None
-                if remembering is not None:
-                    waiting.append(asyncio.create_task(remembering))
+                if remembering is not None or isinstance(answer, Later):
+                    waiting.append(answer if remembering is None else asyncio.create_task(remembering))
                     size += vector_bytes
                     if size >= REMEMBERED_BYTES:
-                        for kept in waiting:
-                            answers.put(kept if isinstance(kept, bytes) else await kept)
+                        await self._put(model, waiting, answers)
                         waiting, size = [], 0
                 elif waiting:
                     waiting.append(answer)
@@ -108,35 +163,50 @@ class Classify:
                 if pace.due():
                     await answers.room()
                     await pace.rest()
-            for kept in waiting:
-                answers.put(kept if isinstance(kept, bytes) else await kept)
+            await self._put(model, waiting, answers)
             await answers.room()
 
     async def _line(
         self, name: str, model: ModelReplica, line: Line
-    ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None, int]:
-        """The answer to a line, or what gives it once the instance is remembered, and the bytes of its vector."""
+    ) -> tuple[bytes | Later, Coroutine[Any, Any, bytes] | None, int]:
+        """The answer to a line, or what gives it, and the bytes of its vector."""
         if line.error is not None:
             raise line.error
         request = decode(classify_decoder, line.body)
         if request.instances is not None:
             raise InvalidInstance("instances: a line is one instance", "instances")
-        if request.version is not None or request.min_offset is not None:
-            await self._prepare(name, model, request)
-        vector = vector_of(model.live, request.features, request.text)
-        return *self._rank(model, vector, request, model.live.config), len(vector)
-
-    async def _prepare(self, name: str, model: ModelReplica, request: ClassifyRequest) -> None:
-        """Check what is not about the instance, and wait for the offset that is asked for."""
-        if request.version is not None and request.version != LIVE:
-            raise UnknownVersion(f"the model {name} has no version {request.version[:64]}")
         if request.min_offset is not None:
-            try:
-                offset = Offset.parse(request.min_offset)
-            except ValueError as error:
-                raise InvalidInstance(f"min_offset is {error}", "min_offset") from None
-            if offset > model.offset:
-                await self._replica.wait_for(name, offset, self._min_offset_seconds)
+            await self._wait(name, model, request.min_offset)
+        way = await self._ways.of(model, request)
+        vector, config = vector_of(model.live, request.features, request.text), model.live.config
+        if way is None:
+            return *self._rank(model, vector, request, config), len(vector)
+        later = Later(self._ways.ask(model, way, vector, request), request.remember, config)
+        return later, None, len(vector)
+
+    async def _put(
+        self, model: ModelReplica, waiting: list[bytes | asyncio.Task[bytes] | Later], answers: AnswerLines
+    ) -> None:
+        """Put what is waited for, in order; what threads have to rank goes to one of them together."""
+        places = [at for at, kept in enumerate(waiting) if isinstance(kept, Later)]
+        later = [kept for kept in waiting if isinstance(kept, Later)]
+        if later:
+            ranked = await self._ways.rank([one.asked for one in later], patient=True)
+            for at, one, labels in zip(places, later, ranked, strict=True):
+                answer, remembering = self._answer_later(model, one, labels)
+                waiting[at] = answer if remembering is None else asyncio.create_task(remembering)
+        for kept in waiting:
+            if not isinstance(kept, Later):
+                answers.put(kept if isinstance(kept, bytes) else await kept)
+
+    async def _wait(self, name: str, model: ModelReplica, min_offset: str) -> None:
+        """Wait for the offset that is asked for."""
+        try:
+            offset = Offset.parse(min_offset)
+        except ValueError as error:
+            raise InvalidInstance(f"min_offset is {error}", "min_offset") from None
+        if offset > model.offset:
+            await self._replica.wait_for(name, offset, self._min_offset_seconds)
 
     async def _batch(self, model: ModelReplica, request: ClassifyRequest, instances: list[Instance]) -> bytes:
         check_batch(request.features, request.text, len(instances), self._max_batch)
@@ -152,25 +222,29 @@ class Classify:
             vectors.append((vector, model.live.config))
             if pace.due():
                 await pace.rest()
-        results: list[bytes] = []
-        waiting: list[Coroutine[Any, Any, bytes]] = []
-        size = 0
-        for vector, config in vectors:
-            result, remembering = self._rank(model, vector, request, config)
-            if remembering is not None:
-                waiting.append(remembering)
-            size += len(result)
-            if size > MAX_ANSWER_BYTES:
-                for abandoned in waiting:
-                    abandoned.close()
-                raise TooLarge("the answer would be too large; ask for fewer labels, or send NDJSON")
-            results.append(result)
-            if pace.due():
-                await pace.rest()
-        if waiting:
-            results = await asyncio.gather(*waiting)
-        offset = self._answers.offset_text(model.offset).encode()
-        return b'{"results":[%b],"offset":"%b","version":"live"}' % (b",".join(results), offset)
+        while True:
+            serving = model.live.serving
+            way = await self._ways.of(model, request)
+            results = Results()
+            asked = []
+            for vector, config in vectors:
+                if way is None:
+                    results.add(*self._rank(model, vector, request, config))
+                else:
+                    asked.append(self._ways.ask(model, way, vector, request))
+                if pace.due():
+                    await pace.rest()
+            if self._ways.is_still(model, request, serving):
+                break
+            results.abandon()  # another version is active now, so what is answered past here is an answer by that one
+        offset = self._answers.offset_text(model.offset)
+        if way is not None:
+            ranked = await self._ways.rank(asked)
+            for one, labels, (_, config) in zip(asked, ranked, vectors, strict=True):
+                results.add(*self._answer_later(model, Later(one, request.remember, config), labels))
+                if pace.due():
+                    await pace.rest()
+        return await results.packed(offset, LIVE if way is None else way.name)
 
     def _rank(
         self, model: ModelReplica, vector: bytes, request: ClassifyRequest, config: ModelConfig
@@ -185,6 +259,16 @@ class Classify:
             return self._answers.plain(live, ranking, model.offset), None
         answer = self._answers.whole(live, vector, ranking, model.offset, request.explain)
         return encoder.encode(answer), self._remember(model, vector, answer, config) if request.remember else None
+
+    def _answer_later(
+        self, model: ModelReplica, later: Later, labels: Labels
+    ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
+        """The answer by what a thread has ranked, and what gives the one to send if it is to be remembered."""
+        asked = later.asked
+        scored = [ScoredLabel(label, score) for label, score in labels]
+        answer = ClassifyAnswer(scored, str(asked.offset), asked.way.name)
+        remembering = self._remember(model, asked.vector, answer, later.config) if later.remember else None
+        return encoder.encode(answer), remembering
 
     async def _remember(self, model: ModelReplica, vector: bytes, answer: ClassifyAnswer, config: ModelConfig) -> bytes:
         try:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Response
 
 from core.config import ModelConfig
-from core.errors import StoreUnavailable
-from service.answers import LIVE
+from core.errors import Damaged, StoreUnavailable
+from service import standing
 from service.audit import act
 from service.dependencies import ActorDep, GrantDep, JsonObject, ModelName, PartsDep, ReplicaDep
 from service.keeping import Kept
 from service.model_replica import ModelReplica
 from service.openapi import JSON, config_schema, problems
+from service.routes.contenders import contest_of
 from service.schemas import (
     ModelAnswer,
     ModelsAnswer,
     ModelSummary,
     ReplicaShape,
-    StatsAnswer,
+    ServingShape,
 )
+from service.stats_shapes import StatsAnswer
 
 router = APIRouter(tags=["models"])
 
@@ -90,8 +94,9 @@ async def delete_model(model: ModelName, replica: ReplicaDep, actor: ActorDep) -
 
 
 @router.get("/models/{model}/stats", summary="How well a model does", responses=problems(404, 422, 503))
-async def get_stats(model: ModelName, replica: ReplicaDep) -> StatsAnswer:
+async def get_stats(model: ModelName, parts: PartsDep) -> StatsAnswer:
     """Every event is ranked before it is learned; these are the measures over those ranks."""
+    replica = parts.replica
     present = replica.model(model)
     figures = {"offset": str(present.offset)} | present.live.stats() | _memory(present)
     try:
@@ -100,7 +105,14 @@ async def get_stats(model: ModelName, replica: ReplicaDep) -> StatsAnswer:
         replicas = []
     named = [{name: getattr(said, name) for name in ReplicaShape.model_fields} for said in replicas]
     kept = replica.keeping.of(present)
-    return StatsAnswer.model_validate({**figures, "kept": _kept(kept) if kept else None, "replicas": named})
+    found = None
+    with contextlib.suppress(StoreUnavailable, Damaged):
+        found = await standing.read(replica.store, present.keys)
+    contest = {
+        "drift_marks": [msgspec.structs.asdict(mark) for mark in found.drift.marks] if found else [],
+        "contenders": contest_of(found, parts.settings),
+    }
+    return StatsAnswer.model_validate({**figures, **contest, "kept": _kept(kept) if kept else None, "replicas": named})
 
 
 def _kept(kept: Kept) -> dict[str, Any]:
@@ -132,7 +144,8 @@ def _summary(model: ModelReplica) -> dict[str, Any]:
         "name": model.name,
         "incarnation": model.incarnation,
         "config": live.config.to_dict(),
-        "version": LIVE,
+        "version": live.serving.version,
+        "serving": {name: getattr(live.serving, name) for name in ServingShape.model_fields},
         "offset": str(model.offset),
         "learned": live.n_learned,
         **live.sizes(),
@@ -141,5 +154,5 @@ def _summary(model: ModelReplica) -> dict[str, Any]:
 
 
 def _memory(model: ModelReplica) -> dict[str, Any]:
-    parts = model.live.sizes()["memory"]
+    parts = model.live.sizes()["memory"] | {"versions": model.n_loaded_bytes}
     return {"memory": sum(parts.values()), "memory_parts": parts}

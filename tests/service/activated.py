@@ -30,9 +30,11 @@ def vector(features: dict[str, Any]) -> bytes:
     return Vectorizer(ModelConfig(), Limits()).vectorize(json.dumps(features).encode(), None)
 
 
-def fitted(name: str, n_labels: int = 5, method: str = "ind") -> Fitted:
-    """A fitted method whose labels all begin with ``name``; it knows the first features of ``FEATURES``."""
+def fitted(name: str, n_labels: int = 5, method: str = "ind", n_features: int = 0) -> Fitted:
+    """A fitted method whose labels all begin with ``name``; it knows ``FEATURES``, and so many features more."""
     gathering = Gathering((1, 2))
+    for first in range(0, n_features, 1000):
+        gathering.add(vector({f"more {i}": 1.0 for i in range(first, first + 1000)}), [f"{name} 0"])
     for i, features in enumerate(FEATURES):
         gathering.add(vector(features), [f"{name} {i % n_labels}", f"{name} {i * i % n_labels}"])
     params = registry.params_of(method, {})

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.blend import DEPTH, Listed, mix
+from core.config import ModelConfig
+from core.errors import Overloaded
+from core.live import LiveModel, warmup
+from core.types import Offset
+from service import ranking
+from service.pool import Pool
+from service.ranking import Asked, Way, listed, rank_all
+from service.versions import Loaded
+from tests.service.activated import FEATURES, fitted, ranked, vector
+from tests.service.adopting import apply, events
+
+AT = Offset(5, 0, 0)
+MADE = [fitted("one", 9), fitted("two", 4)]
+LABELS = [*sorted({label for made in MADE for label in made.labels}), "never learned"]
+
+
+def loaded(made: Any) -> Loaded:
+    card: Any = SimpleNamespace(id="0123456789abcdef")
+    return Loaded(card, made)
+
+
+VERSIONS = [loaded(made) for made in MADE]
+
+
+def plain(version: int, features: dict[str, Any], asked: Asked) -> list[tuple[str, float]]:
+    """What is to come, by asking for everything and leaving out what is not wanted."""
+    found = ranked(MADE[version], features, len(MADE[version].labels))
+    found = [one for one in found if asked.include is None or one[0] in asked.include]
+    found = [one for one in found if one[0] not in (asked.exclude or ())][: asked.depth]
+    if asked.way.weights is not None and asked.live is not None:
+        apart = Listed([label for label, _ in found], [score for _, score in found])
+        found = mix(asked.live, apart, asked.way.weights, asked.k)
+    return [one for one in found if asked.threshold is None or one[1] >= asked.threshold][: asked.k]
+
+
+chosen = st.none() | st.lists(st.sampled_from(LABELS), max_size=6)
+questions = st.tuples(
+    st.integers(0, 1), st.sampled_from(FEATURES), st.integers(1, 12), chosen, chosen, st.none() | st.floats(0, 1)
+)
+
+
+@pytest.fixture(scope="module")
+def live() -> LiveModel:
+    warmup()
+    model = LiveModel(ModelConfig(), (5, 6))
+    for event in events(60, 3):
+        apply(model, AT, event)
+    return model
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.tuples(questions, st.none() | st.sampled_from([(1.0, 0.0), (0.4, 0.6)])), max_size=8), st.booleans())
+def test_many_questions_at_once_are_answered_as_each_alone(
+    live: LiveModel, asked: list[tuple[Any, tuple[float, float] | None]], few_at_once: bool
+) -> None:
+    given_, expected = [], []
+    before = ranking.MOST_SCORES
+    for (version, features, k, include, exclude, threshold), weights in asked:
+        its = vector(features)
+        said = None if weights is None else listed(live, its, k, include, exclude)
+        one = Asked(Way(VERSIONS[version], weights), its, k, include, exclude, threshold, AT, said)
+        given_.append(one)
+        expected.append(plain(version, features, one))
+    try:
+        ranking.MOST_SCORES = 10 if few_at_once else before
+        assert rank_all(given_) == expected
+    finally:
+        ranking.MOST_SCORES = before
+
+
+def test_a_blend_of_the_index_alone_ranks_as_the_index(live: LiveModel) -> None:
+    its = vector(FEATURES[3])
+    whole = live.rank(its, 5)
+    one = Asked(Way(VERSIONS[0], (1.0, 0.0)), its, 5, None, None, None, AT, listed(live, its, 5, None, None))
+    [found] = rank_all([one])
+    assert [label for label, score in found if score > 0] == [live.label(i) for i in whole.class_ids.tolist()][
+        : sum(score > 0 for _, score in found)
+    ]
+    assert len(listed(live, its, 5, None, None).labels) <= DEPTH
+
+
+async def test_what_waits_for_a_thread_is_bounded() -> None:
+    pool = Pool(1, 1)
+    begun, gate = threading.Event(), threading.Event()
+
+    def work() -> int:
+        begun.set()
+        gate.wait(10)
+        return 3
+
+    calls = [asyncio.create_task(pool.run(work)) for _ in range(2)]
+    await asyncio.to_thread(begun.wait, 10)
+    with pytest.raises(Overloaded) as refused:
+        await pool.run(work)
+    assert refused.value.retry_after > 0
+    patient = asyncio.create_task(pool.run(work, patient=True))
+    await asyncio.sleep(0)
+    gate.set()
+    assert await asyncio.gather(*calls, patient) == [3, 3, 3]
+    assert await pool.run(lambda: 4) == 4
+    pool.close()
