@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from core.kernels.machine import as_float
-from core.kernels.memory import leading_zeros, multiply_high
+from core.kernels.memory import leading_zeros, load_u64, multiply_high, trailing_zeros
 
 MOST_DIGITS = 19
 """Digits after leading zeros that surely fit a uint64."""
@@ -31,6 +31,9 @@ _POWERS = _powers()
 _EXACT = np.array([10.0**e for e in range(23)])
 _U1 = np.uint64(1)
 _NINE_BITS = np.uint64(0x1FF)
+_ZEROS = np.uint64(0x3030303030303030)
+_SIXES = np.uint64(0x0606060606060606)
+_UPPER = np.uint64(0xF0F0F0F0F0F0F0F0)
 
 
 @njit(cache=True, nogil=True)
@@ -83,6 +86,35 @@ def _exponent(source, at):
         if at > first + 4:
             return 0, np.int64(-1)
     return (-value if negative else value), (at if at > first else np.int64(-1))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _eight_digits(word):
+    """The number of eight ASCII digits, the first one in the lowest byte, in three multiplications."""
+    word = (word - _ZEROS) * np.uint64(2561) >> np.uint64(8)
+    word = (word & np.uint64(0x00FF00FF00FF00FF)) * np.uint64(6553601) >> np.uint64(16)
+    return (word & np.uint64(0x0000FFFF0000FFFF)) * np.uint64(42949672960001) >> np.uint64(32)
+
+
+@njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
+def read_short(source, at):
+    """A number between 0 and 1 with at most seven decimals, at ``at``, of which ten bytes can be read.
+
+    Most values are such numbers, and their length cannot be guessed: here no branch depends on it.
+
+    Returns
+    -------
+    value, end
+        As ``read_number``; -1 as the end of any other number.
+    """
+    word = load_u64(source, at + 2)
+    plain = word ^ _ZEROS  # 0 to 9 for a digit; no sum of a digit and 6 has an upper half
+    others = (plain | (plain + _SIXES)) & _UPPER
+    n = np.int64(trailing_zeros(others) >> np.uint64(3))
+    end = at + 2 + n
+    ok = (source[at] == 48) & (source[at + 1] == 46) & (n > 0) & (n < 8) & (source[end] | 32 != 101)
+    digits = (word << np.uint64((64 - 8 * n) & 63)) | (_ZEROS >> np.uint64((8 * n) & 63))
+    return np.float64(_eight_digits(digits)) / _EXACT[n & 7], end if ok else np.int64(-1)
 
 
 @njit(cache=True, nogil=True)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from core.kernels.hashing import mix_bytes
-from core.kernels.memory import same_bytes, store_f32, store_u16, store_u32
+from core.kernels.hashing import mix
+from core.kernels.memory import load_u64, same_bytes, store_f32, store_u16, store_u32
 
 UNUSUAL, NO_ROOM = -1, -2
 """Refusals: read the instance another way; make ``memory`` twice as large and try again."""
@@ -24,6 +24,7 @@ MAX_FEATURES, MAX_KEY_BYTES, SPLIT, BOOLEAN, GENERATION, N_KEYS, MASK = range(7)
 MOST_PROBES = 32
 
 _GENERATIONS = 1 << 24
+_ALL = np.uint64(2**64 - 1)
 _INDEX = np.uint64(2**20 - 1)
 
 
@@ -65,12 +66,22 @@ def begin(rules, table, size):
     rules[N_KEYS] = 0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
+def hash_of(memory, at, length):
+    """A hash of a key in scratch memory, of which 8 bytes more than the key can be read."""
+    state, i = np.uint64(length), 0
+    while i + 8 < length:
+        state = mix(state, load_u64(memory, at + i))
+        i += 8
+    return mix(state, load_u64(memory, at + i) & (_ALL >> np.uint64(8 * (8 - length + i))))
+
+
+@njit(cache=True, nogil=True, forceinline=True)
 def add(draft, at, length, value):
     """Add a value to the key that was written at ``at``; returns where the next key goes, or UNUSUAL."""
     rules, table, memory = draft.rules, draft.table, draft.memory
     mask = rules[MASK]
-    hashed = mix_bytes(np.uint64(0), memory, at, length)
+    hashed = hash_of(memory, at, length)
     mark = (np.uint64(rules[GENERATION]) << np.uint64(20)) | (hashed >> np.uint64(44))
     position = np.int64(hashed) & mask
     for _ in range(MOST_PROBES):

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import time
 
 import numpy as np
@@ -15,8 +16,7 @@ from core.active import ActiveFeatures, read_json
 from core.config import AnalyzerConfig, ModelConfig
 from core.errors import InvalidInstance
 from core.kernels import draft, reading
-from core.kernels.decimals import read_number
-from core.kernels.hashing import mix_bytes
+from core.kernels.decimals import read_number, read_short
 from core.kernels.memory import pointer
 from core.limits import Limits
 from core.record import EMPTY_VECTOR, unpack_vector
@@ -426,6 +426,32 @@ def test_ordinary_numbers_are_read_by_the_kernel():
         assert number_of(text.encode() + b"}") == (float(text), len(text))
 
 
+@njit
+def short_number_of(source):
+    return read_short(pointer(source), 0)
+
+
+@settings(max_examples=1500)
+@given(
+    st.one_of(
+        st.from_regex(r"0\.[0-9]{0,9}[,}\]eE .x0-9]", fullmatch=True, alphabet=st.characters(max_codepoint=127)),
+        digits,
+        st.text(max_size=12),
+    ),
+    st.binary(min_size=12, max_size=12),
+)
+@example("0.0000000", b"}" * 12)
+@example("0.1234567", b',"abcdefgh:')
+@example("0.1", b"\xff" * 12)
+def test_short_numbers_are_read_as_others_are(text, behind):
+    source = text.encode() + behind + b"}"
+    value, end = short_number_of(source)
+    if end >= 0:
+        assert (value, end) == number_of(source)
+    usual = re.match(rb"0\.[0-9]{1,7}(?![0-9eE])", source)
+    assert (end >= 0) == (usual is not None)
+
+
 # Time.
 
 
@@ -434,7 +460,7 @@ def colliding(n: int, mask: int) -> list[bytes]:
     found: dict[int, list[bytes]] = {}
     for number in range(n * mask * 4):
         key = b"k%09d" % number
-        place = place_of(key, mask)
+        place = place_of(key + bytes(8), mask)
         found.setdefault(place, []).append(key)
         if len(found[place]) == n:
             return found[place]
@@ -443,7 +469,7 @@ def colliding(n: int, mask: int) -> list[bytes]:
 
 @njit
 def place_of(key, mask):
-    return np.int64(mix_bytes(np.uint64(0), pointer(key), 0, len(key))) & mask
+    return np.int64(draft.hash_of(pointer(key), 0, len(key) - 8)) & mask
 
 
 def test_keys_made_to_meet_go_another_way():
