@@ -4,8 +4,12 @@ Each model has its ``max_memory``, if its configuration gives one, and all of th
 door goes by the replica's own state, with what growing will take next added, so that a bound is not passed by more
 than what is on its way through the log. What is in the log is applied whatever it takes.
 
+While an index is being prepared for a model, that counts among all of them, before it is loaded already, so that both
+have room. It does not count for the model's own bound, which is what it may take in the end.
+
 A model does not shrink by waiting: the refusal is 507, which clients do not repeat by themselves, and mends itself
-when the bound is raised, another model is deleted, or ``max_features`` lets old features go.
+when the bound is raised, another model is deleted, or ``max_features`` lets old features go. Where only an index that
+is being prepared takes the room, waiting does help, and it is 503.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from core.errors import NoRoom
+from core.errors import NoRoom, Overloaded
 from service.model_replica import ModelReplica
 from service.room import whole_memory
 
@@ -22,6 +26,9 @@ SHARE = 0.8
 
 LOOK_SECONDS = 0.01
 """How old a size may be that the door goes by, for a model that has less than half of its bound."""
+
+
+PREPARING_RETRY_SECONDS = 5.0
 
 
 class Budget:
@@ -37,6 +44,7 @@ class Budget:
         self.most = most
         self._total = 0
         self._sizes: dict[str, int] = {}
+        self._shadows: dict[str, int] = {}
         self._looked: dict[str, tuple[float, int]] = {}
 
     @classmethod
@@ -47,13 +55,16 @@ class Budget:
             most = int(SHARE * whole / processes)
         return cls(most)
 
-    def observe(self, sizes: Mapping[str, int]) -> None:
-        """Take the sizes of all models, once in a while: they also grow by what others teach them."""
-        self._sizes = dict(sizes)
+    def observe(self, sizes: Mapping[str, int], shadows: Mapping[str, int]) -> None:
+        """Take the sizes of all models and of the indexes that are prepared for them, once in a while.
+
+        They also grow by what others teach them.
+        """
+        self._sizes, self._shadows = dict(sizes), dict(shadows)
         self._total = sum(sizes.values())
 
     def check(self, model: ModelReplica) -> None:
-        """NoRoom when the model, or all models together, may not grow."""
+        """NoRoom when the model, or all models together, may not grow; Overloaded when they may before long."""
         bound = model.live.config.max_memory
         if bound is None and self.most is None:
             return
@@ -64,6 +75,7 @@ class Budget:
             self._looked[model.name] = (now, size)
             self._total += size - self._sizes.get(model.name, 0)
             self._sizes[model.name] = size
+            self._shadows[model.name] = model.n_shadow_bytes
         if bound is not None and size > bound:
             raise NoRoom(
                 f"the model needs {size} bytes of memory to grow, of at most {bound} (its max_memory); nothing was "
@@ -73,4 +85,11 @@ class Budget:
             raise NoRoom(
                 f"the models of this replica need {self._total} bytes of memory to grow, of at most {self.most} "
                 "(ABOUND_MAX_MEMORY); nothing was learned"
+            )
+        preparing = sum(self._shadows.values())
+        if self.most is not None and self._total + preparing > self.most:
+            raise Overloaded(
+                f"the models of this replica and the index that is being prepared need {self._total + preparing} bytes "
+                f"of memory, of at most {self.most} (ABOUND_MAX_MEMORY); nothing was learned",
+                PREPARING_RETRY_SECONDS,
             )

@@ -57,7 +57,7 @@ class Parts(NamedTuple):
                 "features": sizes["features"],
                 "classes": sizes["classes"],
                 "connections": sizes["connections"],
-                "memory": sum(sizes["memory"].values()) + model.n_loaded_bytes,
+                "memory": sum(sizes["memory"].values()) + model.n_loaded_bytes + model.n_shadow_bytes,
                 "lag": model.lag or 0,
                 "activated": 0
                 if model.live.serving.is_live
@@ -75,7 +75,10 @@ class Parts(NamedTuple):
         for kind, timer in self.ways.timers.items():
             self.telemetry.add_rankings(kind, *timer.take())
         models = [self.replica.model(name) for name in figures]
-        self.budget.observe({model.name: model.live.n_bytes + model.n_loaded_bytes for model in models})
+        self.budget.observe(
+            {model.name: model.live.n_bytes + model.n_loaded_bytes for model in models},
+            {model.name: model.n_shadow_bytes for model in models},
+        )
 
 
 def parts(request: Request) -> Parts:

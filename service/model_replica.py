@@ -221,6 +221,11 @@ class ModelReplica:
         return self.shadow.index if self.shadow is not None and self.shadow.attached else None
 
     @property
+    def n_shadow_bytes(self) -> int:
+        """Bytes of memory of the index that may be adopted next, from when it is begun to be loaded on."""
+        return self.shadow.n_bytes if self.shadow is not None else 0
+
+    @property
     def n_loaded_bytes(self) -> int:
         """Bytes of the versions that are loaded."""
         return sum([loaded.card.n_bytes for loaded in (self.versions or {}).values()])

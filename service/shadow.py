@@ -54,6 +54,11 @@ class Shadow:
         self.attached = False
         self._model = model
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory that it takes, or is about to: until it is loaded, as much as the live state."""
+        return getattr(self, "live", self._model.live).n_bytes
+
     async def bring_up(self, source: Source, progress: Callable[[float], None] = lambda done: None) -> None:
         """Load the index and replay until it is attached.
 

@@ -8,11 +8,20 @@ from typing import Any
 import pytest
 import structlog
 
-from core.errors import ArtifactsUnavailable, Cancelled, Conflict, Damaged, StoreUnavailable, UnknownArtifact
+from core.errors import (
+    ArtifactsUnavailable,
+    Cancelled,
+    Conflict,
+    Damaged,
+    Overloaded,
+    StoreUnavailable,
+    UnknownArtifact,
+)
 from core.live import warmup
 from core.types import START, Offset
-from service import adoption, indexes, pending, pins, snapshots
+from service import adoption, budget, indexes, pending, pins, snapshots
 from service.archive import Archiving, archive
+from service.budget import Budget
 from service.compaction import compact, rebuild
 from service.events import Adopt, Configure, Prepare
 from service.lease import take
@@ -236,6 +245,37 @@ async def test_an_index_that_cannot_be_read_is_not_adopted(house: House, damage:
     assert one.status().ready
     at = await adopt(house, name="another")  # nothing is in its way
     await until(lambda: one.model("default").position.adopted == at)
+
+
+async def test_a_shadow_counts_in_the_budget_before_it_is_loaded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = await house.replica()
+    await house.append(*events(200, 1))
+    model = one.model("default")
+    await until(lambda: model.live.n_learned == 200)
+    size = model.live.n_bytes + model.live.n_bytes_ahead
+    monkeypatch.setattr(budget, "LOOK_SECONDS", -1.0)
+    narrow, wide = Budget(int(1.5 * size)), Budget(3 * size)
+    narrow.check(model)
+    may_load, load = asyncio.Event(), Source.load
+
+    async def held_up(*given: Any) -> Any:
+        await may_load.wait()
+        return await load(*given)
+
+    monkeypatch.setattr(Source, "load", held_up)
+    async with adoption.begin(await house.place(), "a") as begun:
+        index = await house.index(model_of(200, 2), begun.after)
+        adopting = asyncio.create_task(begun.adopt(index, "r"))
+        await until(lambda: model.shadow is not None)
+        with pytest.raises(Overloaded, match="the index that is being prepared") as refused:
+            narrow.check(model)
+        assert refused.value.retry_after > 1
+        wide.check(model)
+        may_load.set()
+        at = await adopting
+    await digest_at(one, at)
+    assert model.n_shadow_bytes == 0
+    narrow.check(model)
 
 
 async def test_an_adoption_that_is_given_up_leaves_nothing(house: House) -> None:
