@@ -13,6 +13,8 @@ In one run for each stream:
   of that index.
 - Bytes a connection: headers and blocks up to the arena's front, with what is free in between.
 
+The same for the update rule ``sls``, with its times as multiples of those of ``fsu``; they take turns too.
+
 A stream is cut into slices, floors and kernels take turns, and the best time of each slice counts. Times are those that
 the thread had a processor, so that other programs on the machine disturb less; run it on an idle one all the same.
 """
@@ -26,6 +28,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -38,9 +41,9 @@ from core.kernels import learning
 from core.kernels.retrieval import rank_classes
 from core.live import LiveModel
 
-PARAMS = IndexParams.of(ModelConfig(w_min=0.01, d_max=25, margin=0.5))
-D_MAX = np.uint64(PARAMS.d_max)
+CONFIGS = {"fsu": ModelConfig(w_min=0.01, d_max=25, margin=0.5), "sls": ModelConfig(update="sls")}
 K = 10
+MOST_ACTIVE = 4096
 SLICES = 40
 FLOORS = {"learn": "floor_learn", "grow": "floor_learn", "again": "floor", "classify": "floor"}
 TARGETS = {
@@ -48,27 +51,40 @@ TARGETS = {
     "web": {"learn": 2.2, "classify": 1.6, "bytes": 18.0},
     "sparse": {"bytes": 24.0},
 }
+SLS_TARGETS = {"learn": 2.5, "classify": 1.5}
+"""Times of ``sls`` at most, as multiples of those of ``fsu``."""
+
+
+@njit(nogil=True)
+def given(params, values, scratch):
+    """The values for a kernel that may write into them, as ``sls`` does: a copy, as applying makes one."""
+    if not params.squares:
+        return values
+    scratch[: len(values)] = values
+    return scratch[: len(values)]
 
 
 @njit(nogil=True)
 def learn_slice(arrays, params, starts, ids, values, class_ids, first, last):
     """Learn instances ``first`` to ``last``; where the index must grow first, or ``last``."""
-    ranks = np.empty(1, np.int32)
+    ranks, scratch = np.empty(1, np.int32), np.empty(MOST_ACTIVE, np.float32)
     for i in range(first, last):
         own, true = slice(starts[i], starts[i + 1]), slice(i, i + 1)
         if not learning.has_room(arrays, params, ids[own], class_ids[true]):
             return i
-        learning.learn_instance(arrays, params, ids[own], values[own], class_ids[true], True, ranks)
+        own_values = given(params, values[own], scratch)
+        learning.learn_instance(arrays, params, ids[own], own_values, class_ids[true], True, ranks)
     return last
 
 
 @njit(nogil=True)
 def rank_slice(arrays, params, starts, ids, values, mask, class_ids_out, scores_out, first, last):
     """Rank the classes for instances ``first`` to ``last``; the sum of the best scores."""
-    total = 0.0
+    total, scratch = 0.0, np.empty(MOST_ACTIVE, np.float32)
     for i in range(first, last):
         own = slice(starts[i], starts[i + 1])
-        rank_classes(arrays, params, ids[own], values[own], mask, class_ids_out, scores_out)
+        own_values = given(params, values[own], scratch)
+        rank_classes(arrays, params, ids[own], own_values, mask, class_ids_out, scores_out)
         total += scores_out[0]
     return total
 
@@ -76,18 +92,17 @@ def rank_slice(arrays, params, starts, ids, values, mask, class_ids_out, scores_
 class Bench:
     """Measures one stream; ``best`` has the best seconds of each slice for each kind of work."""
 
-    def __init__(self, stream: Stream, turns: int) -> None:
-        self.stream = stream
+    def __init__(self, stream: Stream, config: ModelConfig) -> None:
+        self.stream, self.config = stream, config
+        self.params = IndexParams.of(config)
         self.cuts = np.linspace(0, stream.n_instances, SLICES + 1).astype(int).tolist()
         self.best: dict[str, np.ndarray] = defaultdict(lambda: np.full(SLICES, np.inf))
-        self.learned = Index(PARAMS)
+        self.learned = Index(self.params)
         self.class_ids, self.scores = np.empty(K, np.int32), np.empty(K)
         for first, last in ((0, 0), *zip(self.cuts[:-1], self.cuts[1:], strict=True)):
             self.learn(self.learned, first, last)
         for work in (self.classify, self.floor, self.tight_floor):
             work(self.learned, 0, 1)
-        for _ in range(turns):
-            self.turn()
 
     def learn(self, index: Index, first: int, last: int) -> None:
         """Learn a slice of the stream; the index grows where it must."""
@@ -108,15 +123,17 @@ class Bench:
 
     def floor(self, index: Index, first: int, last: int) -> None:
         """Touch what a slice of the stream must touch."""
-        gather(index.arrays, self.stream.starts, self.stream.ids, D_MAX, first, last)
+        gather(index.arrays, self.stream.starts, self.stream.ids, index.kernel_params.d_max, first, last)
 
     def tight_floor(self, index: Index, first: int, last: int) -> None:
         """``floor``, prefetched without branches."""
-        gather_without_branches(index.arrays, self.stream.starts, self.stream.ids, D_MAX, first, last)
+        gather_without_branches(
+            index.arrays, self.stream.starts, self.stream.ids, index.kernel_params.d_max, first, last
+        )
 
     def roomy(self) -> Index:
         """An empty index with room for the whole stream."""
-        index = Index(PARAMS)
+        index = Index(self.params)
         index.make_room(self.stream.n_features, self.stream.n_classes, 1, len(self.learned.arrays.arena) * 5 // 4)
         return index
 
@@ -140,8 +157,8 @@ class Bench:
         self.timed("learn", self.learn, self.roomy())
         self.timed("tight_floor_learn", self.tight_floor, self.roomy(), self.learn)
         self.timed("tight_floor", self.tight_floor, self.learned)
-        self.timed("grow", self.learn, Index(PARAMS))
-        copy = Index.from_arrays(PARAMS, self.learned.to_arrays())
+        self.timed("grow", self.learn, Index(self.params))
+        copy = Index.from_arrays(self.params, self.learned.to_arrays())
         copy.make_room(self.stream.n_features, self.stream.n_classes, 1, 1_000_000)
         self.timed("again", self.learn, copy)
 
@@ -151,7 +168,7 @@ class Bench:
         buffer = records(self.stream, n)
         seconds = np.inf
         for _ in range(2):
-            model = LiveModel(ModelConfig(w_min=0.01, d_max=25, margin=0.5), (1, 2))
+            model = LiveModel(self.config, (1, 2))
             applying = model.begin(buffer, n, [])
             ranks, updated, at, done = applying.ranks, applying.updated, 0, 0
             start = time.thread_time()
@@ -171,7 +188,9 @@ class Bench:
             "features": self.learned.n_features,
             "classes": self.stream.n_classes,
             "connections": connections,
-            "votes_per_feature": float(np.minimum(lengths[self.stream.ids], PARAMS.d_max).mean()),
+            "votes_per_feature": float(
+                np.minimum(lengths[self.stream.ids], int(self.learned.kernel_params.d_max)).mean()
+            ),
             "bytes_per_connection": self.learned.n_bytes_used / connections,
             "bytes_per_connection_with_room": self.learned.n_bytes / connections,
             "strings_per_s": self.strings(),
@@ -188,7 +207,34 @@ class Bench:
         return result
 
 
-def shown(name: str, result: dict[str, float]) -> str:
+def measured(stream: Stream, turns: int) -> dict[str, Any]:
+    """The figures of ``fsu``, and of ``sls`` under its name."""
+    benches = {update: Bench(stream, config) for update, config in CONFIGS.items()}
+    for _ in range(turns):
+        for bench in benches.values():
+            bench.turn()
+    figures: dict[str, Any] = {update: bench.figures() for update, bench in benches.items()}
+    for kind in FLOORS:
+        figures["sls"][f"{kind}_over_fsu"] = figures["fsu"][f"{kind}_per_s"] / figures["sls"][f"{kind}_per_s"]
+    return figures["fsu"] | {"sls": figures["sls"]}
+
+
+def shown_sls(result: dict[str, Any]) -> list[str]:
+    """The figures of ``sls`` for people."""
+    lines = [f"  sls: {result['connections']:,} connections, {result['votes_per_feature']:.1f} votes a feature"]
+    for kind in FLOORS:
+        goal = f"; at most {SLS_TARGETS[kind]:g} wanted" if kind in SLS_TARGETS else ""
+        lines.append(
+            f"  sls {kind:8} {result[f'{kind}_per_s']:7,.0f} /s  {result[f'{kind}_over_fsu']:5.2f} x fsu{goal}; "
+            f"{result[f'{kind}_over_floor']:.2f} x its floor"
+        )
+    lines.append(
+        f"  sls strings  {result['strings_per_s']:7,.0f} /s; {result['bytes_per_connection']:.1f} bytes a connection"
+    )
+    return lines
+
+
+def shown(name: str, result: dict[str, Any]) -> str:
     """The figures of a stream for people, with the targets beside them."""
     target = TARGETS[name]
     size, roomy = result["bytes_per_connection"], result["bytes_per_connection_with_room"]
@@ -206,6 +252,7 @@ def shown(name: str, result: dict[str, float]) -> str:
         )
     lines.append(f"  strings   {result['strings_per_s']:10,.0f} /s")
     lines.append(f"  {size:.1f} bytes a connection, {roomy:.1f} with room to grow; at most {target['bytes']:g} wanted")
+    lines += shown_sls(result["sls"])
     return "\n".join(lines)
 
 
@@ -224,7 +271,7 @@ def main() -> None:
         if options.quick:
             shape = replace(shape, n_instances=shape.n_instances // 10)
         turns = options.turns or (2 if options.quick or name == "sparse" else 5)
-        results[name] = Bench(draw(shape, seed=1), turns).figures()
+        results[name] = measured(draw(shape, seed=1), turns)
         if not options.json:
             print(shown(name, results[name]), flush=True)
     if options.json:

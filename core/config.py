@@ -86,11 +86,12 @@ class ModelConfig:
     Attributes
     ----------
     update : ``fsu`` | ``sls``
-        The Feature Streaming Update of the paper, section 4.2, or sparse least squares.
+        The Feature Streaming Update of the paper, section 4.2, or sparse least squares: more accurate on nearly all
+        data, with weights of either sign; it learns at about half and ranks at about a third of the speed.
     eta : float, 0.001 to 10
         ``sls``: the step of a connection that was never corrected; it falls with every correction, to a tenth.
     slots : int, 1 to 1024
-        ``sls``: connections of a feature at most.
+        ``sls``: connections of a feature at most; up to 1,024 as long as all features share 131,072.
     idf : bool
         ``sls``: weigh features by their inverse frequency so far. False for vectors that carry such weights already.
     w_min : float, 0 to 1
@@ -120,7 +121,7 @@ class ModelConfig:
     """
 
     update: Literal["fsu", "sls"] = "fsu"
-    eta: float = 0.5
+    eta: float = 0.6
     slots: int = 64
     idf: bool = True
     w_min: float = 0.01

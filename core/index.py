@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from core.config import ModelConfig
 from core.errors import Damaged
-from core.kernels import export, learning, postings, retrieval, squares
+from core.kernels import export, learning, postings, retrieval, squares, weighted
 from core.kernels.postings import IndexArrays, KernelParams
 from core.types import Ranking
 
@@ -34,10 +34,6 @@ EVERYTHING: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
 
 MOST_UNITS = 2**32
 """Units of 8 bytes in the arena: a header has 32 bits for the place of its block."""
-
-FLOOR, NEGATIVES, THETA_NEGATIVE, THETA_INSERT = 0.1, 8, 0.05, 0.2
-"""Of ``sls``: the least part of the step that is taken, how many wrong classes are corrected besides one for each
-further true class, from which score on, and from which score on a feature is connected to one."""
 
 PARTS = {"lengths": np.uint16, "seen": np.uint16, "totals": np.float64, "class_ids": np.uint32, "counts": np.float64}
 """Names and types of the arrays that an index is written as."""
@@ -64,7 +60,7 @@ class IndexParams:
     rating: bool
     memory: float | None
     update: Literal["fsu", "sls"] = "fsu"
-    eta: float = 0.5
+    eta: float = 0.6
     slots: int = 64
     idf: bool = True
 
@@ -131,11 +127,14 @@ class Index:
             squares=is_squares,
             slots=np.uint64(params.slots),
             eta=float(params.eta),
-            floor=FLOOR,
-            negatives=np.uint64(NEGATIVES),
-            theta_negative=THETA_NEGATIVE,
-            theta_insert=THETA_INSERT,
+            floor=squares.FLOOR,
+            negatives=np.uint64(squares.NEGATIVES),
+            theta_negative=squares.THETA_NEGATIVE,
+            theta_insert=squares.THETA_INSERT,
             idf=params.idf,
+            reach=squares.REACH,
+            least_weight=squares.LEAST_WEIGHT,
+            shared=np.uint64(squares.SHARED),
         )
 
     def _bind(self) -> None:
@@ -331,7 +330,7 @@ class Index:
     def _squares_to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         shapes = [self.n_features] * 2 + [self.n_connections] * 3 + [1]
         arrays = {name: np.empty(n, dtype) for (name, dtype), n in zip(SQUARES_PARTS.items(), shapes, strict=True)}
-        squares.export_squares(self.arrays, *arrays.values())
+        weighted.export_squares(self.arrays, *arrays.values())
         return arrays
 
     @classmethod
@@ -341,7 +340,7 @@ class Index:
         if len(totals) != len(lengths) or not len(class_ids) == len(weights) == len(steps) or len(counted) != 1:
             raise Damaged("the arrays of the index do not have matching lengths")
         index = cls._roomy(params, lengths, class_ids)
-        if not squares.import_squares(index.arrays, *parts):
+        if not weighted.import_squares(index.arrays, *parts):
             raise Damaged("a number of the index is out of range, or a feature is connected to a class twice")
         index._trim()
         return index

@@ -196,9 +196,11 @@ class AnalyzerShape(Shape):
 class ConfigShape(Shape):
     """The configuration of a model. In a request, what is not named keeps its value."""
 
-    update: Literal["fsu", "sls"] = Field(description="The update rule: of the paper, or sparse least squares.")
+    update: Literal["fsu", "sls"] = Field(
+        description="The update rule: of the paper (fast), or sparse least squares (more accurate)."
+    )
     eta: float = Field(ge=1e-3, le=10, description="sls: the step of a connection that was never corrected.")
-    slots: int = Field(ge=1, le=1024, description="sls: connections of a feature at most.")
+    slots: int = Field(ge=1, le=1024, description="sls: connections of a feature at most, more while features are few.")
     idf: bool = Field(description="sls: weigh features by their inverse frequency so far.")
     w_min: float = Field(ge=0, le=1, description="Connections of less weight are dropped.")
     d_max: int = Field(ge=1, le=65_535, description="Only so many connections of a feature vote.")

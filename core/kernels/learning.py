@@ -10,6 +10,7 @@ from core.kernels.postings import (
     N_CONNECTIONS,
     N_FEATURES,
     NONE,
+    U3,
     UNITS,
     USED,
     add_to,
@@ -21,14 +22,13 @@ from core.kernels.postings import (
     size_of,
 )
 from core.kernels.ranking import add_votes, comes_before, take_score
-from core.kernels.squares import learn_squares
+from core.kernels.squares import learn_squares, most_others
 from core.kernels.updating import only_adds, store_update, total_after, update_connection
 
 BEST = 50
 """A true class that is ranked after this many counts as not scored when its margin is taken."""
 
 PADDING = LINE - U1
-U8 = np.uint64(8)
 
 
 @inlined
@@ -207,13 +207,13 @@ def units_needed(arrays, ids, m):
 @kernel
 def new_classes(params, m):
     """How many classes an instance with ``m`` true ones may connect a feature to."""
-    return U2 * m + params.negatives if params.squares else m
+    return m + most_others(params, m) if params.squares else m
 
 
 @kernel
 def scratch_needed(params, n, m):
     """Words of scratch that learning an instance with ``n`` features and ``m`` true classes takes."""
-    return U8 * (m + params.negatives) if params.squares else max(U2 * m, n + U1)
+    return U3 * (m + most_others(params, m)) if params.squares else max(U2 * m, n + U1)
 
 
 @kernel

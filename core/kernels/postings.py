@@ -101,6 +101,9 @@ class KernelParams(NamedTuple):
     theta_negative: float
     theta_insert: float
     idf: bool
+    reach: float
+    least_weight: float
+    shared: np.uint64
 
 
 UNITS = np.array([0, 1, *(m << e for e in range(16) for m in (2, 3))], np.uint64)

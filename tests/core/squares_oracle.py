@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-ETA, NEGATIVES, THETA_NEGATIVE, THETA_INSERT, FLOOR = 0.5, 8, 0.05, 0.2, 0.1
+ETA, NEGATIVES, THETA_NEGATIVE, THETA_INSERT, FLOOR = 0.6, 8, 0.05, 0.2, 0.1
+REACH, LEAST_WEIGHT, SHARED, MOST_SLOTS = 0.3, 0.02, 2**17, 1024
 
 
 def short_weight(weight: float) -> float:
@@ -26,6 +27,7 @@ class Oracle:
     slots: int = 64
     eta: float = ETA
     idf: bool = True
+    shared: int = SHARED
     n: int = 0
     seen: dict[int, int] = field(default_factory=dict)
     postings: dict[int, dict[int, tuple[float, float]]] = field(default_factory=dict)  # feature -> class -> (w, g)
@@ -58,10 +60,12 @@ class Oracle:
         scores = self.scores(vector)
         ranking = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
         places = {class_id: rank for rank, (class_id, _) in enumerate(ranking, start=1)}
-        others = [(c, s) for c, s in ranking if c not in true and s > THETA_NEGATIVE][: NEGATIVES + len(true) - 1]
-        errors = {c: 1.0 - scores.get(c, 0.0) for c in true if scores.get(c, 0.0) < 1.0}
+        lowest = max(THETA_NEGATIVE, min(1.0, *(scores.get(c, 0.0) for c in true)) - REACH)
+        others = [(c, s) for c, s in ranking if c not in true and s > lowest][: NEGATIVES + 4 * (len(true) - 1)]
+        share = len(true) ** -0.375
+        errors = {c: (1.0 - scores.get(c, 0.0)) * share for c in true if scores.get(c, 0.0) < 1.0}
         inserted = list(errors) + [c for c, s in others if s - THETA_NEGATIVE > THETA_INSERT]
-        errors |= {c: THETA_NEGATIVE - s for c, s in others}
+        errors |= {c: (THETA_NEGATIVE - s) * share for c, s in others}
         for feature, value in vector.items():
             self.update(self.postings.setdefault(feature, {}), value, errors, inserted)
         return [places.get(c, 0) for c in true]
@@ -80,8 +84,11 @@ class Oracle:
                 continue
             steps = value * value
             step = max(1.0 / (1.0 + steps), FLOOR)
-            entry = (short_weight(self.eta * errors[class_id] * value * step), short_steps(steps))
-            if len(posting) < self.slots:
+            weight = self.eta * errors[class_id] * value * step
+            if abs(weight) < LEAST_WEIGHT:
+                continue
+            entry = (short_weight(weight), short_steps(steps))
+            if len(posting) < max(self.slots, min(MOST_SLOTS, self.shared // (max(self.seen) + 1))):
                 posting[class_id] = entry
                 continue
             weakest = min(posting, key=lambda c: abs(posting[c][0]))  # the first of them, in order of arrival

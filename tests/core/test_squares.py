@@ -66,7 +66,8 @@ def same(index, oracle):
     [(1, 1, {}), (2, 4, {}), (3, 1, {"slots": 3}), (4, 3, {"slots": 5, "eta": 1.0}), (5, 2, {"idf": False})],
 )
 def test_it_equals_the_oracle_at_every_step(seed, labels, config):
-    index, oracle = Index(params(**config)), Oracle(**config)
+    index, oracle = Index(params(**config)), Oracle(**config, shared=0)
+    index.kernel_params = index.kernel_params._replace(shared=np.uint64(0))
     for count, (ids, values, true) in enumerate(stream(seed, 400, labels=labels)):
         instance = dict(zip(ids.tolist(), values.tolist(), strict=True))
         given = values.copy()
@@ -178,14 +179,40 @@ def test_a_model_survives_a_snapshot(more):
     assert len(model.features) <= more.get("max_features", 60)
 
 
+def sharing(shared, slots):
+    """An index and an oracle whose features share so many connections."""
+    index, oracle = Index(params(slots=slots)), Oracle(slots=slots, shared=shared)
+    index.kernel_params = index.kernel_params._replace(shared=np.uint64(shared))
+    return index, oracle
+
+
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 6))
-def test_it_equals_the_oracle_on_any_stream(seed, labels, slots):
-    index, oracle = Index(params(slots=slots)), Oracle(slots=slots)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 6), st.sampled_from([0, 24, 60, 2**17]))
+def test_it_equals_the_oracle_on_any_stream(seed, labels, slots, shared):
+    index, oracle = sharing(shared, slots)
     for ids, values, true in stream(seed, 60, n_features=12, n_classes=8, labels=labels, active=4):
         index.learn(ids, values, true)
         oracle.learn(dict(zip(ids.tolist(), values.tolist(), strict=True)), true.tolist())
     same(index, oracle)
+
+
+def test_what_few_features_may_have_goes_down_to_slots_as_more_come():
+    index = Index(params(slots=2))
+    one, value = np.array([0], np.int32), np.ones(1, np.float32)
+    for class_id in range(1200):
+        index.learn(one, value, np.array([class_id], np.int32))
+    assert index.to_arrays()["lengths"].tolist() == [1024]
+    index.learn(np.array([2**16], np.int32), value, np.array([0], np.int32))
+    other = np.array([1], np.int32)
+    for class_id in range(5):
+        index.learn(other, value, np.array([class_id], np.int32))
+    assert index.to_arrays()["lengths"][:2].tolist() == [1024, 2]
+
+
+def test_a_weak_connection_is_not_made():
+    index, ids = Index(params(idf=False)), np.array([0, 1], np.int32)
+    index.learn(ids, np.array([0.9999, 0.0141], np.float32), np.array([0], np.int32))
+    assert index.to_arrays()["lengths"].tolist() == [1, 0]
 
 
 def test_a_new_class_is_ranked_first_after_one_example():
