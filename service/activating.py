@@ -22,7 +22,7 @@ from service.catalog import ModelKeys
 from service.events import Activate, PrepareVersion
 from service.store import Store, reaching
 
-FENCE_SECONDS = 30.0
+FENCE_SECONDS = 15.0
 
 _NOT_EXPECTED = b"-"
 
