@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -73,12 +74,14 @@ class Model:
 
     params: Params
     index: Index
+    _turn: Lock = field(default_factory=Lock, repr=False)
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` labels that have a vote. One thread: scores are summed up in the index itself."""
+        """The best ``k`` labels that have a vote. One row at a time, whoever asks: the index itself sums scores up."""
         starts, ids, scores = [0], [np.zeros(0, np.int32)], [np.zeros(0)]
         for row in range(X.shape[0]):
-            found = self.index.rank(*_active(X, row), k)
+            with self._turn:
+                found = self.index.rank(*_active(X, row), k)
             ids.append(found.class_ids)
             scores.append(found.scores)
             starts.append(starts[-1] + len(found.class_ids))

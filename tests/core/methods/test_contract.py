@@ -6,6 +6,8 @@ the ranking of all labels; the order of the rows and features that stand twice c
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import joblib
 import numpy as np
 import pytest
@@ -74,6 +76,17 @@ def test_the_same_seed_gives_the_same_model(method: str) -> None:
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name], err_msg=name)
         np.testing.assert_array_equal(array, alone[name], err_msg=name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_many_threads_rank_by_one_model(method: str) -> None:
+    """As a service does: each answer is the one that it would be alone."""
+    fitted = learn(method)
+    X = queries(made(200, seed=0), 100, seed=1)
+    alone = fitted.rank(X, 3)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: fitted.rank(X, 3), range(12)):
+            same(found, alone)
 
 
 @pytest.mark.parametrize("method", METHODS)
