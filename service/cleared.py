@@ -30,7 +30,7 @@ class Cleared:
         self._found: dict[str, Any] = {name: known[name] for name in ("forgotten", "from") if name in known}
         self._names: dict[str, dict[str, None]] = {
             name: dict.fromkeys(known.get(name, ()))
-            for name in ("snapshots_deleted", "segments_rewritten", "indexes_deleted")
+            for name in ("versions_deleted", "snapshots_deleted", "segments_rewritten", "indexes_deleted")
         }
         self._remade: dict[str, str] = dict(known.get("indexes_rewritten", {}))
         self._n_remembered = int(known.get("remembered_deleted", 0))
@@ -49,6 +49,11 @@ class Cleared:
         """What is to be forgotten, and which snapshots there are that may hold it."""
         self._found = dict(counts)
         await self.will_delete_snapshots(snapshots)
+
+    async def will_delete_versions(self, names: Iterable[str]) -> None:
+        """These go now."""
+        self._names["versions_deleted"] |= dict.fromkeys(names)
+        await self._keep(self.record())
 
     async def will_delete_snapshots(self, names: Iterable[str]) -> None:
         """These go as newer ones come."""

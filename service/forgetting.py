@@ -4,11 +4,12 @@
  2. ``state``: the model is made anew from its beginning, the events being left out; what was adopted since the first
     of them is made anew as well, by its recipe
  3. that is adopted (``adoption.py``): from here on nobody has learned them
- 4. ``clear``: two snapshots past the adoption, and none before it; the log up to it becomes history; remembered
-    instances with the same vectors go; the segments of history are written anew without the events, one by one, and
-    take the old ones' place in one moment; the store is told to write its file anew. Whoever dies meanwhile is
-    followed by one who does it again, so what finds the events goes last; and what is about to go is noted before
-    (``cleared.py``), so that the record has it all the same
+ 4. ``clear``: versions that were fitted on the events are deleted (``forgotten_versions.py``); two snapshots past the
+    adoption, and none before it; the log up to it becomes history; remembered instances with the same vectors go; the
+    segments of history are written anew without the events, one by one, and take the old ones' place in one moment;
+    the store is told to write its file anew. Whoever dies meanwhile is followed by one who does it again, so what finds
+    the events goes last; and what is about to go is noted before (``cleared.py``), so that the record has it all the
+    same
 
 An event that is forgotten leaves its position empty, so that no offset changes. A repeat of a forgotten request goes
 with it, and no request that was refused or passed over comes to be learned because what it repeated is gone.
@@ -38,6 +39,7 @@ from service.compaction import compact
 from service.emptying import Adopted, Emptying, ForgetParams, Note, adoptions_of, element_of
 from service.events import Learn, decode_entry
 from service.follower import REPLAY_SLICE
+from service.forgotten_versions import fitted_on, take_away
 from service.history import History, Segment, folder
 from service.indexes import IndexManifest
 from service.lease import Lease, take
@@ -229,6 +231,10 @@ class Forgetting:
         """
         place = self._place
         cleared = self._cleared
+        if self.first is not None:  # else history has lost the events already, and these went before
+            self._tell("deleting the versions that were fitted on the events", 0.9)
+            fitted = await fitted_on(place, self.first)
+            await take_away(place, fitted, self._params.reason, cleared.will_delete_versions)
         async with contextlib.AsyncExitStack() as stack:
             lease = await self._lease(stack)
             keep = replace(place.snapshots, keep=2)

@@ -150,8 +150,9 @@ async def finish(
         arrays=arrays,
         parts=parts,
     ).sealed()
-    await artifacts.put(_manifest_name(keys, name), msgspec.json.encode(manifest))
-    return manifest
+    packed = msgspec.json.encode(manifest)
+    await artifacts.put(_manifest_name(keys, name), packed)
+    return _manifest.decode(packed)  # as it is read: a list where the state had a tuple
 
 
 async def manifest_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> IndexManifest:

@@ -34,6 +34,9 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 2.0
+DELETED_SECONDS = 5.0
+"""How often it is looked whether what is loaded was deleted."""
+
 UNKNOWN_SECONDS = 1.0
 """For so long nobody is asked again for a version that was not there."""
 
@@ -91,6 +94,7 @@ class Shelf:
         self._failed: dict[str, tuple[str, float]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._looking = asyncio.Event()
+        self._looked_for_deleted = 0.0
 
     async def keep(self) -> None:
         """Look every second, and whenever it is asked for, what is about to be activated. For ever."""
@@ -183,6 +187,22 @@ class Shelf:
             if now - failed >= RETRY_SECONDS:
                 self._start(model, self._prepare(model, event))
         self._keep_within(0)
+        if now - self._looked_for_deleted >= DELETED_SECONDS:
+            self._looked_for_deleted = now
+            with contextlib.suppress(ArtifactsUnavailable):
+                await self._take_off_deleted()
+
+    async def _take_off_deleted(self) -> None:
+        """Let go of versions that were deleted: whoever forgets waits for that."""
+        artifacts = self._artifacts
+        for model in [*self._models.values()]:
+            loose = [name for name in model.versions or () if not self._is_needed(model, name)]
+            if artifacts is None or not artifacts.id or not loose:
+                continue
+            there = set(await versions.ids(artifacts, model.keys))
+            for name in loose:
+                if name not in there and not self._is_needed(model, name):
+                    self._take_off(model, name)
 
     def _start(self, model: ModelReplica, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks[model.name] = asyncio.create_task(work, name=f"version of {model.name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,3 +122,45 @@ def test_one_that_contends_stays(place: Place, made: list[dict[str, Any]]) -> No
     with pytest.raises(Refused, match="it contends") as refused:
         place.client.delete_version("default", job["version"])
     assert refused.value.problem["status"] == 409
+
+
+def test_what_was_fitted_on_forgotten_events_goes(place: Place) -> None:
+    """Also where it is active, or loaded; what was fitted before stays."""
+    client = place.client
+    client.configure("forgetful", {})
+    client.learn("forgetful", {"instances": instances(60)})
+    before = place.done("frequency", "forgetful")["version"]
+    client.learn("forgetful", {"instances": [{"features": {"x": 1}, "labels": ["secret"]}] * 3, "source": "bad"})
+    after = [
+        place.done(method, "forgetful", **params)["version"] for method, params in (("swnn", {"S": 5}), ("ind", {}))
+    ]
+    asked = {"features": {"x": 1}, "version": after[0]}
+    assert client.classify("forgetful", asked)["labels"][0]["label"] == "secret"
+    activated = httpx.post(f"{client.url}/models/forgetful/activate", json={"version": after[1]}, timeout=60)
+    assert activated.status_code == 200, activated.text
+    assert client.classify("forgetful", {"features": {"x": 1}})["version"] == after[1]
+    job = place.done("forget", "forgetful", source="bad", reason="it was a secret")
+    assert job["state"] == "succeeded", job["error"]
+    assert job["outcome"]["versions_deleted"] == sorted(after)
+    assert [card["id"] for card in client.versions("forgetful")["versions"]] == [before]
+    assert {name.partition("/")[0] for name in place.files("forgetful")} == {before}
+    answer = client.classify("forgetful", {"features": {"x": 1}})
+    assert (answer["version"], answer["labels"]) == ("live", [])
+    for version in after:
+        with pytest.raises(Refused, match="no version"):
+            client.classify("forgetful", {"features": {"x": 1}, "version": version})
+    assert client.classify("forgetful", {"features": {"x": 1}, "version": before})["version"] == before
+
+
+def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.own._environment", lambda: {**os.environ, "ABOUND_VERSIONS_KEEP": "2"})
+    with own_service(data_dir=tmp_path, worker=True) as url, Client(url) as client:
+        place = Place(client, tmp_path)
+        client.learn("default", {"instances": instances(60)})
+        contending = client.submit({"method": "frequency", "activate": "if_better"})
+        first = list(client.follow(contending["id"]))[-1]["version"]
+        made = [place.done("frequency") for _ in range(4)]
+        kept = [card["id"] for card in client.versions("default")["versions"]]
+        assert kept == [made[3]["version"], made[2]["version"], first]
+        assert [job["outcome"]["deleted"] for job in made] == [[], [], [made[0]["version"]], [made[1]["version"]]]
+        assert {name.partition("/")[0] for name in place.files()} == set(kept)
