@@ -31,7 +31,7 @@ const marks = {
       const x = scales.x.getPixelForValue(mark.x);
       if (!(x >= area.left && x <= area.right)) continue;
       ctx.save();
-      ctx.strokeStyle = ctx.fillStyle = options.colour;
+      ctx.strokeStyle = ctx.fillStyle = mark.isBad ? options.bad : options.good;
       ctx.setLineDash([4, 4]);
       ctx.beginPath();
       ctx.moveTo(x, area.top);
@@ -142,7 +142,7 @@ class Figure {
           label: (item) => `${item.dataset.label}: ${said ? said(isSideways ? item.parsed.x : item.parsed.y) : item.formattedValue}`,
         },
       },
-      marks: { at: this.shown.marks || [], colour: ink.bad },
+      marks: { at: this.shown.marks || [], bad: ink.bad, good: ink.torso },
     };
     return {
       indexAxis: isSideways ? "y" : "x",

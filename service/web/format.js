@@ -8,11 +8,14 @@ export const compact = (n) => (n < 10000 ? whole.format(n) : short.format(n));
 export const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)} %`);
 export const score = (n) => (n === 0 ? "0" : Math.abs(n) >= 0.001 ? n.toFixed(3) : n.toExponential(1));
 
+export function points(share) {
+  if (share === null || share === undefined) return "–";
+  return `${share > 0 ? "+" : ""}${(100 * share).toFixed(1).replace("-", "−")} points`;
+}
+
 export function change(share) {
   if (share === null || share === undefined) return "–";
-  if (Math.abs(share) < 0.0005) return "as over all time";
-  const points = (100 * share).toFixed(1);
-  return `${share > 0 ? "+" : ""}${points.replace("-", "−")} points to all time`;
+  return Math.abs(share) < 0.0005 ? "as over all time" : `${points(share)} to all time`;
 }
 
 export function rate(n) {

@@ -12,7 +12,7 @@ const MEASURES = ["R@1", "R@5", "MRR"];
 
 /** The part of the view that is about jobs; `ended` is told when one has. */
 export function jobs({ model, signal, problem, every, ended }) {
-  const list = h("div", {});
+  const list = h("div", { class: "stack" });
   const shown = new Map();
 
   every(REFRESH_MS, async () => {

@@ -3,11 +3,12 @@
 import { card, empty, fill, h, table } from "./dom.js";
 import { get, modelPath } from "./api.js";
 import { bars, lines } from "./charts.js";
-import { bytes, change, compact, count, duration, percent, rate, when } from "./format.js";
+import { bytes, change, compact, count, duration, percent, rate } from "./format.js";
 
 const REFRESH_MS = 2000;
 const KEPT = 150;
 const MOST_POINTS = 48;
+const MOST_MARKS = 12;
 const GROUPS = [
   ["head", "Head: learned 100 times or more"],
   ["torso", "Torso: 10 to 99 times"],
@@ -27,7 +28,7 @@ export function show(root, { model, signal, problem, every }) {
   const charts = {
     trace: lines({
       title: "R@1 over time",
-      caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first.",
+      caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first. Upright lines mark where it changed for the worse (▼) or the better (▲).",
       x: { title: "events learned", format: compact, said: (n) => `after ${count(n)} events` },
       y: { title: "R@1, % of the events", format: (n) => `${Math.round(100 * n)} %`, zero: true, most: 1 },
     }),
@@ -129,7 +130,7 @@ export function show(root, { model, signal, problem, every }) {
     charts.trace.set({
       series,
       marks,
-      said: `R@1 over ${count(trace.learned.at(-1))} events, ${percent(trace["R@1"][0])} at first, ${percent(last)} at last.`,
+      said: `R@1 over ${count(trace.learned.at(-1))} events, ${percent(trace["R@1"][0])} at first, ${percent(last)} at last.${marks.map((mark) => ` ${mark.isBad ? "Worse" : "Better"} from about ${count(mark.x)} on.`).join("")}`,
       columns: ["#events", "#R@1", "#head", "#torso", "#tail"],
       rows: trace.learned.map((n, at) => [
         count(n),
@@ -230,10 +231,10 @@ function blocks(learned, values) {
   return found;
 }
 
-/** Where the worker saw the stream change, as marks of the trace. */
+/** Where the worker saw the score change, as marks of the trace: the newest few. */
 function marksOf(stats) {
-  const found = stats.drift_marks || stats.drift?.marks || [];
-  return found.map((mark) => ({ x: mark.learned ?? mark.n, name: "drift", ...(mark.created ? { said: when(mark.created) } : {}) }));
+  const found = stats.drift_marks.filter((mark) => mark.measure === "R@1");
+  return found.slice(-MOST_MARKS).map((mark) => ({ x: mark.learned, name: mark.after < mark.before ? "▼" : "▲", isBad: mark.after < mark.before }));
 }
 
 function gauge(name, n, bound, format, setting) {

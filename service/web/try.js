@@ -98,7 +98,8 @@ export function show(root, { model, about, signal, problem, every }) {
       fill(parts.because, h("p", { class: "note" }, "Choose a label, and see which features speak for it."));
       return;
     }
-    const request = { ...given, k: Number(k.value), explain: true };
+    const explains = (version.value || about.version) === "live";
+    const request = { ...given, k: Number(k.value), explain: explains };
     if (version.value) request.version = version.value;
     if (least) request.min_offset = least;
     try {
@@ -160,7 +161,7 @@ export function show(root, { model, about, signal, problem, every }) {
   function explain(one) {
     const because = one.because || [];
     if (because.length === 0) {
-      fill(parts.because, h("p", { class: "note" }, "This version does not say which features speak for a label."));
+      fill(parts.because, h("p", { class: "note" }, "A version does not say which features speak for a label; rank by the live index to see what speaks there."));
       return;
     }
     const shown = because.slice(0, MOST_BARS);
@@ -219,6 +220,7 @@ export function show(root, { model, about, signal, problem, every }) {
   async function listVersions() {
     try {
       const found = await get(`${modelPath(model)}/versions`, { signal });
+      if (about.version !== "live") version.append(h("option", { value: "blend" }, "the index and the active one, blended"));
       version.append(...(found.versions || []).map((one) => h("option", { value: one.id }, `${one.method} ${one.id.slice(0, 8)}`)));
     } catch {
       // Without versions there is the index.

@@ -3,7 +3,7 @@
 import { announce, card, confirmed, empty, fill, h, table } from "./dom.js";
 import { ask, get, modelPath, part, post } from "./api.js";
 import { bars } from "./charts.js";
-import { bytes, count, percent, when } from "./format.js";
+import { bytes, count, percent, points, score, when } from "./format.js";
 
 const REFRESH_MS = 5000;
 const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
@@ -11,10 +11,11 @@ const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 /** The part of the view that is about versions: `element`, and `again()`, which asks anew. */
 export function versions({ model, signal, problem, every }) {
   const chosen = new Set();
-  const parts = { beside: h("div", {}), now: h("div", {}), list: h("div", {}), contenders: h("div", {}), said: h("div", { role: "status" }) };
+  const parts = { beside: h("div", { class: "stack" }), now: h("div", { class: "stack" }), list: h("div", { class: "stack" }), contenders: h("div", { class: "stack" }), said: h("div", { role: "status" }) };
   const chart = bars({
     title: "Contenders on live traffic",
-    caption: "Each event is ranked by all of them before it is learned; over the newest events.",
+    low: true,
+    caption: "Each event is ranked by all of them before it is learned; over the newest 4,500 to 5,000 events.",
     x: { names: true },
     y: { title: "% of the events", format: (n) => `${Math.round(100 * n)} %`, zero: true, most: 1 },
   });
@@ -31,14 +32,14 @@ export function versions({ model, signal, problem, every }) {
 
   async function again() {
     try {
-      const [about, stats] = await Promise.all([get(modelPath(model), { signal }), get(`${modelPath(model)}/stats`, { signal })]);
-      const found = await listed();
-      const seen = JSON.stringify([about.version, about.active, stats.contenders, found]);
+      const path = modelPath(model);
+      const [about, contest, found] = await Promise.all([get(path, { signal }), get(`${path}/contenders`, { signal }), listed()]);
+      const seen = JSON.stringify([about.serving, contest, found]);
       if (seen === last) return;
       last = seen;
-      drawNow(about, stats, found);
-      drawList(about, stats, found);
-      drawContenders(stats, found);
+      drawNow(about, found);
+      drawList(about, contest, found);
+      drawContenders(contest, found);
     } catch (error) {
       last = "";
       if (!signal.aborted) fill(parts.now, problem(error));
@@ -55,9 +56,9 @@ export function versions({ model, signal, problem, every }) {
     }
   }
 
-  function drawNow(about, stats, found) {
+  function drawNow(about, found) {
     const card = (found || []).find((one) => one.id === about.version);
-    const former = about.former;
+    const { former, weights } = about.serving;
     fill(
       parts.now,
       h(
@@ -67,15 +68,15 @@ export function versions({ model, signal, problem, every }) {
         h(
           "div",
           { class: "row" },
-          former && former !== about.version ? h("button", { type: "button", onclick: () => activate(former, found, "Roll back") }, `Roll back to ${nameOf(former, found)}`) : null,
-          about.version === "live" ? null : h("button", { type: "button", onclick: () => activate("live", found, "Serve the index") }, "Serve the live index"),
+          former !== about.version ? h("button", { type: "button", onclick: () => activate(former, found, "Roll back") }, `Roll back to ${nameOf(former, found)}`) : null,
+          about.version === "live" || former === "live" ? null : h("button", { type: "button", onclick: () => activate("live", found, "Serve the index") }, "Serve the live index"),
         ),
       ),
-      about.weights ? h("p", { class: "hint" }, `Mixed: live ${percent(about.weights[0])}, version ${percent(about.weights[1])}.`) : null,
+      about.version === "live" ? null : h("p", { class: "hint" }, `As a blend: the index by ${percent(weights[0])}, the version by ${percent(weights[1])}.`),
     );
   }
 
-  function drawList(about, stats, found) {
+  function drawList(about, contest, found) {
     if (found === null) {
       fill(parts.list, empty("This service keeps no versions.", "It has no artifact store, and answers from the live index."));
       return;
@@ -85,7 +86,7 @@ export function versions({ model, signal, problem, every }) {
       return;
     }
     for (const id of chosen) if (!found.some((one) => one.id === id)) chosen.delete(id);
-    const contending = new Set((stats.contenders?.contenders || stats.contenders || []).map?.((one) => one.version) || []);
+    const contending = new Set(contest.contenders.map((one) => one.version));
     fill(
       parts.list,
       table(
@@ -153,25 +154,51 @@ export function versions({ model, signal, problem, every }) {
     }
   }
 
-  function drawContenders(stats, found) {
-    const about = stats.contenders;
-    const all = Array.isArray(about) ? about : about?.contenders || [];
-    if (all.length === 0) {
+  function drawContenders({ contenders, contest }, found) {
+    const all = contest?.versions || [];
+    if (contenders.length === 0 && all.length < 2) {
       fill(parts.contenders, empty("Nothing contends.", "Let a version contend: it is scored on each event, and not served until it proves better."));
       return;
     }
-    if (!chart.element.isConnected) fill(parts.contenders, chart.element);
+    const waiting = contenders.filter((one) => !all.some((other) => other.version === one.version));
+    const notes = [
+      waiting.length ? h("p", { class: "note" }, `${waiting.map((one) => nameOf(one.version, found)).join(", ")}: not scored yet; that begins with the next event that is learned.`) : null,
+      ...Object.entries(contest?.trouble || {}).map(([version, why]) => h("p", { class: "worry" }, `${nameOf(version, found)}: ${why}`)),
+    ];
+    if (all.length === 0) {
+      fill(parts.contenders, notes);
+      return;
+    }
+    const { gate } = contest;
     const names = all.map((one) => nameOf(one.version, found));
-    const of = (one, measure) => one.window?.[measure] ?? one[measure] ?? null;
+    fill(
+      parts.contenders,
+      notes,
+      chart.element,
+      table(
+        "Contenders against what is served",
+        ["version", "it is", "#better by (MRR)", "#at least", "#at most", "#evidence"],
+        all.map((one, at) => [
+          names[at],
+          h("span", { class: `tag ${["served", "better"].includes(one.decision) ? "on" : ""}` }, one.decision),
+          ...["mean", "low", "high"].map((name) => points(one.difference?.[name])),
+          one.difference ? `${score(one.difference.evidence)} of ${count(gate.needed)}` : "–",
+        ]),
+      ),
+      h("p", { class: "hint" }, `A contender takes over when its evidence is reached, after ${count(gate.min_events)} events at least; that happens by chance alone in at most ${percent(gate.alpha)} of the cases.`),
+      contest.decisions.length
+        ? h("ul", {}, contest.decisions.slice(-5).reverse().map((one) => h("li", {}, `${one.kind === "promote" ? "Promoted" : "Rolled back to"} ${nameOf(one.version, found)} instead of ${nameOf(one.instead_of, found)}, after ${count(one.n)} events: ${one.outcome}`)))
+        : null,
+    );
     chart.set({
       names,
       series: [
-        { name: "R@1", colour: "head", values: all.map((one) => of(one, "R@1")) },
-        { name: "MRR", colour: "torso", values: all.map((one) => of(one, "MRR")) },
+        { name: "R@1", colour: "head", values: all.map((one) => one.window["R@1"]) },
+        { name: "MRR", colour: "torso", values: all.map((one) => one.window.MRR) },
       ],
-      said: all.map((one, at) => `${names[at]}: R@1 ${percent(of(one, "R@1"))}`).join(", "),
-      columns: ["version", "#events", "#R@1", "#MRR"],
-      rows: all.map((one, at) => [names[at], count(one.n ?? one.window?.n), percent(of(one, "R@1")), percent(of(one, "MRR"))]),
+      said: all.map((one, at) => `${names[at]}: R@1 ${percent(one.window["R@1"])}`).join(", "),
+      columns: ["version", "#events", "#R@1", "#R@5", "#MRR"],
+      rows: all.map((one, at) => [names[at], count(one.n), ...["R@1", "R@5", "MRR"].map((name) => percent(one.window[name]))]),
     });
   }
 

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,6 +21,8 @@ N_NEWS = 4000
 NDJSON = {"content-type": "application/x-ndjson"}
 
 Open = Callable[..., Any]
+
+playwright.expect.set_options(timeout=20_000)  # the machine may be busy
 
 
 @pytest.fixture(scope="package")
@@ -64,7 +65,7 @@ def open_page(browser: Any, serving: Serving) -> Iterator[Open]:
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(20_000)
         page.add_init_script(
             "addEventListener('securitypolicyviolation',"
             " (event) => console.error('policy', event.violatedDirective, event.blockedURI))"
@@ -83,11 +84,3 @@ def open_page(browser: Any, serving: Serving) -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert wrong == []
-
-
-@pytest.fixture(scope="session")
-def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pictures of the views go: to the documents when ``SCREENSHOTS`` is set."""
-    if os.environ.get("SCREENSHOTS"):
-        return Path(__file__).parents[2] / "docs" / "screenshots"
-    return tmp_path_factory.mktemp("screenshots")

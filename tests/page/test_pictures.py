@@ -1,0 +1,121 @@
+"""Pictures of each view, light on a desk and dark on a phone; with ``SCREENSHOTS=1`` those of the documents."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from benchmarks.serving import Serving
+from tests.page.conftest import Open
+from tests.page.newsroom import news
+from tests.page.test_views import VIEWS, painted
+
+FOR_DOCUMENTS = bool(os.environ.get("SCREENSHOTS"))
+DOCUMENTS = Path(__file__).parents[2] / "docs" / "screenshots"
+
+
+@pytest.fixture(scope="module")
+def busy(serving: Serving) -> Iterator[None]:
+    """Events come all the time; for the documents two versions contend, too."""
+    with traffic(serving.url):
+        if FOR_DOCUMENTS:
+            jobs = [ask(serving, "jobs", {"method": name})["id"] for name in ("swnn", "ind")]
+            for job in jobs:
+                version = ended(serving, job)["version"]
+                ask(serving, "models/default/contenders", {"version": version})
+            time.sleep(20)  # for the contest to have something to show
+        yield
+
+
+@contextmanager
+def traffic(url: str) -> Iterator[None]:
+    stop = threading.Event()
+
+    def learn() -> None:
+        instances = news(1_000_000, seed=23, change=0)
+        with httpx.Client(base_url=url, timeout=30) as client:
+            while not stop.wait(0.1):
+                client.post("/learn", json={"instances": [next(instances) for _ in range(10)]}).raise_for_status()
+
+    learning = threading.Thread(target=learn)
+    learning.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        learning.join()
+
+
+def ask(serving: Serving, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer = httpx.post(f"{serving.url}/{path}", json=body, timeout=30)
+    answer.raise_for_status()
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def ended(serving: Serving, job: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 120
+    while True:
+        found: dict[str, Any] = httpx.get(f"{serving.url}/jobs/{job}").json()
+        if found["state"] == "succeeded":
+            return found
+        assert found["state"] in ("queued", "running"), found
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])
+def test_pictures_of_each_view(busy: None, open_page: Open, tmp_path: Path, scheme: str, width: int) -> None:
+    page = open_page(color_scheme=scheme, viewport={"width": width, "height": 800})
+    for view, title in VIEWS.items():
+        page.get_by_role("link", name=title).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(title)
+        show(page, view)
+        page.evaluate("document.activeElement.blur()")
+        picture = tmp_path / f"{view}-{scheme}.png"
+        page.screenshot(full_page=True, path=picture)
+        assert picture.stat().st_size > 10_000
+        if FOR_DOCUMENTS:
+            keep(picture)
+
+
+def show(page: Any, view: str) -> None:
+    """What is worth a picture."""
+    if view == "overview":
+        painted(page, "Events a second")
+        if FOR_DOCUMENTS:
+            page.wait_for_timeout(20_000)
+    elif view == "try":
+        page.get_by_role("textbox", name="Text").fill("the harvest of wheat in kansas: millers expect more flour")
+        painted(page, "Why")
+    elif view == "labels":
+        page.locator(".label", has_text="coffee").click()
+        painted(page, "What points to it")
+    elif view == "versions":
+        expect(page.get_by_label("Method")).to_be_visible()
+        if FOR_DOCUMENTS:
+            painted(page, "Contenders")
+            boxes = page.get_by_role("checkbox", name="Compare")
+            boxes.nth(0).check()
+            boxes.nth(1).check()
+            expect(page.get_by_text("Side by side", exact=True)).to_be_visible()
+    else:
+        expect(page.locator(".card").nth(1)).to_contain_text("No data sets yet")
+
+
+def keep(picture: Path) -> None:
+    """Put a picture into the documents, in few colours: they are many bytes otherwise."""
+    from PIL import Image
+
+    DOCUMENTS.mkdir(exist_ok=True)
+    with Image.open(picture) as image:
+        image.convert("RGB").quantize(96).save(DOCUMENTS / picture.name, optimize=True)
