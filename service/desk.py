@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 
-from core.errors import AboundError, InvalidInstance, StoreUnavailable
-from service.jobs import Job, JobParams, Jobs, Total, Workplace, new_id
+from core.errors import AboundError, InvalidInstance, StoreUnavailable, UnknownJob
+from service.jobs import Job, JobParams, Jobs, Total, Workplace, id_of_key, new_id
 from service.methods import METHODS, Sizes, check_memory
 from service.model_replica import ModelReplica
 from service.room import free_memory
@@ -55,15 +56,20 @@ class Desk:
         self.jobs = Jobs(self._store, settings.group(JobParams))
         self._has_artifacts = settings.artifacts_place() is not None
 
-    async def submit(self, request: JobRequest, model: ModelReplica, actor: str | None) -> Job:
-        """Take a job.
+    async def submit(self, request: JobRequest, model: ModelReplica, actor: str | None, key: str | None = None) -> Job:
+        """Take a job; under an idempotency ``key`` that came before, the one that was taken then.
 
         Raises
         ------
         InvalidInstance, NeedsMemory
-            It can never be done so.
+            It can never be done so; or the key came before with another request.
         Overloaded, StoreUnavailable
         """
+        job_id, body = new_id(), None
+        if key is not None:
+            job_id, body = id_of_key(key), _hash(request)
+            with contextlib.suppress(UnknownJob):
+                return _same(await self.jobs.get(job_id), body)
         method = METHODS.get(request.method)
         if method is None:
             known = ", ".join(sorted(METHODS)) or "none"
@@ -80,7 +86,7 @@ class Desk:
         reason = plain.get("reason")
         job = await self.jobs.submit(
             Job(
-                id=new_id(),
+                id=job_id,
                 state="queued",
                 model=model.name,
                 incarnation=model.incarnation,
@@ -92,8 +98,11 @@ class Desk:
                 reason=reason if isinstance(reason, str) else None,
                 actor=actor,
                 config=model.live.config.to_dict(),
+                body=body,
             )
         )
+        if key is not None:  # another request with it may have been faster
+            _same(job, body)
         with contextlib.suppress(StoreUnavailable):  # it is kept; a keeper puts it into the queue
             await asyncio.to_thread(self._enqueue, job)
         return job
@@ -138,6 +147,17 @@ class Desk:
             enqueue(client, job.kind, job.id)
         finally:
             client.close()
+
+
+def _hash(request: JobRequest) -> str:
+    """What makes two requests under one idempotency key the same: all that they ask for, defaults and all."""
+    return hashlib.blake2b(msgspec.json.encode(request, order="sorted"), digest_size=16).hexdigest()
+
+
+def _same(job: Job, body: str | None) -> Job:
+    if job.body != body:
+        raise InvalidInstance("this idempotency key came before with another body", "Idempotency-Key")
+    return job
 
 
 def active_features(model: ModelReplica) -> int:

@@ -24,6 +24,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections.abc import Mapping
@@ -146,6 +147,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         Why nobody is at it any more although it is running: the keeper sees to it.
     given_back : bool
         This attempt does not count: its worker was stopped.
+    body : str or None
+        Hash of the request that asked for it, where that came with an idempotency key.
     created, started, ended, heartbeat : float or None
         Seconds since 1970.
     """
@@ -176,6 +179,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     config: dict[str, Any] = {}
     gone: str | None = None
     given_back: bool = False
+    body: str | None = None
     created: float | None = None
     started: float | None = None
     ended: float | None = None
@@ -271,6 +275,11 @@ def new_id() -> str:
     return secrets.token_hex(10)
 
 
+def id_of_key(key: str) -> str:
+    """The id of the job that is asked for under an idempotency key: so the record itself says that it came before."""
+    return hashlib.blake2b(key.encode(), digest_size=10, person=b"abound job").hexdigest()
+
+
 def is_id(text: str) -> bool:
     """Whether a job could have this id."""
     return _ID.fullmatch(text) is not None
@@ -313,13 +322,12 @@ class Jobs:
         self.params = params or JobParams()
 
     async def submit(self, job: Job) -> Job:
-        """Keep a new job, queued. Overloaded when too many wait."""
+        """Keep a new job, queued; the one that there is, when one has its id. Overloaded when too many wait."""
         fields = {name: value for name, value in msgspec.structs.asdict(job).items() if name not in _SET_BY_CHANGE}
-        made, why = await self._change(
+        _, why = await self._change(
             job.id, ("none",), "queued", stamp="created", most=self.params.queued, fields=fields
         )
-        if not made:
-            assert why == "full", why
+        if why == "full":
             raise Overloaded(f"{self.params.queued} jobs are waiting already; nothing was taken", retry_after=30.0)
         return await self.get(job.id)
 

@@ -152,9 +152,9 @@ class AsyncClient:
         """What jobs can do, with the JSON Schema of their parameters."""
         return await self._ask(calls.methods())
 
-    async def submit(self, request: Answer) -> Answer:
-        """Ask for a job."""
-        return await self._ask(calls.submit(request))
+    async def submit(self, request: Answer, key: str | None = None) -> Answer:
+        """Ask for a job. ``key``: an idempotency key; by default one that nobody else gives."""
+        return await self._ask(calls.submit(request, key))
 
     async def jobs(self, **query: str | int | None) -> Answer:
         """Jobs, newest first: of a ``state``, of a ``model``, at most ``limit``."""

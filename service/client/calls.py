@@ -159,9 +159,10 @@ def methods() -> Call:
     return _call("GET", "/methods")
 
 
-def submit(request: Answer) -> Call:
-    """Ask for a job."""
-    return _call("POST", "/jobs", request, repeatable=False)
+def submit(request: Answer, key: str | None = None) -> Call:
+    """Ask for a job, under a key: however often it is sent, it is taken once."""
+    headers = {**JSON, KEY_HEADER: key or uuid.uuid4().hex}
+    return Call(method="POST", path="/jobs", content=msgspec.json.encode(request), headers=headers, repeatable=True)
 
 
 def jobs(query: Mapping[str, Any]) -> Call:

@@ -153,9 +153,9 @@ class Client:
         """What jobs can do, with the JSON Schema of their parameters."""
         return self._ask(calls.methods())
 
-    def submit(self, request: Answer) -> Answer:
-        """Ask for a job."""
-        return self._ask(calls.submit(request))
+    def submit(self, request: Answer, key: str | None = None) -> Answer:
+        """Ask for a job. ``key``: an idempotency key; by default one that nobody else gives."""
+        return self._ask(calls.submit(request, key))
 
     def jobs(self, **query: str | int | None) -> Answer:
         """Jobs, newest first: of a ``state``, of a ``model``, at most ``limit``."""

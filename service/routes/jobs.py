@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from core.errors import Overloaded, StoreUnavailable
@@ -17,6 +17,7 @@ from service.job_shapes import JobAnswer, JobsAnswer, MethodsAnswer, MethodShape
 from service.jobs import Job
 from service.methods import METHODS
 from service.openapi import JSON, REF, problems
+from service.schemas import MAX_KEY_CHARACTERS
 
 FOLLOW_SECONDS = 0.2
 """How often a job that is followed is looked at."""
@@ -40,6 +41,15 @@ JOB_BODY = {
     }
 }
 
+JobKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=f"^[ -~]{{1,{MAX_KEY_CHARACTERS}}}$",
+        description="A repeat with the same body answers the job of the first time, as it is by then; with another "
+        "body it is refused. Known as long as the record of the job is kept.",
+    ),
+]
 JobId = Annotated[str, Path(alias="id", pattern=r"^[0-9a-f]{20}$", description="Id of the job.")]
 Accepted: dict[int | str, dict[str, Any]] = {
     202: {
@@ -85,7 +95,7 @@ async def list_methods() -> MethodsAnswer:
     openapi_extra=JOB_BODY,
 )
 async def submit_job(
-    body: JsonObject, parts: PartsDep, desk: DeskDep, actor: ActorDep, response: Response
+    body: JsonObject, parts: PartsDep, desk: DeskDep, actor: ActorDep, response: Response, key: JobKey = None
 ) -> JobAnswer:
     """It is done in the background, by a worker; where it stands is told at `Location`."""
     request = read_request(body)
@@ -93,7 +103,7 @@ async def submit_job(
     model = trusted_model(replica, request.model)
     async with act(replica.store, actor, "job.submit", model=request.model, method=request.method) as details:
         details["params"] = request.params
-        job = await desk.submit(request, model, actor.key)
+        job = await desk.submit(request, model, actor.key, key)
         details["job"] = job.id
     response.headers["location"] = f"/jobs/{job.id}"
     return shape(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import threading
 import time
@@ -61,6 +62,41 @@ def test_a_job_is_taken_and_waits(place: Office) -> None:
         assert client.lrange("rq:queue:abound-rebuild", 0, -1) == [job_id.encode()]
         payload = client.hget(f"rq:job:{job_id}", "data")
     assert job_id.encode() in payload or payload  # compressed, and never read
+
+
+def test_a_job_that_is_asked_for_again_under_its_key_is_the_same_job(place: Office) -> None:
+    body = {"method": "steps", "params": {"steps": 5}}
+    headers = {"Idempotency-Key": "a key"}
+    first = place.http.post("/jobs", json=body, headers=headers)
+    assert first.status_code == 202
+    same = {"params": {"steps": 5}, "model": "default", "method": "steps"}
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        again = list(pool.map(lambda _: place.http.post("/jobs", json=same, headers=headers), range(8)))
+    assert {one.status_code for one in again} == {202}
+    assert {one.json()["id"] for one in again} == {first.json()["id"]}
+    assert {one.headers["location"] for one in again} == {first.headers["location"]}
+    assert len(place.http.get("/jobs").json()["jobs"]) == 1
+    other = place.http.post("/jobs", json={**body, "params": {"steps": 6}}, headers=headers)
+    assert problem(other, 422)["field"] == "Idempotency-Key"
+    assert problem(place.http.post("/jobs", json=body, headers={"Idempotency-Key": "x" * 256}), 422)
+    set_fields(place, first.json()["id"], state="succeeded", outcome={"n": 5})  # it answers as it is by then
+    assert place.http.post("/jobs", json=body, headers=headers).json()["outcome"] == {"n": 5}
+    another = place.http.post("/jobs", json=body, headers={"Idempotency-Key": "another key"})
+    assert another.json()["id"] != first.json()["id"]
+
+
+def test_of_many_at_once_under_one_key_one_is_taken(place: Office) -> None:
+    def ask(steps: int) -> httpx.Response:
+        body = {"method": "steps", "params": {"steps": steps}}
+        return place.http.post("/jobs", json=body, headers={"Idempotency-Key": "racing"})
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, [1, 2] * 8))
+    (taken,) = place.http.get("/jobs").json()["jobs"]
+    n = taken["params"]["steps"]
+    assert [one.status_code for one in answers] == [202 if steps == n else 422 for steps in [1, 2] * 8]
+    with place.service.server.client() as client:
+        assert set(client.lrange("rq:queue:abound-rebuild", 0, -1)) == {taken["id"].encode()}
 
 
 @pytest.mark.parametrize(
