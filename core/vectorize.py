@@ -91,6 +91,10 @@ class Vectorizer:
             active.add_pairs(read_json(features))
         return active.vector(self._boolean)
 
+    def usual(self, features: bytes) -> bytes | None:
+        """What ``vectorize`` gives for these features, or None if they are unusual, or no JSON object at all."""
+        return self._read(b"", features)
+
     def vectorize_mapping(self, features: Mapping[str, Any]) -> bytes:
         """The vector of features as Python values, by the same rules as JSON."""
         active = ActiveFeatures(self._limits, self._split)

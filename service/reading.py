@@ -77,6 +77,17 @@ def vector_of(live: LiveModel, features: Any, text: str | None) -> bytes:
         raise
 
 
+def features_alone(body: bytes) -> bytes | None:
+    """The features of a request that seems to have nothing else, None for any other.
+
+    Only the first and the last bytes are looked at: it is such a request if ``Vectorizer.usual`` takes what this gives,
+    since that takes nothing but one whole object.
+    """
+    if body[:12] != b'{"features":' or body[-1:] != b"}":
+        return None
+    return body[13:-1] if body[12:13] == b" " else body[12:-1]
+
+
 def is_empty(vector: bytes) -> bool:
     """Whether a vector has no active feature."""
     return vector[:4] == b"\0\0\0\0"

@@ -27,7 +27,7 @@ from service.ndjson import AnswerLines, Line, RequestLines
 from service.pace import Pace
 from service.ranking import Asked, Labels
 from service.rates import Rates
-from service.reading import ABSENT, decode, vector_of
+from service.reading import ABSENT, decode, features_alone, vector_of
 from service.remembered import RememberParams, reading_of, remember
 from service.replica import Replica
 from service.schemas import ClassifyAnswer, ClassifyRequest, Instance, ScoredLabel, classify_decoder, encoder
@@ -39,6 +39,10 @@ REMEMBERED_BYTES = 2**21
 
 MAX_ANSWER_BYTES = 64 * 2**20
 """Of a batch: asking for many labels of many instances is refused past this, before memory is short."""
+
+
+NOTHING_MORE = ClassifyRequest()
+"""What a request asks for that has only an instance."""
 
 
 class Later(NamedTuple):
@@ -100,6 +104,11 @@ class Classify:
     def at_once(self, name: str, body: bytes, grant: Grant | None) -> bytes | None:
         """The answer for one instance that nothing has to be asked of the store for; else None."""
         model = trusted_model(self._replica, name)
+        features = features_alone(body)
+        if features is not None and model.live.serving.is_live and not self._rates.watches(grant):
+            vector = model.live.vectorizer.usual(features)
+            if vector is not None:
+                return self._rank(model, vector, NOTHING_MORE, model.live.config)[0]
         request = decode(classify_decoder, body)
         version = model.live.serving.version if request.version is None else request.version
         usual = version == LIVE and request.min_offset is None and request.instances is None
