@@ -34,7 +34,10 @@ SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 MIXTURES: tuple[tuple[float, float], ...] = tuple((1.0 - share, share) for share in SHARES)
 """The weights that are tried: of the live index, of the version."""
 
-DISCOUNT = 0.999
+DISCOUNT = 0.9995
+HEAD_START = 10.0
+"""So much more than the index alone must another mixture have gained: what differs by less is left to the index."""
+
 KEPT = 250.0
 """Evidence that a new version begins with is no more than that of so many instances."""
 
@@ -139,7 +142,7 @@ class Weighing(msgspec.Struct, kw_only=True):
     @property
     def weights(self) -> tuple[float, float]:
         """Of the live index and the version; of mixtures that are equally good the one with more of the live index."""
-        return MIXTURES[int(np.argmax(self.gains))]
+        return MIXTURES[int(np.argmax([self.gains[0] + HEAD_START, *self.gains[1:]]))]
 
     def note(self, live: Listed, batch: Listed, true: Set[str]) -> npt.NDArray[np.int64]:
         """Learn from an instance, and return the rank of its best true label under each mixture."""

@@ -28,7 +28,7 @@ class ContendingParams:
     drift: bool = True
     memory: int = 2**30
     loaded_bytes: int = 4 * 2**30
-    weigh_every: int = 1000
+    weigh_every: int = 250
     keep_seconds: float = 1.0
     lag_seconds: float = 2.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.applying import Unit
-from core.blend import DEPTH, Listed, Weighing
+from core.blend import DEPTH, MIXTURES, Listed, Weighing
 from core.config import ModelConfig
 from core.contenders import Contest, GateParams
 from core.errors import Conflict
@@ -90,7 +90,7 @@ async def test_scores_are_those_of_a_plain_loop(house: House) -> None:
         ranking = made.rank_vectors([vector], DEPTH)
         batch = Listed([made.labels[i] for i in ranking.ids.tolist()], ranking.scores)
         ranks = {LIVE: rank_in(index.labels, {pair[1]}), card.id: rank_in(batch.labels, {pair[1]})}
-        at = weighing.gains.index(max(weighing.gains))
+        at = MIXTURES.index(weighing.weights)
         ranks[BLEND] = int(weighing.note(index, batch, {pair[1]})[at])
         expected.note(ranks)
         apply(live, START, Learn(draft(pair).records, 1, [Unit(1)]))

@@ -1,0 +1,201 @@
+"""The blend of the live index and a batch version on a stream in time order, in process.
+
+    python -m benchmarks.blend [--json] [--data DIR] [--update fsu|sls] [--method NAME] [--set NAME=VALUE]...
+        [--refit SHARE]... [--limit N] [--plot FILE]
+
+The commits of Git in time order. The version is fitted anew on all that came before at some shares of the stream, as a
+user would who starts a job now and then, and activated; the index learns on. Every instance is ranked by all before it
+is learned. The blend's weights are those of the service: learned by ``core.blend.Weighing`` and taken over every
+``--every`` instances, as the events do it. Told are R@1 and MRR over all instances since the first version, and over
+stretches of ``--window``; and by how much the blend lies below the better of the two where it does so the most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from core.applying import Unit
+from core.blend import DEPTH, Listed, Weighing, ranks_under
+from core.config import ModelConfig
+from core.dataset import Instance
+from core.evaluate import LIMITS
+from core.live import LiveModel
+from core.methods import fitted as fitting
+from core.methods import registry
+from core.methods.fitted import Fitted
+from core.methods.gathering import Gathering
+from core.methods.progress import quietly
+from core.record import pack_labels
+from core.vectorize import Vectorizer
+from service.files import read_file
+
+WARM = 1000
+"""Instances after the first version before sums over all of them are compared: a difference of few says nothing."""
+
+SIDES = ("live", "batch", "blend")
+
+
+def fit(method: str, given: dict[str, Any], vectors: list[bytes], rows: list[Instance]) -> Fitted:
+    """A batch method on the past."""
+    gathering = Gathering((1, 2))
+    for vector, row in zip(vectors, rows, strict=True):
+        gathering.add(vector, row.labels, text=row.text is not None)
+    params = registry.params_of(method, given)
+    return fitting.fit(method, gathering.matrices(), params, np.random.default_rng(0), quietly)
+
+
+def listed(made: Fitted, vectors: list[bytes]) -> list[Listed]:
+    """The best of a version for each vector."""
+    found = made.rank_vectors(vectors, DEPTH)
+    starts = found.starts.tolist()
+    return [
+        Listed([made.labels[i] for i in found.ids[start:end].tolist()], found.scores[start:end])
+        for start, end in itertools.pairwise(starts)
+    ]
+
+
+def rank_in(labels: Any, true: set[str]) -> int:
+    """The place of the first true label, 0 without one."""
+    return next((place for place, label in enumerate(labels, 1) if label in true), 0)
+
+
+def measure(rows: list[Instance], options: argparse.Namespace) -> dict[str, Any]:
+    """Ranks of all three, from the first version on."""
+    vectorizer = Vectorizer(ModelConfig(update=options.update), LIMITS)
+    vectors = [vectorizer.vectorize(row.features, row.text) for row in rows]
+    live = LiveModel(ModelConfig(update=options.update), (1, 2))
+    given = {name: json.loads(value) for name, _, value in (one.partition("=") for one in options.set)}
+    points = sorted(round(share * len(rows)) for share in options.refit)
+    ranks: list[tuple[int, int, int]] = []
+    weights: list[tuple[int, float]] = []
+    weighing, used, seconds = Weighing(), (0.5, 0.5), {"fit": 0.0, "rank": 0.0, "blend": 0.0}
+    batch: list[Listed] = []
+    since, first = 0, points[0]
+    for i, row in enumerate(rows):
+        if i in points:
+            clock = time.process_time()
+            made = fit(options.method, given, vectors[:i], rows[:i])
+            seconds["fit"] += time.process_time() - clock
+            clock = time.process_time()
+            end = next((point for point in points if point > i), len(rows))
+            batch, since = listed(made, vectors[i:end]), i
+            seconds["rank"] += time.process_time() - clock
+            weighing.begin_anew()
+            if i > first:
+                used = weighing.weights
+        true = set(row.labels)
+        if batch:
+            clock = time.process_time()
+            best = live.rank(vectors[i], DEPTH)
+            index = Listed([live.label(class_id) for class_id in best.class_ids.tolist()], best.scores)
+            other = batch[i - since]
+            rank = int(ranks_under(index, other, np.array([used]), true)[0])
+            weighing.note(index, other, true)
+            ranks.append((rank_in(index.labels, true), rank_in(other.labels, true), rank))
+            if weighing.n % options.every == 0 or weighing.n == 1:
+                used = weighing.weights
+                weights.append((i + 1, used[1]))
+            seconds["blend"] += time.process_time() - clock
+        applying = live.begin(vectors[i] + pack_labels(row.labels, LIMITS), 1, [Unit(1)])
+        while not applying.done:
+            applying.step(1)
+    return told(np.array(ranks), first, options) | {"weights": weights, "cpu_seconds": seconds, "refits": points}
+
+
+def told(ranks: npt.NDArray[np.int64], first: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Measures over everything and over stretches."""
+    hits = (ranks == 1).astype(float)
+    reciprocal = np.where(ranks > 0, 1.0 / np.maximum(ranks, 1), 0.0)
+    result: dict[str, Any] = {"n": len(ranks), "first": first, "window": options.window}
+    starts = range(0, len(ranks) - options.window + 1, options.window)
+    for name, values in (("R@1", hits), ("MRR", reciprocal)):
+        over_all = np.cumsum(values, axis=0) / np.arange(1, len(values) + 1)[:, None]
+        windows = np.array([values[start : start + options.window].mean(axis=0) for start in starts])
+        behind_all = (over_all[:, 2] - over_all[:, :2].max(axis=1))[WARM:]
+        behind = windows[:, 2] - windows[:, :2].max(axis=1)
+        result[name] = {
+            "all": dict(zip(SIDES, over_all[-1].round(4).tolist(), strict=True)),
+            "windows": {side: windows[:, i].round(4).tolist() for i, side in enumerate(SIDES)},
+            "blend_minus_better": {
+                "over_all_least": round(float(behind_all.min()), 4),
+                "windows_least": round(float(behind.min()), 4),
+                "windows_mean": round(float(behind.mean()), 4),
+                "windows_below": int((behind < 0).sum()),
+                "windows": len(behind),
+            },
+        }
+    return result
+
+
+def plot(results: list[dict[str, Any]], path: Path) -> None:
+    """R@1 of each stretch, live, batch and blend, a panel a result."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "abound"
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(1, len(results), figsize=(5 * len(results), 3.4), sharey=True, squeeze=False)
+    for panel, result in zip(panels[0], results, strict=True):
+        at = result["first"] + result["window"] * np.arange(1, len(result["R@1"]["windows"]["live"]) + 1)
+        for side, style in zip(SIDES, ("C0-", "C1-", "k--"), strict=True):
+            panel.plot(at, result["R@1"]["windows"][side], style, label=side, linewidth=1.4)
+        for point in result["refits"]:
+            panel.axvline(point, color="0.8", linewidth=0.8, zorder=0)
+        panel.set_title(f"index: {result['update']}, version: {result['method']}", fontsize=10)
+        panel.set_xlabel("commits")
+    panels[0][0].set_ylabel(f"R@1 of {results[0]['window']:,} commits")
+    panels[0][0].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    """Measure, print, plot."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.blend", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--data", type=Path, default=os.environ.get("ABOUND_DATA"), help="folder of the data sets")
+    parser.add_argument(
+        "--update", choices=("fsu", "sls"), action="append", help="of the index; several: one after another"
+    )
+    parser.add_argument("--method", default="swnn")
+    parser.add_argument("--set", action="append", default=[], help="a parameter of the method, its value as JSON")
+    parser.add_argument("--refit", type=float, action="append", help="shares of the stream at which it is fitted anew")
+    parser.add_argument("--limit", type=int, help="only so many of the newest commits")
+    parser.add_argument("--window", type=int, default=2000)
+    parser.add_argument("--every", type=int, default=250, help="instances between two changes of the weights")
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    options.refit = options.refit or [0.25, 0.5, 0.75]
+    if options.data is None:
+        parser.error("say where the data sets are, by --data or ABOUND_DATA")
+    folder = options.data if isinstance(options.data, Path) else Path(options.data)
+    rows = [row for part in ("train", "test") for row in read_file(str(folder / f"commits-git/{part}.jsonl.gz"))]
+    rows = rows[-options.limit :] if options.limit else rows
+    results = []
+    for update in options.update or ["fsu", "sls"]:
+        options.update = update
+        result = {"update": update, "method": options.method, **measure(rows, options)}
+        results.append(result)
+        if options.json:
+            print(json.dumps(result), flush=True)
+            continue
+        print(f"index {update}, version {options.method}, {result['n']:,} commits since the first version")
+        for name in ("R@1", "MRR"):
+            print(f"  {name} {result[name]['all']}  blend - better: {result[name]['blend_minus_better']}")
+        print(f"  CPU seconds: { ({name: round(value, 1) for name, value in result['cpu_seconds'].items()}) }")
+    if options.plot:
+        plot(results, options.plot)
+
+
+if __name__ == "__main__":
+    main()
