@@ -3,6 +3,8 @@
 set -eu
 if [ ! -d "$NUMBA_CACHE_DIR" ]; then
     mkdir -p "$NUMBA_CACHE_DIR"
-    cp -R /opt/abound/kernels/. "$NUMBA_CACHE_DIR"
+    cp -R "${COMPILED_KERNELS:-/opt/abound/kernels}/." "$NUMBA_CACHE_DIR"
+    # As a copy of what cannot be written it could not be written either.
+    chmod -R u+w "$NUMBA_CACHE_DIR"
 fi
 exec "$@"

@@ -1,0 +1,37 @@
+"""Compile every kernel that serving and jobs run, into ``NUMBA_CACHE_DIR``: while the image is built.
+
+Each batch method is fitted on, and ranks, a few instances; what it compiles for these serves for all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.live import warmup
+from core.methods import fitted, registry
+from core.methods.gathering import Gathering
+from core.methods.progress import quietly
+from core.record import pack_vector
+
+INSTANCES, CLASSES, FEATURES = 120, 6, 40
+
+
+def main() -> None:
+    """Compile."""
+    warmup()
+    rng = np.random.default_rng(0)
+    gathering = Gathering((1, 2))
+    for i in range(INSTANCES):
+        words = {f"class{i % CLASSES}word{w}": 1.0 for w in range(3)}
+        words |= {f"noise{w}": 0.5 for w in rng.choice(FEATURES, 5, replace=False)}
+        values = np.array(list(words.values()), np.float32)
+        vector = pack_vector([word.encode() for word in words], values / np.linalg.norm(values))
+        gathering.add(vector, [f"class {i % CLASSES}", f"class {(i + 1) % CLASSES}"][: 1 + i % 2])
+    data = gathering.matrices()
+    for name in registry.METHODS:
+        made = fitted.fit(name, data, registry.params_of(name, {}), np.random.default_rng(0), quietly)
+        made.model.rank(data.X[:3], 5)
+
+
+if __name__ == "__main__":
+    main()
