@@ -29,12 +29,15 @@ class Kept:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
-        self._all: dict[str, Figures] = {}
-        if self._path.exists():
-            try:
-                self._all = {figures["id"]: figures for figures in json.loads(self._path.read_text("utf-8"))}
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise Malformed(f"{self._path} cannot be read: {error}") from error
+        self._all = self._read()
+
+    def _read(self) -> dict[str, Figures]:
+        if not self._path.exists():
+            return {}
+        try:
+            return {figures["id"]: figures for figures in json.loads(self._path.read_text("utf-8"))}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Malformed(f"{self._path} cannot be read: {error}") from error
 
     def of(self, experiment: Experiment) -> Figures | None:
         """Its figures, or why it was refused; None when it did not run."""
@@ -49,7 +52,8 @@ class Kept:
         return "refused" not in figures or had is None or (memory is not None and memory <= had)
 
     def keep(self, figures: Figures) -> None:
-        """Write them down; an interruption leaves the file as it was before or as it is after."""
+        """Write them down, beside what another run has written since; the file is replaced as a whole."""
+        self._all = self._read()
         self._all[figures["id"]] = {name: _rounded(value) for name, value in figures.items()}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         lines = ",\n".join(json.dumps(self._all[name], ensure_ascii=False) for name in sorted(self._all))

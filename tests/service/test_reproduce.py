@@ -154,6 +154,14 @@ def test_damaged_figures_are_refused(tmp_path: Path) -> None:
         Kept(tmp_path)
 
 
+def test_two_runs_keep_the_figures_of_both(tmp_path: Path) -> None:
+    first, second = Kept(tmp_path), Kept(tmp_path)
+    first.keep({"id": "one", "measures": {"P@1": 1.23456789}})
+    second.keep({"id": "other"})
+    kept = {figures["id"]: figures for figures in json.loads((tmp_path / "figures.json").read_text())}
+    assert kept == {"one": {"id": "one", "measures": {"P@1": 1.23457}}, "other": {"id": "other"}}
+
+
 EXPERIMENTS = wanted([], quick=False)
 
 
