@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from core.errors import ArtifactsUnavailable, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownSnapshot
-from service import history
+from service import history, standing
 from service import manifest as manifests
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
@@ -22,6 +22,7 @@ from service.history import Extent
 from service.log import Trim, trimmed_key
 from service.manifest import Manifest
 from service.model_replica import ModelReplica
+from service.standing import Standing
 from service.store import Store, reaching
 
 log = structlog.get_logger(__name__)
@@ -51,6 +52,8 @@ class Kept(NamedTuple):
         The newest one that can be read.
     snapshot_at : float
         When it was made, by this machine's monotonic clock.
+    standing : Standing or None
+        Of the model's contenders; None while nobody follows it.
     """
 
     log_entries: int
@@ -60,6 +63,7 @@ class Kept(NamedTuple):
     history_trouble: str | None
     snapshot: Manifest | None
     snapshot_at: float
+    standing: Standing | None = None
 
     @property
     def snapshot_age(self) -> float | None:
@@ -76,6 +80,7 @@ class Kept(NamedTuple):
             "history_segments": extent.n_segments if extent else 0,
             "history_beginning": extent.first.milliseconds / 1000 if extent else 0,
             "snapshot_age": self.snapshot_age or 0.0,
+            **_figures_of(self.standing),
         }
 
 
@@ -151,7 +156,10 @@ class Keeping:
             trouble = str(error)
         snapshot = await self._newest(keys)
         age = seconds + microseconds / 1e6 - (snapshot.created / 1000 if snapshot else 0)
-        return Kept(n_entries, model.held_bytes, trim, extent, trouble, snapshot, time.monotonic() - age)
+        found = None
+        with contextlib.suppress(Damaged):  # of another release
+            found = await standing.read(self._store, keys)
+        return Kept(n_entries, model.held_bytes, trim, extent, trouble, snapshot, time.monotonic() - age, found)
 
     async def _newest(self, keys: ModelKeys) -> Manifest | None:
         """The newest snapshot; its manifest is read once."""
@@ -162,3 +170,16 @@ class Keeping:
             with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
                 return await manifests.manifest_of(self._store, keys, name)
         return None
+
+
+def _figures_of(found: Standing | None) -> dict[str, float]:
+    if found is None:
+        return {}
+    return {
+        "contenders": len(found.contest.comparisons),
+        "scored_share": found.share,
+        "promotions": found.promotions,
+        "rollbacks": found.rollbacks,
+        "drift_marks": len(found.drift.marks),
+        "blend_weight": found.weighing.weights[1],
+    }

@@ -129,6 +129,16 @@ class Telemetry:
             "snapshot_age": self._gauge(
                 "abound_snapshot_age_seconds", "Since the newest snapshot was made; 0 without one.", "livemax"
             ),
+            "contenders": self._gauge("abound_contenders", "Versions and others that are compared.", "livemax"),
+            "scored_share": self._gauge(
+                "abound_contenders_scored_ratio", "Share of the instances that they are asked about.", "livemax"
+            ),
+            "promotions": self._gauge("abound_gate_promotions", "Times the gate let a version take over.", "livemax"),
+            "rollbacks": self._gauge("abound_gate_rollbacks", "Times the gate took one back.", "livemax"),
+            "drift_marks": self._gauge("abound_drift_marks", "Drift marks that are kept.", "livemax"),
+            "blend_weight": self._gauge(
+                "abound_blend_version_weight", "Of the version, in the blend that leads.", "livemax"
+            ),
         }
         self._appends = Durations(
             "abound_append_duration_seconds",
