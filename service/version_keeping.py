@@ -16,13 +16,11 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-import msgspec
 import structlog
 
 from core.errors import Conflict, StoreUnavailable, UnknownVersion
-from core.serving import LIVE, Serving
+from core.serving import LIVE
 from service import activation, contenders, versions
-from service import manifest as manifests
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
 from service.ending import end
@@ -53,11 +51,10 @@ class VersionParams:
 async def uses(store: Store, keys: ModelKeys) -> dict[str, str]:
     """The versions that are needed, and what for. StoreUnavailable."""
     found: dict[str, str] = {}
-    for manifest in (await manifests.manifests(store, keys))[:1]:
-        serving = msgspec.convert(manifest.state.get("serving", {}), Serving)
-        found[serving.former] = "it is what was active before"
+    active = await activation.active(store, keys)
+    found[active.former] = "it is what was active before"
     found |= {one.version: "it contends" for one in await contenders.entered(store, keys)}
-    found[(await activation.active(store, keys)).version] = "it is active"
+    found[active.version] = "it is active"
     return {name: why for name, why in found.items() if name != LIVE}
 
 

@@ -6,6 +6,7 @@ committed and nothing else; nothing is left in the queues.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from service.client import Client
+from service.client import Client, Refused
 from service.jobs import job_key
 from service.own import own_service
 from tests.service.job_worker import Office, office, until
@@ -176,3 +177,68 @@ def test_rebuilds_end_whatever_is_killed(seed: int, kills: int, tmp_path: Path) 
         )
         assert verified.returncode == 0, verified.stdout + verified.stderr
         print(verified.stdout)
+
+
+FITS: list[dict[str, object]] = [
+    {"method": "swnn", "params": {"S": 20}},
+    {"method": "ogeec", "params": {"dim": 50, "learners": 3}},
+    {"method": "rembrandt", "params": {"k": 5, "epochs": 200}},
+    {"method": "unweighted", "params": {"passes": 300, "tolerance": 0}},
+    {"method": "ff", "params": {"passes": 20}},
+    {"method": "frequency", "params": {}},
+]
+
+
+def folders_of_versions(directory: Path) -> dict[str, bool]:
+    """What lies where versions lie, and whether it has a card."""
+    found = [path for path in directory.glob("artifacts/*/*/*/versions/*") if path.is_dir()]
+    return {path.name: (path / "card.json").exists() for path in found}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("seed", "kills"), [(9, 50)])
+def test_fits_end_whatever_is_killed(seed: int, kills: int, tmp_path: Path) -> None:
+    """Batch methods under kills, while learning goes on: every job ends, and what it made is whole or not there."""
+    random_ = random.Random(seed)
+    ids: list[str] = []
+    hits = cancels = learned = 0
+    data = tmp_path / "data"
+    with own_service(data_dir=data, worker=True) as url, Client(url, timeout=300) as client:
+        teach(client, 900)
+        learned += 900
+        while hits < kills and len(ids) < 4 * kills:
+            asked = random_.choice(FITS)
+            ids.append(client.submit(asked)["id"])
+            newest = ids[-1]
+            until(lambda: processes_that_work(client) or client.job(newest)["ended"], 300)  # noqa: B023
+            time.sleep(random_.uniform(0.0, 0.6))
+            if random_.random() < 0.1:
+                with contextlib.suppress(Refused):  # it has gone too far
+                    client.cancel(newest)
+                cancels += 1
+            elif working := processes_that_work(client):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(random_.choice(working), signal.SIGKILL)
+                    hits += 1
+            teach(client, 20)
+            learned += 20
+        assert hits >= kills / 2
+        states: dict[str, int] = {"hits": hits, "cancelled by us": cancels}
+        versions = set()
+        for job_id in ids:
+            job = list(client.follow(job_id))[-1]
+            states[job["state"]] = states.get(job["state"], 0) + 1
+            assert job["state"] in ("succeeded", "failed", "cancelled"), job
+            assert (job["error"] is None) == (job["state"] == "succeeded"), job
+            assert (job["version"] is not None) == (job["state"] == "succeeded"), job
+            versions |= {job["version"]} - {None}
+        print(states)
+        assert client.stats("default")["learned"] == learned, "the log has all that was acknowledged"
+        listed = {card["id"] for card in client.versions("default")["versions"]}
+        assert listed <= versions, "a version that no job has made"
+        folders = folders_of_versions(data)
+        assert set(folders) == listed, "an orphan, or a version without its files"
+        for version in listed:
+            answer = client.classify("default", {"features": {"f3": 1.0}, "version": version})
+            assert answer["version"] == version
