@@ -23,7 +23,12 @@ class DifferenceShape(Shape):
 
     n: int
     mean: float = Field(ge=-1, le=1)
-    low: float = Field(description="The mean lies between `low` and `high`, at all times at once.", ge=-1, le=1)
+    low: float = Field(
+        description="The mean lies between `low` and `high`, at all times at once. More cautious than the evidence, "
+        "which may decide while 0 is still between them.",
+        ge=-1,
+        le=1,
+    )
     high: float = Field(ge=-1, le=1)
     evidence: float = Field(description="That it is better than what is served; see `gate`.")
 
@@ -35,7 +40,7 @@ class ContenderShape(RankedShape):
     window: RankedShape = Field(description="Over the newest 4,500 to 5,000 instances.")
     difference: DifferenceShape | None = Field(description="Null for what is served.")
     decision: Literal["served", "waits", "too few", "better", "worse", "undecided"] = Field(
-        description="By the interval of the difference."
+        description="`better`: its evidence is what is needed. `worse`: all of the interval is below 0."
     )
 
 

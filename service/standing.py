@@ -160,7 +160,10 @@ def _told_of(standing: Standing, name: str, gate: GateParams) -> dict[str, Any]:
     if one is not None and one.n:
         low, high = one.interval(contest.alpha)
         difference = {"n": one.n, "mean": one.mean, "low": low, "high": high, "evidence": one.evidence}
-        decision = _decision_on(low, high, one.n < gate.min_events)
+        better = one.evidence >= gate.needed
+        decision = (
+            "too few" if one.n < gate.min_events else "better" if better else "worse" if high < 0.0 else "undecided"
+        )
     return {
         "version": name,
         **score.all.measures(),
@@ -168,9 +171,3 @@ def _told_of(standing: Standing, name: str, gate: GateParams) -> dict[str, Any]:
         "difference": difference,
         "decision": decision,
     }
-
-
-def _decision_on(low: float, high: float, few: bool) -> str:
-    if few:
-        return "too few"
-    return "better" if low > 0.0 else "worse" if high < 0.0 else "undecided"

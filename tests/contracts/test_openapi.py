@@ -19,7 +19,13 @@ PROMISED = {
     "GET /models", "GET /models/{model}", "PUT /models/{model}", "DELETE /models/{model}",
     "GET /models/{model}/stats", "GET /models/{model}/labels", "GET /models/{model}/labels/{label}",
     "GET /models/{model}/snapshots", "POST /models/{model}/snapshots",
-    "GET /models/{model}/export", "PUT /models/{model}/import",
+    "GET /models/{model}/contenders", "POST /models/{model}/contenders", "DELETE /models/{model}/contenders/{version}",
+    "GET /models/{model}/export", "PUT /models/{model}/import", "POST /models/{model}/activate",
+    "GET /models/{model}/versions", "POST /models/{model}/versions", "GET /models/{model}/versions/compare",
+    "GET /models/{model}/versions/{version}", "DELETE /models/{model}/versions/{version}",
+    "GET /models/{model}/versions/{version}/export",
+    "GET /models/{model}/contenders", "POST /models/{model}/contenders",
+    "DELETE /models/{model}/contenders/{version}",
     "GET /keys", "POST /keys", "POST /keys/{key_id}/rotate", "DELETE /keys/{key_id}", "GET /audit",
     "GET /methods", "POST /jobs", "GET /jobs", "GET /jobs/{id}", "DELETE /jobs/{id}", "GET /jobs/{id}/events",
     "GET /livez", "GET /readyz", "GET /metrics",
@@ -53,7 +59,8 @@ def test_what_is_documented_is_served(service: Served, document: dict[str, Any])
             .headers["allow"]
             .split(", ")
         )
-        assert {method.upper() for method in item} == set(allow) - {"OPTIONS", "HEAD"}, path
+        also = document["paths"]["/models/{model}/versions/{version}"] if path.endswith("/versions/compare") else {}
+        assert {method.upper() for method in [*item, *also]} == set(allow) - {"OPTIONS", "HEAD"}, path
 
 
 def test_operations_are_named_once_and_described(document: dict[str, Any]) -> None:
@@ -108,6 +115,7 @@ def test_answers_of_every_route_have_their_shape(service: Served, document: dict
         ("get", "/models/{model}/labels", 200, {}),
         ("get", "/models/{model}/labels/{label}", 200, {}),
         ("get", "/models/{model}/snapshots", 200, {}),
+        ("get", "/models/{model}/contenders", 200, {}),
         ("get", "/livez", 200, {}),
         ("get", "/readyz", 200, {}),
     ]
