@@ -24,8 +24,6 @@ PROMISED = {
     "GET /models/{model}/versions", "POST /models/{model}/versions", "GET /models/{model}/versions/compare",
     "GET /models/{model}/versions/{version}", "DELETE /models/{model}/versions/{version}",
     "GET /models/{model}/versions/{version}/export",
-    "GET /models/{model}/contenders", "POST /models/{model}/contenders",
-    "DELETE /models/{model}/contenders/{version}",
     "GET /keys", "POST /keys", "POST /keys/{key_id}/rotate", "DELETE /keys/{key_id}", "GET /audit",
     "GET /methods", "POST /jobs", "GET /jobs", "GET /jobs/{id}", "DELETE /jobs/{id}", "GET /jobs/{id}/events",
     "GET /livez", "GET /readyz", "GET /metrics",

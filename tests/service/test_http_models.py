@@ -37,7 +37,7 @@ def test_a_model_is_created_and_described(service: Served) -> None:
     assert answer.status_code == 201
     assert answer.headers["location"] == "/models/fresh-1.2_a"
     body = answer.json()
-    expected = {"name", "incarnation", "config", "version", "offset", "digest", "learned"} | SIZES
+    expected = {"name", "incarnation", "config", "version", "offset", "digest", "learned", "serving"} | SIZES
     assert set(body) == expected
     assert body["config"] == ModelConfig.from_dict(config).to_dict()
     assert body["offset"] == "0-0.0"
@@ -196,7 +196,7 @@ def test_stats(service: Served) -> None:
         body = {"features": {f"f{i % 4}": 1}, "labels": ["often"] if i % 3 else [f"seldom {i}"]}
         service.http.post(f"/models/{name}/learn", json=body).raise_for_status()
     stats = service.http.get(f"/models/{name}/stats").json()
-    measured = {"learned", "updated", "all", "window", "drift", "trace"}
+    measured = {"learned", "updated", "all", "window", "drift", "drift_marks", "contenders", "trace"}
     assert measured | {"offset", "kept", "replicas"} | SIZES == set(stats)
     assert stats["learned"] == 30
     assert stats["drift"] == {"R@1": 0, "R@5": 0, "MRR": pytest.approx(0)}  # the window holds all of them
@@ -225,7 +225,7 @@ def test_stats_list_the_replicas(service: Served) -> None:
         assert time.monotonic() < deadline, replicas
         time.sleep(0.1)
     [replica] = replicas
-    assert set(replica) == {"replica", "offset", "digest", "digest_offset", "host", "pid", "ready", "lag"}
+    assert set(replica) == {"replica", "offset", "digest", "digest_offset", "host", "pid", "ready", "lag", "versions"}
     assert (replica["offset"], replica["ready"], replica["lag"]) == (learned["offset"], True, 0)
     assert replica["digest"] == service.http.get(f"/models/{name}").json()["digest"]
 
