@@ -14,7 +14,6 @@ export function versions({ model, signal, problem, every }) {
   const parts = { beside: h("div", { class: "stack" }), now: h("div", { class: "stack" }), list: h("div", { class: "stack" }), contenders: h("div", { class: "stack" }), said: h("div", { role: "status" }) };
   const chart = bars({
     title: "Contenders on live traffic",
-    low: true,
     caption: "Each event is ranked by all of them before it is learned; over the newest 4,500 to 5,000 events.",
     x: { names: true },
     y: { title: "% of the events", format: (n) => `${Math.round(100 * n)} %`, zero: true, most: 1 },

@@ -118,4 +118,4 @@ def keep(picture: Path) -> None:
 
     DOCUMENTS.mkdir(exist_ok=True)
     with Image.open(picture) as image:
-        image.convert("RGB").quantize(96).save(DOCUMENTS / picture.name, optimize=True)
+        image.convert("RGB").quantize(192).save(DOCUMENTS / picture.name, optimize=True)
