@@ -1,0 +1,278 @@
+"""The live index beside other libraries: the same instances, vectors and splits, each in a process of its own.
+
+    python -m benchmarks.peers [--json] [--only SET]... [--rival NAME]... [--seconds 300] [--plot FILE] [--kept DIR]
+
+One pass of the training part in a fixed random order (sets in time: in their order), then the test part is ranked:
+R@1, R@5, MRR (of the best 100) and P@5, instances learned and classified a second of one processor, the most memory
+that the process grew by, the model on disk. A rival gets ``--seconds`` of a processor for all of it, and is told as
+ended where that was not enough.
+
+Fair to the rivals: each is used as its documentation has it (``benchmarks/rivals``), with features as the product's
+vectorizer makes them. Vowpal Wabbit and fastText are given lines of text and the live index lines of JSON, whose
+parsing counts for them; the live index learns 100 lines at a time and writes its five best labels as JSON.
+scikit-learn, river, omikuji and 20-NN get arrays or dicts that are made before the clock runs. Batch rivals get tf-idf
+weights.
+
+The rivals live in an environment that is made on first use beside the results (``--kept``), from
+``benchmarks/rivals/requirements.txt``. What was measured is kept in ``peers.json`` there and not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from benchmarks.rivals.peak import peak, start_peak
+from benchmarks.sets import IN_TIME, NAMES, Rows, Task, data_folder, default_folder, load
+from core.applying import Unit
+from core.config import ModelConfig
+from core.evaluate import LIMITS
+from core.live import LiveModel
+from core.record import pack_labels
+from core.vectorize import Vectorizer
+
+HERE = Path(__file__).parent
+SETS = ("clinc150", "bibtex", "reuters21578", "newsgroups20", "commits-git", "wordnet-hypernyms")
+OWN: dict[str, dict[str, Any]] = {
+    "abound sls": {"update": "sls"},
+    "abound fsu": {},
+    "abound fsu margin .5": {"margin": 0.5},
+}
+ONE_LABEL = ("vw oaa",)
+MANY_LABELS = ("vw multilabel_oaa",)
+"""Rivals for sets of one label an instance, and for the others only."""
+
+RIVALS = (
+    *("vw oaa", "vw multilabel_oaa", "vw ect", "vw plt", "vw recall_tree", "vw log_multi"),
+    *("river MultinomialNB", "sklearn SGD partial_fit", "sklearn LinearSVC", "fastText", "omikuji", "20-NN"),
+)
+DEPTH = 100
+BATCH = 100
+MEASURES = ("R@1", "R@5", "MRR", "P@5")
+
+
+def prepared(task: Task, name: str, kept: Path) -> Path:
+    """The file of arrays that rivals read: what is to be learned, in order, and the test part."""
+    path = kept / f"{name}.peers.npz"
+    if not path.exists():
+        arrays = {
+            f"{part}_{field}": getattr(rows, field) for part, rows in parts(task, name).items() for field in FIELDS
+        }
+        np.savez(path, **arrays)
+    return path
+
+
+FIELDS = Rows.__slots__
+
+
+def parts(task: Task, name: str) -> dict[str, Rows]:
+    """The training part in the order in which it is learned, and the test part."""
+    places = task.train.labelled
+    if name not in IN_TIME:
+        places = np.random.default_rng(0).permutation(places)
+    return {"train": task.train.taken(places), "test": task.test}
+
+
+def lines(rows: Rows) -> list[bytes]:
+    """The features of each instance as a JSON object."""
+    bounds = zip(rows.starts[:-1].tolist(), rows.starts[1:].tolist(), strict=True)
+    return [
+        b"{%b}"
+        % b",".join(b'"%d":%.6g' % pair for pair in zip(rows.ids[a:b].tolist(), rows.values[a:b].tolist(), strict=True))
+        for a, b in bounds
+    ]
+
+
+def labels_of(rows: Rows) -> list[list[str]]:
+    """The labels of each instance."""
+    bounds = zip(rows.label_starts[:-1].tolist(), rows.label_starts[1:].tolist(), strict=True)
+    return [[str(label) for label in rows.label_ids[a:b].tolist()] for a, b in bounds]
+
+
+def own(rows: dict[str, Rows], config: ModelConfig) -> dict[str, Any]:
+    """The live index: JSON in, answers out as JSON."""
+    train, test = lines(rows["train"]), lines(rows["test"])
+    train_labels, test_labels = labels_of(rows["train"]), labels_of(rows["test"])
+    vectorize, encode = Vectorizer(config, LIMITS).vectorize, msgspec.json.Encoder().encode
+
+    def learn(model: LiveModel, first: int, last: int) -> None:
+        pairs = zip(train[first:last], train_labels[first:last], strict=True)
+        records = b"".join(vectorize(line, None) + pack_labels(labels, LIMITS) for line, labels in pairs)
+        n = min(last, len(train)) - first
+        applying = model.begin(records, n, [Unit(n=n)])
+        while not applying.done:
+            applying.step(n)
+
+    def classify(model: LiveModel, line: bytes, k: int) -> bytes:
+        ranking = model.rank(vectorize(line, None), k)
+        names = [model.label(class_id) for class_id in ranking.class_ids.tolist()]
+        return encode({"labels": names, "scores": ranking.scores.tolist()})
+
+    warm = LiveModel(config, (1, 2), LIMITS)
+    learn(warm, 0, 1)
+    classify(warm, train[0], 5)
+    before = start_peak()
+    model = LiveModel(config, (1, 2), LIMITS)
+    started = time.process_time()
+    for at in range(0, len(train), BATCH):
+        learn(model, at, at + BATCH)
+    learned = time.process_time()
+    for line in test:
+        classify(model, line, 5)
+    done = time.process_time()
+    grown = peak() - before
+    answers = [classify(model, line, DEPTH) for line in test]
+    figures = measures([msgspec.json.decode(answer)["labels"] for answer in answers], test_labels)
+    return figures | {
+        "learn/s": len(train) / (learned - started),
+        "classify/s": len(test) / (done - learned),
+        "seconds": done - started,
+        "memory": grown,
+        "model": sum(array.nbytes for array in model.to_arrays().values()),
+    }
+
+
+def measures(answers: list[list[str]], labels: list[list[str]]) -> dict[str, float]:
+    """R@1, R@5 and MRR over the instances with a label, P@5 over all."""
+    ranks, hits = [], 0
+    for answer, true in zip(answers, labels, strict=True):
+        hits += sum(label in true for label in answer[:5])
+        if true:
+            ranks.append(next((place for place, label in enumerate(answer, start=1) if label in true), 0))
+    found = np.array(ranks)
+    recalls = [float(((found > 0) & (found <= k)).mean()) for k in (1, 5)]
+    values = (*recalls, float((1.0 / found[found > 0]).sum() / len(found)), hits / (5 * len(answers)))
+    return dict(zip(MEASURES, values, strict=True))
+
+
+def environment(kept: Path) -> Path:
+    """The interpreter of the rivals' environment, made on first use."""
+    folder = kept / "rivals"
+    python = folder / "bin" / "python"
+    stamp, wanted = folder / "requirements.txt", (HERE / "rivals" / "requirements.txt").read_text()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        venv.create(folder, with_pip=True, clear=True)
+        command = [python, "-m", "pip", "install", "--quiet", "-r", HERE / "rivals" / "requirements.txt"]
+        subprocess.run(command, check=True)
+        stamp.write_text(wanted)
+    return python
+
+
+def rival(python: Path, arrays: Path, name: str, seconds: int) -> dict[str, Any]:
+    """The figures of a rival, or how it ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [python, "-m", "benchmarks.rivals.run", arrays, name, str(seconds)]
+        done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False, env=alone(folder))
+    if done.returncode == 0:
+        figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return figures
+    if done.returncode in (-24, -9):
+        return {"ended": f"not done in {seconds} s of a processor"}
+    return {"ended": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:200]}
+
+
+def alone(folder: str) -> dict[str, str]:
+    """Environment variables for one thread, and a folder for what is temporary."""
+    one = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+    return one | {"PATH": "/usr/bin:/bin", "TMPDIR": folder}
+
+
+def measured(name: str, who: str, task: Task, kept: Path, seconds: int) -> dict[str, Any]:
+    """The figures of one of them on one set."""
+    if who in OWN:
+        command = [sys.executable, "-m", "benchmarks.peers", "--own", who, "--only", name, "--kept", str(kept)]
+        done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=True)
+        figures: dict[str, Any] = json.loads(done.stdout)
+        return figures
+    return rival(environment(kept), prepared(task, name, kept), who, seconds)
+
+
+def shown(name: str, who: str, figures: dict[str, Any]) -> str:
+    """A line of the table."""
+    if "ended" in figures:
+        return f"| {name} | {who} | {figures['ended']} |"
+    told = [f"{100 * figures[key]:.1f}" if figures[key] is not None else "" for key in MEASURES]
+    told += [f"{figures['learn/s']:,.0f}", f"{figures['classify/s']:,.0f}"]
+    told += ["" if figures[key] is None else f"{figures[key] / 1e6:.1f}" for key in ("memory", "model")]
+    return f"| {name} | {who} | {' | '.join(told)} |"
+
+
+def plot(done: dict[str, dict[str, Any]], path: Path) -> None:
+    """Accuracy against time, a panel a set; needs matplotlib (the extra ``bench``)."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    names = [name for name in NAMES if any(key.startswith(f"{name}|") for key in done)]
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    figure, panels = pyplot.subplots(rows, columns, figsize=(5.2 * columns, 4 * rows), squeeze=False)
+    for panel, name in zip(panels.flat, names, strict=False):
+        for key, figures in done.items():
+            if key.startswith(f"{name}|") and "ended" not in figures:
+                who = key.split("|")[1]
+                panel.scatter(figures["seconds"], 100 * figures["R@1"], c="C3" if who in OWN else "C0", s=22)
+                panel.annotate(
+                    who,
+                    (figures["seconds"], 100 * figures["R@1"]),
+                    fontsize=7,
+                    xytext=(3, 3),
+                    textcoords="offset points",
+                )
+        panel.set(xscale="log", title=name, xlabel="seconds to learn and classify", ylabel="R@1")
+        panel.margins(x=0.25)
+    for panel in panels.flat[len(names) :]:
+        panel.set_axis_off()
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    """Measure what was asked for and is not there yet."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one JSON object a set and library")
+    parser.add_argument("--only", action="append", choices=list(NAMES), help="these sets")
+    parser.add_argument("--rival", action="append", choices=[*OWN, *RIVALS], help="these libraries")
+    parser.add_argument("--seconds", type=int, default=300, help="of a processor, for each rival and set")
+    parser.add_argument("--plot", type=Path, help="draw accuracy against time of all that was measured")
+    parser.add_argument("--data", type=Path, help="folder of the data sets")
+    parser.add_argument("--kept", type=Path, default=default_folder(), help="folder of arrays, results, environment")
+    parser.add_argument("--own", choices=list(OWN), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.kept.mkdir(parents=True, exist_ok=True)
+    if options.own:
+        name = options.only[0]
+        rows = parts(load(name, Path(), options.kept), name)
+        print(json.dumps(own(rows, ModelConfig(**OWN[options.own]))))
+        return
+    path = options.kept / "peers.json"
+    done = json.loads(path.read_text()) if path.exists() else {}
+    for name in options.only or SETS:
+        task = load(name, data_folder(options.data), options.kept)
+        single = bool((np.diff(task.train.label_starts) == 1).all())
+        for who in options.rival or (*OWN, *RIVALS):
+            if who in (MANY_LABELS if single else ONE_LABEL):
+                continue
+            key = f"{name}|{who}"
+            if key not in done:
+                done[key] = measured(name, who, task, options.kept, options.seconds)
+                path.write_text(json.dumps(done, indent=1))
+            told = json.dumps({"set": name, "library": who} | done[key])
+            print(told if options.json else shown(name, who, done[key]), flush=True)
+    if options.plot:
+        plot(done, options.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Rivals that learn one instance after the other, in one pass."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+
+import numpy as np
+
+from benchmarks.rivals.instances import DEPTH, Outcome, Problem, best
+
+clock = time.process_time
+
+
+def _line(row_ids, row_values) -> str:
+    return " | " + " ".join(f"{i}:{v:.6g}" for i, v in zip(row_ids, row_values, strict=True))
+
+
+def _lines(part) -> list:
+    X = part.X
+    return [_line(X.indices[a:b], X.data[a:b]) for a, b in zip(X.indptr[:-1], X.indptr[1:], strict=True)]
+
+
+def vowpal(problem: Problem, reduction: str, options: str) -> Outcome:
+    """Vowpal Wabbit in process, given text lines: parsing is part of its time. One example for each true label of an
+    instance where the reduction takes one label only."""
+    from vowpalwabbit import Workspace
+
+    many = reduction in ("multilabel_oaa", "plt")
+    lines, queries = _lines(problem.train), _lines(problem.test)
+    with tempfile.TemporaryDirectory() as folder:
+        model = os.path.join(folder, "model")
+        vw = Workspace(f"--{reduction} {problem.n_labels} {options} --quiet -f {model}")
+        first = 0 if many else 1
+        started = clock()
+        for line, labels in zip(lines, problem.train.labels, strict=True):
+            if many:
+                vw.learn(",".join(str(label) for label in labels) + line)
+            else:
+                for label in labels:
+                    vw.learn(str(label + first) + line)
+        learned = clock()
+        answers = []
+        for line in queries:
+            prediction = vw.predict(line)
+            if isinstance(prediction, (list, tuple)) and "--probabilities" in options:
+                scores = np.asarray(prediction)
+                answers.append(np.argsort(-scores, kind="stable")[:DEPTH].tolist())
+            elif isinstance(prediction, (list, tuple)):
+                answers.append([int(label) for label in prediction])
+            else:
+                answers.append([int(prediction) - first])
+        done = clock()
+        vw.finish()
+        return Outcome(learned - started, done - learned, answers, os.path.getsize(model))
+
+
+def naive_bayes(problem: Problem) -> Outcome:
+    """river's MultinomialNB, its classifier for text; one example for each true label."""
+    from river.naive_bayes import MultinomialNB
+
+    def rows(part):
+        X = part.X
+        bounds = zip(X.indptr[:-1], X.indptr[1:], strict=True)
+        return [dict(zip(X.indices[a:b].tolist(), X.data[a:b].tolist(), strict=True)) for a, b in bounds]
+
+    train, test = rows(problem.train), rows(problem.test)
+    model = MultinomialNB()
+    started = clock()
+    for row, labels in zip(train, problem.train.labels, strict=True):
+        for label in labels:
+            model.learn_one(row, label)
+    learned = clock()
+    answers = []
+    for row in test:
+        chances = model.predict_proba_one(row)
+        answers.append(sorted(chances, key=chances.get, reverse=True)[:DEPTH])
+    return Outcome(learned - started, clock() - learned, answers)
+
+
+def sgd(problem: Problem) -> Outcome:
+    """scikit-learn's SGDClassifier by partial_fit, batches of 1,000, one pass; one-versus-rest for several labels."""
+    from sklearn.linear_model import SGDClassifier
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.preprocessing import MultiLabelBinarizer
+
+    classes = np.arange(problem.n_labels)
+    X, labels = problem.train.X, problem.train.labels
+    single = problem.single
+    model = SGDClassifier(loss="log_loss", random_state=0)
+    model = model if single else OneVsRestClassifier(model)
+    binarize = MultiLabelBinarizer(classes=classes).fit([[]])
+    started = clock()
+    for at in range(0, X.shape[0], 1000):
+        own = labels[at : at + 1000]
+        if single:
+            model.partial_fit(X[at : at + 1000], [label[0] for label in own], classes=classes)
+        else:
+            model.partial_fit(X[at : at + 1000], binarize.transform(own), classes=classes)
+    learned = clock()
+    answers = []
+    for at in range(0, problem.test.X.shape[0], 1000):
+        answers += best(np.atleast_2d(model.decision_function(problem.test.X[at : at + 1000])))
+    return Outcome(learned - started, clock() - learned, answers)
