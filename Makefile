@@ -39,7 +39,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 run: $(VENV)/.installed
-	@echo "Once it is ready, try in another terminal:"
+	@echo "Once it is ready, open http://127.0.0.1:$(PORT) in a browser, or try in another terminal:"
 	@echo
 	@echo "  curl -s http://127.0.0.1:$(PORT)/learn -H 'Content-Type: application/json' -d '{\"text\": \"wheat prices rose\", \"labels\": [\"grain\"]}'"
 	@echo "  curl -s http://127.0.0.1:$(PORT)/classify -H 'Content-Type: application/json' -d '{\"text\": \"the price of wheat\"}'"

@@ -18,7 +18,7 @@ export function show(root, { signal, problem }) {
       { class: "fields", onsubmit: send },
       field("File", file, FORMATS),
       field("Name", name, "Letters, digits, “_”, “.” and “-”."),
-      h("div", { class: "row" }, parts.send, parts.stop),
+      h("div", { class: "row all" }, parts.send, parts.stop),
     ),
     parts.said,
   );
@@ -43,12 +43,12 @@ export function show(root, { signal, problem }) {
           ["name", "#instances", "#features", "#labels", "#size", "created", ""],
           datasets.map((one) => [
             h("strong", { class: "break" }, one.name),
-            count(one.instances ?? one.sizes?.instances),
-            count(one.features ?? one.sizes?.features),
-            count(one.classes ?? one.labels ?? one.sizes?.classes),
-            bytes(one.bytes ?? one.n_bytes),
-            when(one.created),
-            h("button", { type: "button", class: "small quiet danger", "aria-label": `Delete ${one.name}`, onclick: () => remove(one.name) }, "Delete"),
+            count(one.instances),
+            count(one.features),
+            count(one.classes),
+            bytes(one.bytes),
+            h("span", { class: "whole" }, when(one.created)),
+            h("button", { type: "button", class: "small quiet danger last", "aria-label": `Delete ${one.name}`, onclick: () => remove(one.name) }, "Delete"),
           ]),
         ),
       );
