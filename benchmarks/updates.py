@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from benchmarks.sets import IN_TIME, NAMES, Rows, Task, data_folder, default_folder, load, validation
+from benchmarks.sets import ANALYZERS, IN_TIME, NAMES, Rows, Task, data_folder, default_folder, load, validation
 from core.config import ModelConfig
 from core.index import EVERYTHING, Index, IndexParams
 from core.kernels import learning
@@ -31,6 +31,7 @@ UPDATES: dict[str, dict[str, Any]] = {
     "fsu": {},
     "fsu margin .5": {"margin": 0.5},
     "sls": {"update": "sls"},
+    "sls eta=1": {"update": "sls", "eta": 1.0},
     "sls idf=false": {"update": "sls", "idf": False},
 }
 DEPTH = 1000
@@ -163,6 +164,7 @@ def main() -> None:
     parser.add_argument("--update", action="append", choices=list(UPDATES), help="these update rules")
     parser.add_argument("--shuffles", type=int, default=3)
     parser.add_argument("--validate", action="store_true", help="a tenth of the training part for the test part")
+    parser.add_argument("--analyzer", choices=list(ANALYZERS), default="words", help="how texts become terms")
     parser.add_argument("--data", type=Path, help="folder of the data sets")
     parser.add_argument("--kept", type=Path, default=default_folder(), help="folder of arrays and results")
     options = parser.parse_args()
@@ -174,9 +176,10 @@ def main() -> None:
         for update in options.update or UPDATES:
             settings = json.dumps(UPDATES[update], sort_keys=True)
             key = f"{name}|{settings}|{options.shuffles}|{'validation' if options.validate else 'test'}"
+            key += "" if options.analyzer == "words" else f"|{options.analyzer}"
             if key not in done:
                 if task is None:
-                    task = load(name, data_folder(options.data), options.kept)
+                    task = load(name, data_folder(options.data), options.kept, options.analyzer)
                     task = validation(task, name) if options.validate else task
                 done[key] = cell(task, name, ModelConfig(**UPDATES[update]), options.shuffles)
                 path.write_text(json.dumps(done, indent=1))
