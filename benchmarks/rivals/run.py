@@ -21,7 +21,9 @@ BITS = "-b 24"
 
 RIVALS: dict[str, Callable[[Problem], Outcome]] = {
     "vw oaa": partial(online.vowpal, reduction="oaa", options=f"{BITS} --loss_function logistic --probabilities"),
-    "vw multilabel_oaa": partial(online.vowpal, reduction="multilabel_oaa", options=f"{BITS} --loss_function logistic"),
+    "vw multilabel_oaa": partial(
+        online.vowpal, reduction="multilabel_oaa", options=f"{BITS} --loss_function logistic --probabilities"
+    ),
     "vw ect": partial(online.vowpal, reduction="ect", options=BITS),
     "vw plt": partial(online.vowpal, reduction="plt", options=f"{BITS} --loss_function logistic --top_k 5"),
     "vw recall_tree": partial(online.vowpal, reduction="recall_tree", options=BITS),
