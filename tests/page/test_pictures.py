@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -28,6 +29,10 @@ def busy(serving: Serving) -> Iterator[None]:
     """Events come all the time; for the documents two versions contend, too."""
     with traffic(serving.url):
         if FOR_DOCUMENTS:
+            for name, n in (("news-2025", 3000), ("news-2026", 5000)):
+                file = "".join(json.dumps(one) + "\n" for one in news(n, seed=n)).encode()
+                path = f"{serving.url}/datasets/{name}"
+                httpx.put(path, params={"filename": "x.jsonl"}, content=file, timeout=120).raise_for_status()
             jobs = [ask(serving, "jobs", {"method": name})["id"] for name in ("swnn", "ind")]
             for job in jobs:
                 version = ended(serving, job)["version"]
@@ -109,7 +114,7 @@ def show(page: Any, view: str) -> None:
             boxes.nth(1).check()
             expect(page.get_by_text("Side by side", exact=True)).to_be_visible()
     else:
-        expect(page.locator(".card").nth(1)).to_contain_text("No data sets yet")
+        expect(page.locator(".card").nth(1)).to_contain_text("news-2026" if FOR_DOCUMENTS else "No data sets yet")
 
 
 def keep(picture: Path) -> None:

@@ -243,7 +243,7 @@ def test_a_data_set_is_uploaded_and_deleted(open_page: Open, serving: Serving, t
     expect(page.get_by_label("Name")).to_have_value("news.jsonl.gz")
     page.get_by_label("Name").fill("news")
     page.get_by_role("button", name="Upload").click()
-    expect(page.get_by_text("“news” is there.")).to_be_visible()
+    expect(page.get_by_text("“news” is there.")).to_be_visible(timeout=120_000)
     row = page.get_by_role("region", name="Data sets").locator("tbody tr")
     expect(row).to_contain_text("200")
     row.get_by_role("button", name="Delete news").click()
