@@ -1,0 +1,120 @@
+"""What the documents tell people to type, and what they say comes of it.
+
+    ```console          commands behind ``$``, and what they print
+    ```sh               commands alone
+    <!-- not run: why -->     before a block that no test can run
+
+In what is printed ``…`` stands for anything, and so does whatever differs from run to run: offsets, ids, times.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = ("sh", "console")
+OTHERS = ("mermaid", "python", "json", "yaml", "text")
+
+FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"<!-- not run: (.*?) -->\s*\Z", re.DOTALL)
+
+VOLATILE = [
+    re.compile(pattern)
+    for pattern in (
+        r"\b\d{13}-\d+-[\w-]{22}",  # ids of remembered instances
+        r"\b\d{13}-\d+(\.\d+)?",  # offsets
+        r"(?<=\"request_id\":\")[^\"]*",
+        r"\babk_[0-9a-f]+_[\w-]+",
+        r"\b[0-9a-f]{12,64}\b",  # ids, digests, incarnations
+        r"\b1[6-9]\d{8}(\.\d+)?\b",  # seconds since the epoch
+        r"\b\d+(\.\d+)? s\b",
+        r"(?<=\"seconds\": )[\d.]+",
+        r"\(?[\d,]+ a second\)?",
+    )
+]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, and what it prints: None where the document does not say."""
+
+    text: str
+    prints: str | None
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of commands.
+
+    Attributes
+    ----------
+    page, line : where it stands
+    language : str
+    commands : list of Command
+    reason : str or None
+        Why it is not run.
+    """
+
+    page: Path
+    line: int
+    language: str
+    commands: list[Command]
+    reason: str | None
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """All fenced blocks of a page."""
+    text = page.read_text()
+    found = []
+    for match in FENCE.finditer(text):
+        reason = NOT_RUN.search(text[: match.start()])
+        language = match[1]
+        commands = {"console": _dialogue, "sh": _script}.get(language, lambda body: [])(match[2])
+        line = text.count("\n", 0, match.start()) + 1
+        found.append(Block(page, line, language, commands, " ".join(reason[1].split()) if reason else None))
+    return found
+
+
+def _dialogue(body: str) -> list[Command]:
+    """Commands behind ``$``; one goes on behind a backslash."""
+    commands: list[Command] = []
+    lines = body.splitlines()
+    at = 0
+    while at < len(lines):
+        assert lines[at].startswith("$ "), lines[at]
+        text = lines[at][2:]
+        at += 1
+        while text.endswith("\\"):
+            text += "\n" + lines[at].removeprefix("> ")
+            at += 1
+        printed = []
+        while at < len(lines) and not lines[at].startswith("$ "):
+            printed.append(lines[at])
+            at += 1
+        commands.append(Command(text, "\n".join(printed)))
+    return commands
+
+
+def _script(body: str) -> list[Command]:
+    joined = body.replace("\\\n", " ")
+    return [Command(line, None) for line in joined.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def agrees(said: str, printed: str) -> bool:
+    """Whether a document says what was printed."""
+    pattern = ".*?".join(re.escape(_plain(part)) for part in said.split("…"))
+    return re.fullmatch(pattern, _plain(printed), re.DOTALL) is not None
+
+
+def _plain(text: str) -> str:
+    """Without line ends, space at the ends, and what differs from run to run."""
+    text = "".join(line.strip() if line[:1] in '{["' else line + " " for line in text.splitlines())
+    for pattern in VOLATILE:
+        text = pattern.sub("~", text)
+    return re.sub(r"\s+", "", text)

@@ -1,0 +1,97 @@
+"""Every command of the documents runs, and prints what the document says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from service.cli import app
+from tests.documents.blocks import COMMANDS, OTHERS, PAGES, ROOT, Block, agrees, blocks_of
+from tests.documents.session import Shell, session
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+ROOT_COMMAND = typer.main.get_command(app)
+TYPED = [block for block in BLOCKS if block.language in COMMANDS]
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    with session(tmp_path_factory.mktemp("documents")) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(b.page == page and not b.reason for b in TYPED)], ids=lambda page: page.name
+)
+@pytest.mark.timeout(900)
+def test_what_a_page_says_to_type_does_what_it_says(shell: Shell, page: Path) -> None:
+    for block in TYPED:
+        if block.page == page and block.reason is None:
+            for command, printed, complained in shell.run(block):
+                if command.prints is not None:
+                    assert agrees(command.prints, printed), f"{block}: {command.text}\n{printed}\n{complained}"
+
+
+@pytest.mark.parametrize("block", [block for block in TYPED if block.reason], ids=str)
+def test_what_is_not_run_has_a_reason(block: Block) -> None:
+    assert block.reason
+    assert len(block.reason) > 20
+    pytest.skip(block.reason)
+
+
+def test_every_block_says_what_it_is() -> None:
+    assert [f"{block}: {block.language}" for block in BLOCKS if block.language not in COMMANDS + OTHERS] == []
+    assert len(TYPED) > 5
+
+
+def commands_in_the_text() -> list[str]:
+    """``abound ...`` inside of sentences and tables, and in blocks that are not run."""
+    found = set()
+    for page in PAGES:
+        text = re.sub(r"<details>.*?</details>", "", page.read_text(), flags=re.DOTALL)
+        found |= set(re.findall(r"`((?:\.venv/bin/)?abound [a-z][^`\n]*)`", text))
+    for block in TYPED:
+        if block.reason:
+            found |= {command.text.partition("#")[0].strip() for command in block.commands if "abound " in command.text}
+    return sorted(text[text.index("abound ") :].replace("...", "").strip() for text in found)
+
+
+@pytest.mark.parametrize("text", commands_in_the_text())
+def test_a_command_that_is_named_exists_with_its_options(text: str) -> None:
+    command = ROOT_COMMAND
+    words = shlex.split(text.partition("|")[0])[1:]
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        assert words[0] in command.commands, text
+        command = command.commands[words.pop(0)]
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    named = {word.partition("=")[0] for word in words if re.match(r"-{1,2}[a-z]", word)}
+    assert named <= options | {"--help", "-h"}, text
+
+
+@pytest.mark.parametrize(
+    ("said", "printed", "good"),
+    [
+        ('{"offset":"1763600000000-0.3"}', '{"offset":"1763600000001-7.0"}\n', True),
+        ('{"labels":[{"label":"a",\n"score":0.5}]}', '{"labels":[{"label":"a","score":0.5}]}', True),
+        ('{"labels":[{"label":"a","score":0.5}]}', '{"labels":[{"label":"a","score":0.6}]}', False),
+        ('{"name":"shop",…"classes":3}', '{"name":"shop","memory":17,"classes":3}', True),
+        ('{"name":"shop",…"classes":3}', '{"name":"shop","memory":17,"classes":4}', False),
+        ("", "something", False),
+    ],
+)
+def test_what_agrees(said: str, printed: str, good: bool) -> None:
+    assert agrees(said, printed) is good
+
+
+def test_the_pages_that_people_are_sent_to_are_read() -> None:
+    assert {page.relative_to(ROOT).as_posix() for page in PAGES} >= {
+        "README.md",
+        "docs/api.md",
+        "docs/methods.md",
+        "docs/operating.md",
+    }
