@@ -5,7 +5,7 @@
     ├── InvalidInstance      well formed, but a field breaks a rule; names the field
     ├── TooLarge             a size limit is broken
     ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot
-    ├── UnknownArtifact  UnknownOffset  UnknownJob  UnknownKey
+    ├── UnknownArtifact  UnknownOffset  UnknownJob  UnknownDataset  UnknownKey
     ├── Conflict             against the present state: a configuration change, a class too many
     ├── Unauthorized         no key was shown where one is asked for
     │   └── InvalidKey       one was shown that opens nothing
@@ -104,6 +104,10 @@ class UnknownOffset(AboundError):
 
 class UnknownJob(AboundError):
     """There is no such job, or no longer."""
+
+
+class UnknownDataset(AboundError):
+    """There is no such data set, or no longer."""
 
 
 class UnknownKey(AboundError):

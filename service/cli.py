@@ -8,6 +8,7 @@ import typer
 
 from core.errors import AboundError
 from service.commands import (
+    datasets,
     demo,
     evaluating,
     history,
@@ -43,6 +44,7 @@ app.add_typer(models.models, name="models")
 app.add_typer(models.snapshots, name="snapshots")
 app.add_typer(jobs.jobs, name="jobs")
 app.add_typer(versions.versions, name="versions")
+app.add_typer(datasets.datasets, name="datasets")
 app.add_typer(history.history, name="history")
 app.command("verify")(verifying.verify)
 app.command("mend")(mending.mend)

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from core.errors import AboundError, InvalidInstance, StoreUnavailable, UnknownJob
+from core.errors import AboundError, InvalidInstance, StoreUnavailable, UnknownDataset, UnknownJob
+from service.datasets import DatasetCard, Datasets
 from service.jobs import Job, JobParams, Jobs, Total, Workplace, id_of_key, new_id
 from service.methods import METHODS, Sizes, check_memory
 from service.model_replica import ModelReplica
@@ -25,6 +26,7 @@ from service.store import Store, StoreParams
 
 HISTORY = "history"
 MAX_REASON = 1000
+OF_A_DATASET = ("instances", "features", "classes", "assertions", "nnz")
 
 
 class JobRequest(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -54,6 +56,8 @@ class Desk:
         self._seconds = params.reply_seconds
         self._store = Store(self._url, params)
         self.jobs = Jobs(self._store, settings.group(JobParams))
+        self._events = Store(settings.store_url(), params)
+        self._datasets = Datasets(self._events)
         self._has_artifacts = settings.artifacts_place() is not None
 
     async def submit(self, request: JobRequest, model: ModelReplica, actor: str | None, key: str | None = None) -> Job:
@@ -77,11 +81,15 @@ class Desk:
         params = method.check(request.params)
         if request.data != HISTORY and not method.data:
             raise InvalidInstance(f"data: {request.method} reads history only", "data")
-        if request.data != HISTORY:
-            raise InvalidInstance(f"data: there is no data set {request.data!r}", "data")
         if request.activate != "never" and not method.versions:
             raise InvalidInstance(f"activate: {request.method} makes no version that could be activated", "activate")
-        await self._check_room(request.method, params, model)
+        dataset = None
+        if request.data != HISTORY:
+            try:
+                dataset = await self._datasets.get(request.data)
+            except UnknownDataset as error:
+                raise InvalidInstance(f"data: {error}", "data") from None
+        await self._check_room(request.method, params, model, dataset)
         plain = method.plain(params)
         reason = plain.get("reason")
         job = await self.jobs.submit(
@@ -115,8 +123,9 @@ class Desk:
     async def close(self) -> None:
         """Close the connections."""
         await self._store.close()
+        await self._events.close()
 
-    async def _check_room(self, name: str, params: Any, model: ModelReplica) -> None:
+    async def _check_room(self, name: str, params: Any, model: ModelReplica, dataset: DatasetCard | None) -> None:
         """NeedsMemory when no worker could do it. Without any worker this machine stands for the one to come."""
         method = METHODS[name]
         if method.needs is None:
@@ -131,6 +140,8 @@ class Desk:
             model.live.n_assertions,
             active_features(model),
         )
+        if dataset is not None:
+            counted = counted._replace(**{name: getattr(dataset, name) for name in OF_A_DATASET})
         places = [place for place in await self.jobs.workers(method.kind) if place.memory is not None]
         largest = max(places, key=lambda place: place.memory or 0, default=None)
         here = self.jobs.params.memory_bytes or free_memory()

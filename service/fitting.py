@@ -14,6 +14,8 @@ import asyncio
 import contextlib
 import math
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +23,9 @@ from joblib import parallel_config
 from threadpoolctl import threadpool_limits
 
 from core.config import ModelConfig
-from core.errors import Conflict, InvalidInstance, UnknownArtifact
+from core.dataset import Instance
+from core.errors import Conflict, InvalidInstance, Malformed, UnknownArtifact
+from core.evaluate import LIMITS
 from core.methods import fitted as fitting
 from core.methods import gathering
 from core.methods.data import Matrices, Sizes
@@ -31,13 +35,19 @@ from core.methods.rankings import joined
 from core.methods.registry import METHODS
 from core.metrics import Propensity, evaluate
 from core.types import Offset
+from core.vectorize import Vectorizer
 from service import contenders, indexes, past, version_keeping, versions
+from service import log as stream
 from service.archive import adoption_after
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
+from service.dataset_file import local_file
+from service.datasets import Datasets
 from service.events import Adopt, decode_entry
+from service.files import read_file
 from service.fit_params import FitParams
 from service.log import LogParams
+from service.model_replica import new_secret
 from service.past_matrices import matrices_of_past
 from service.room import free_memory
 
@@ -165,7 +175,25 @@ async def _read(context: JobContext, config: ModelConfig, progress: Progress) ->
         if not found.data.X.shape[0]:
             raise InvalidInstance(f"the model {context.living.keys.name} has learned nothing", "data")
         return Read(found.data, found.range, found.until)
-    raise InvalidInstance(f"there is no data set {context.job.data}", "data")
+    card = await Datasets(context.store).get(context.job.data)
+    async with local_file(context.artifacts, card.file) as path:
+        data = await asyncio.to_thread(_of_file, path, config, card.instances, progress)
+    return Read(data, None, (await stream.tail(context.store, context.living.keys.log)).last)
+
+
+def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Matrices:
+    """The instances of a file, vectorized as the model's own."""
+
+    def told() -> Iterator[Instance]:
+        for at, instance in enumerate(read_file(str(path))):
+            if at % RANKED_AT_ONCE == 0:
+                progress("reading the data set", min(1.0, at / max(1, n)))
+            yield instance
+
+    try:
+        return gathering.gather(told(), Vectorizer(config, LIMITS).vectorize, LIMITS, new_secret())
+    except Malformed as error:
+        raise Malformed(str(error).removeprefix(f"{path}: ")) from error
 
 
 def _fitted(

@@ -31,6 +31,7 @@ from service.rates import RateParams, Rates
 from service.remembered import RememberParams
 from service.replica import Replica, ReplicaParams
 from service.routes import activation, contenders, health, jobs, labels, models, page, snapshots, transfer
+from service.routes import datasets as dataset_routes
 from service.routes import keys as key_routes
 from service.routes import versions as version_routes
 from service.routes.classify import Classify
@@ -147,6 +148,7 @@ class Application(FastAPI):
             transfer,
             snapshots,
             version_routes,
+            dataset_routes,
             activation,
             contenders,
             jobs,

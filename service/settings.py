@@ -37,6 +37,7 @@ READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY")
 GROUPS = {
     "contending": "service.contending_params.ContendingParams",
     "gate": "core.contenders.GateParams",
+    "datasets": "service.datasets.DatasetParams",
     "history": "service.history.HistoryParams",
     "jobs": "service.jobs.JobParams",
     "limits": "core.limits.Limits",

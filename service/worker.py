@@ -50,6 +50,7 @@ from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, Catalog, Living, read_catalog, shorten_catalog
 from service.compaction import compact
 from service.contest_keeper import ContestKeeper
+from service.datasets import Datasets
 from service.ending import end
 from service.history import HistoryParams
 from service.job_keeper import HORSE, JobKeeper
@@ -156,6 +157,7 @@ class Worker:
             swept += await sweep_artifacts(self._store, artifacts, catalog, self._unlisted)
             for living in catalog:
                 swept += await version_keeping.sweep(self._store, artifacts, living.keys)
+            swept += await Datasets(self._store).sweep(artifacts)
         except (ArtifactsUnavailable, Damaged) as error:
             log.warning("the artifact store is not swept", reason=str(error))
         return swept

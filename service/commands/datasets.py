@@ -1,0 +1,107 @@
+"""``abound datasets``: files that jobs can learn from in the place of history."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from core.errors import Malformed
+from service.commands.meter import meter
+from service.commands.models import PIECE_BYTES, Refusal
+from service.commands.options import DEFAULT_URL, AsJson, Key, Url, in_words, print_json, print_table
+
+datasets = typer.Typer(name="datasets", help="Data sets: put, list, show, delete.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="Of the data set.")]
+COLUMNS = ("name", "format", "instances", "features", "classes", "bytes")
+
+
+@datasets.command("put")
+def put_dataset(
+    name: Name,
+    file: Annotated[Path, typer.Argument(help="Its name tells the format.", exists=True, dir_okay=False)],
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Upload a file, in the place of the one of this name."""
+    from service.client import Client
+    from service.files import format_of
+
+    try:
+        format_of(file.name)
+    except Malformed as error:
+        raise typer.BadParameter(str(error)) from error
+    try:
+        with file.open("rb") as data, meter(f"data set {name}") as bar, Client(url, key=key) as client:
+            bar.total(float(file.stat().st_size))
+
+            def pieces() -> Iterator[bytes]:
+                sent = 0
+                while piece := data.read(PIECE_BYTES):
+                    yield piece
+                    sent += len(piece)
+                    bar.reach(float(sent))
+                bar.say("being checked")
+
+            answer = client.put_dataset(name, file.name, pieces())
+    except OSError as error:
+        raise Refusal(f"cannot read {file}: {error}") from error
+    _tell(answer, f"took {name}: {answer['instances']:,} instances, {answer['classes']:,} classes", as_json)
+
+
+@datasets.command("list")
+def list_datasets(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """The data sets, by name."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.datasets()
+    if as_json:
+        print_json(answer)
+        return
+    table = Table(*COLUMNS, "made", box=None, padding=(0, 2, 0, 0))
+    for one in answer["datasets"]:
+        table.add_row(*(in_words(one[column]) for column in COLUMNS), _moment(one["created"]))
+    Console(highlight=False).print(table)
+
+
+@datasets.command("show")
+def show_dataset(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """What is in a data set."""
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.dataset(name)
+    if as_json:
+        print_json(answer)
+    else:
+        print_table("", answer | {"created": _moment(answer["created"])})
+
+
+@datasets.command("delete")
+def delete_dataset(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """Delete a data set; versions that were fitted on it stay."""
+    from service.client import Client
+
+    with Client(url, key=key) as client:
+        client.delete_dataset(name)
+    _tell({"deleted": name}, f"deleted {name}", as_json)
+
+
+def _tell(answer: dict[str, Any], sentence: str, as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        typer.echo(sentence)
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -1,0 +1,109 @@
+"""Checking a data set: ``python -m service.dataset_check FILE BYTES``, in a process of its own.
+
+Reads a file of the artifact store line by line, as a job would, and says on standard output, as JSON, what is in it, or
+what is wrong with it (``error``, with the number of the line) or that it has more than BYTES unpacked (``too_large``).
+What it takes of memory is every name once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.config import ModelConfig
+from core.errors import AboundError, InvalidInstance, Malformed, TooLarge
+from core.evaluate import LIMITS
+from core.kernels.keys import intern_vector
+from core.record import pack_labels
+from core.vectorize import Vectorizer
+from core.vocabulary import Vocabulary
+from service.artifacts import Artifacts
+from service.dataset_file import local_file
+from service.files import read_file
+from service.kernel_cache import place
+from service.model_replica import new_secret
+from service.process import end_with_parent
+from service.settings import Settings
+from service.store import Store, StoreParams
+
+
+def counts(path: Path, plain_bytes: int) -> dict[str, int]:
+    """What is in a file.
+
+    Raises
+    ------
+    Malformed
+        A line is wrong; the sentence begins with ``line <number>`` where there is one.
+    TooLarge
+    """
+    vectorize = Vectorizer(ModelConfig(), LIMITS).vectorize
+    features, ids = Vocabulary(new_secret()), np.empty(LIMITS.max_features, np.int32)
+    labels: set[str] = set()
+    n = labelled = nnz = assertions = size = 0
+    try:
+        for instance in read_file(str(path)):
+            try:
+                if instance.labels:
+                    pack_labels(instance.labels, LIMITS)
+                vector = vectorize(instance.features, instance.text)
+            except InvalidInstance as error:
+                raise Malformed(f"line {instance.line}: {error.field}: {error}") from error
+            active = int.from_bytes(vector[:4], "little")
+            features.make_room(active, len(vector) - 4 - 6 * active)
+            intern_vector(features.arrays, vector, 0, ids[:active])
+            labels.update(instance.labels)
+            n += 1
+            labelled += bool(instance.labels)
+            nnz += active
+            assertions += len(set(instance.labels))
+            size += len(instance.features or b"") + len(instance.text or "")
+            if size > plain_bytes:
+                raise TooLarge(f"the file has over {plain_bytes} bytes, unpacked")
+    except Malformed as error:
+        raise Malformed(str(error).removeprefix(f"{path}: ")) from error
+    if not assertions or not nnz:
+        raise Malformed("no instance has a label and an active feature")
+    return {
+        "instances": n,
+        "labelled": labelled,
+        "features": len(features),
+        "classes": len(labels),
+        "nnz": nnz,
+        "assertions": assertions,
+    }
+
+
+async def check(name: str, plain_bytes: int) -> dict[str, Any]:
+    """What is in a file of the artifact store, or what is wrong with it."""
+    settings = Settings.load()
+    store = Store(settings.store_url(), settings.group(StoreParams))
+    try:
+        artifacts = Artifacts(settings.artifacts_place() or "")
+        await artifacts.join(store)
+        async with local_file(artifacts, name) as path:
+            return dict(counts(path, plain_bytes))
+    except TooLarge as error:
+        return {"too_large": str(error)}
+    except AboundError as error:
+        return {"error": str(error)}
+    finally:
+        await store.close()
+
+
+def main() -> int:
+    """Run the process; returns its exit code."""
+    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+    place()
+    json.dump(asyncio.run(check(sys.argv[1], int(sys.argv[2]))), sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
