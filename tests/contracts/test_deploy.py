@@ -106,6 +106,58 @@ def test_kubernetes_takes_the_documents(folder: str) -> None:
         kubernetes_validate.validate(document, VERSION, strict=True)
 
 
+def one_of(documents: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    [found] = [one for one in documents if one["kind"] == kind and one["metadata"]["name"] == name]
+    return found
+
+
+def test_kubernetes_keeps_the_log_and_asks_the_right_questions() -> None:
+    documents = rendered("base")
+    store = one_of(documents, "StatefulSet", "store")["spec"]
+    [claim] = store["volumeClaimTemplates"]
+    [container] = store["template"]["spec"]["containers"]
+    assert {"name": claim["metadata"]["name"], "mountPath": "/data"} in container["volumeMounts"]
+    command = " ".join(container["args"])
+    assert "--appendonly yes --appendfsync always" in command
+    assert "--maxmemory-policy noeviction" in command
+    [replica] = one_of(documents, "Deployment", "replica")["spec"]["template"]["spec"]["containers"]
+    probes = {kind: replica[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert probes == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}
+    scaler = one_of(documents, "HorizontalPodAutoscaler", "replica")["spec"]
+    assert [one["resource"]["name"] for one in scaler["metrics"]] == ["cpu"]
+    assert one_of(documents, "PodDisruptionBudget", "replica")["spec"]["minAvailable"] < scaler["minReplicas"]
+
+
+@pytest.mark.parametrize("name", ["replica", "worker", "store"])
+def test_secrets_come_as_files_and_never_in_the_environment(name: str) -> None:
+    documents = rendered("base")
+    kind = "StatefulSet" if name == "store" else "Deployment"
+    pod = one_of(documents, kind, name)["spec"]["template"]["spec"]
+    assert any(volume.get("secret", {}).get("secretName") == "abound-store" for volume in pod["volumes"])
+    for container in pod["containers"]:
+        assert not any("secretKeyRef" in str(variable) for variable in container.get("env", []))
+        assert not any("secretRef" in source for source in container.get("envFrom", []))
+        assert any(mount["mountPath"] == "/secrets" and mount["readOnly"] for mount in container["volumeMounts"])
+    settings = one_of(documents, "ConfigMap", "abound")["data"]
+    assert "ABOUND_REDIS_URL" not in settings
+    assert settings["ABOUND_REDIS_URL_FILE"] == "/secrets/url"
+
+
+def test_a_replica_drains_longer_than_the_balancer_needs_to_see_it() -> None:
+    """Until then it is still sent requests."""
+    compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]["replica"]
+    checks = re.findall(r"check inter (\d+)ms fall (\d+)", (ROOT / "docker" / "haproxy.cfg").read_text())
+    assert len(checks) == 2
+    for milliseconds, times in checks:
+        assert float(compose["environment"]["ABOUND_DRAIN_SECONDS"]) > 2 * int(milliseconds) * int(times) / 1000
+    pod = one_of(rendered("base"), "Deployment", "replica")["spec"]["template"]["spec"]
+    settings = one_of(rendered("base"), "ConfigMap", "abound")["data"]
+    probe = pod["containers"][0]["readinessProbe"]
+    drain = float(settings["ABOUND_DRAIN_SECONDS"])
+    assert drain > probe["periodSeconds"] * probe["failureThreshold"]
+    assert pod["terminationGracePeriodSeconds"] > drain + float(settings["ABOUND_STOP_SECONDS"])
+
+
 @pytest.mark.parametrize(
     "path",
     ["docker/compose.yaml", "deploy/kubernetes/base/settings.yaml", "docker/Dockerfile"],
