@@ -35,6 +35,9 @@ SPELLINGS = {
 }
 """What older metadata say instead of an SPDX expression."""
 
+IN_FILES = {"axe-playwright-python": "MIT AND MPL-2.0"}
+"""Where only files of the distribution say it."""
+
 
 def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -62,6 +65,8 @@ def closure(requirements: list[str]) -> dict[str, metadata.Distribution]:
 def licence_of(distribution: metadata.Distribution) -> str:
     """The SPDX expression, as far as the metadata say it in some way."""
     described = distribution.metadata
+    if said := IN_FILES.get(canonical(described["Name"])):
+        return said
     if expression := described.get("License-Expression"):
         return str(expression)
     text = str(described.get("License") or "").partition("\n")[0].strip()
