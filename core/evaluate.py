@@ -90,7 +90,7 @@ def fit(
 def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None) -> Ranked:
     """Rank all classes for each instance of a data set."""
     votes_at_most = live.config.d_max if live.config.update == "fsu" else 2**16
-    lengths = np.minimum(live.index.to_arrays()["lengths"], votes_at_most).astype(np.int64)
+    lengths = np.minimum(live.index.to_arrays()["lengths"].astype(np.int64), votes_at_most)
     rankings = []
     active = votes = 0
     for count, vector in enumerate(test.vectors, start=1):

@@ -101,6 +101,13 @@ def test_the_result_has_the_promised_form() -> None:
         assert result[name] > 0
 
 
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_either_rule_learns_and_ranks(update: str) -> None:
+    result = evaluate(instances(400), instances(100, seed=1), ModelConfig.from_dict({"update": update}))
+    assert result["metrics"]["R@1"] > 0.8
+    assert result["work_per_feature"] > 1
+
+
 def test_instances_without_labels_are_not_learned_but_counted() -> None:
     unlabelled = [Instance(text="k1w1 k2w2"), Instance(features=b"{}", labels=("kind 1",))]
     rows, test = instances(100), instances(50, seed=1)
