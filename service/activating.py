@@ -58,8 +58,8 @@ return 0
 """
 
 _APPEND = """
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 if redis.call('HGET', KEYS[3], 'activation') == ARGV[4] then return redis.call('HGET', KEYS[3], 'at') end
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 local active = redis.call('HGET', KEYS[3], 'version') or 'live'
 if ARGV[7] ~= '' and ARGV[7] ~= active then return '-' end
 local at = redis.call('XADD', KEYS[2], '*', 'e', ARGV[2], 'c', ARGV[3])

@@ -78,6 +78,7 @@ class _Held:
     def __init__(self, store: Store, keys: ModelKeys, holder: str) -> None:
         self.what = Activating(holder)
         self.lost: Conflict | None = None
+        self._turn = asyncio.Lock()
         self._store = store
         self._keys = keys
 
@@ -86,19 +87,21 @@ class _Held:
         if not await activating.take(self._store, self._keys, self.what):
             raise Conflict(f"a version of {self._keys.name} is being activated or deleted; try again soon")
 
-    async def say(self, what: Activating) -> None:
+    async def say(self, what: Activating | None = None) -> None:
         """Say more by it, or the same again; Conflict when it is lost."""
-        if not await activating.say(self._store, self._keys, self.what, what):
-            self.lost = Conflict(f"activating a version of {self._keys.name} took too long; try again")
-            raise self.lost
-        self.what = what
+        async with self._turn:
+            what = what or self.what
+            if not await activating.say(self._store, self._keys, self.what, what):
+                self.lost = Conflict(f"activating a version of {self._keys.name} took too long; try again")
+                raise self.lost
+            self.what = what
 
     async def keep(self) -> None:
         """Renew it, for ever."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             with contextlib.suppress(StoreUnavailable, Conflict):
-                await self.say(self.what)
+                await self.say()
 
 
 @contextlib.asynccontextmanager
@@ -171,7 +174,7 @@ async def activate(place: Place, version: str, reason: str, if_active: str | Non
                     raise OutcomeUnknown(f"the store went away when the version was activated: {error}") from error
                 await asyncio.sleep(RENEW_SECONDS / 5)
                 with contextlib.suppress(StoreUnavailable, Conflict):
-                    await held.say(held.what)
+                    await held.say()
     log.info(
         "activated a version", model=keys.name, version=version, former=before.version, offset=str(at), reason=reason
     )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from core.blend import Listed, mix
 from core.live import warmup
 from core.methods.fitted import Fitted
-from service import activation, housekeeping
+from service import activation, cli, housekeeping
 from service.artifacts import Artifacts
 from service.store import Store
 from service.versions import Card
@@ -233,6 +234,29 @@ def test_an_activation_is_an_act_of_the_audit_log(model: Model) -> None:
     refused, done = [one for one in acts if one["details"]["model"] == model.name]
     assert (refused["outcome"], done["outcome"]) == ("refused", "done")
     assert done["details"]["reason"] == "because"
+
+
+def test_a_version_is_activated_from_the_command_line(
+    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ABOUND_URL", model.service.url)
+
+    def run(*words: str) -> int:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["abound", "versions", "activate", *words, "--model", model.name])
+        try:
+            cli.main()
+        except SystemExit as end:
+            return int(end.code or 0)
+        return 0
+
+    assert run(model.ids[0], "--reason", "try it") == 0
+    assert f"{model.ids[0]} is active from" in capsys.readouterr().out
+    assert model.about()["version"] == model.ids[0]
+    assert run("live", "--json") == 0
+    assert '"former"' in capsys.readouterr().out
+    assert model.about()["version"] == "live"
+    assert run("0123456789abcdef") == 1
 
 
 def test_versions_are_measured_without_any_label_of_a_class(model: Model) -> None:
