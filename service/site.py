@@ -84,7 +84,8 @@ class Site:
     """
 
     def __init__(self) -> None:
-        contents = {file.name: file.read_bytes() for file in files("service").joinpath("web").iterdir()}
+        folder = files("service").joinpath("web")
+        contents = {file.name: file.read_bytes() for file in folder.iterdir() if _kind(file.name) in MEDIA}
         shipped = files("chartkick").joinpath("django", "static", "chartkick", "Chart.bundle.js")
         contents[CHART] = shipped.read_bytes()
         whole = hashlib.sha256()
@@ -107,8 +108,12 @@ class Site:
 
 def asset(name: str, content: bytes) -> Asset:
     """A file, ready to go out."""
-    media = MEDIA[name.rpartition(".")[2]]
+    media = MEDIA[_kind(name)]
     return Asset(media, content, gzip.compress(content, 6, mtime=0), hashlib.sha256(content).hexdigest()[:24])
+
+
+def _kind(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def takes_gzip(accepted: bytes) -> bool:

@@ -7,6 +7,8 @@ import { duration, percent, when } from "./format.js";
 
 const REFRESH_MS = 5000;
 const MOST_SHOWN = 20;
+/** Browsers open six connections at most to a service; the others of the page need some. */
+const MOST_FOLLOWED = 2;
 const ENDED = ["succeeded", "failed", "cancelled"];
 const MEASURES = ["R@1", "R@5", "MRR"];
 
@@ -14,6 +16,7 @@ const MEASURES = ["R@1", "R@5", "MRR"];
 export function jobs({ model, signal, problem, every, ended }) {
   const list = h("div", { class: "stack" });
   const shown = new Map();
+  let followed = 0;
 
   every(REFRESH_MS, async () => {
     try {
@@ -50,11 +53,12 @@ export function jobs({ model, signal, problem, every, ended }) {
       entry.said = said;
       paint(entry, job);
     }
-    if (!ENDED.includes(job.state) && !entry.isFollowed) watch(entry, job);
+    if (!ENDED.includes(job.state) && !entry.isFollowed && followed < MOST_FOLLOWED) watch(entry, job);
   }
 
   async function watch(entry, job) {
     entry.isFollowed = true;
+    followed += 1;
     try {
       await follow(`jobs/${part(job.id)}/events`, take, signal);
       const now = await get(`jobs/${part(job.id)}`, { signal });
@@ -63,6 +67,8 @@ export function jobs({ model, signal, problem, every, ended }) {
       ended(now);
     } catch (error) {
       if (!signal.aborted && error.name !== "AbortError") entry.isFollowed = false;
+    } finally {
+      followed -= 1;
     }
   }
 

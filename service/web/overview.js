@@ -100,7 +100,7 @@ export function show(root, { model, signal, problem, every }) {
       ["R@1 lately", percent(window["R@1"]), drifted(drift["R@1"])],
       ["R@5 lately", percent(window["R@5"]), `${percent(all["R@5"])} over all time`],
       ["Classes", compact(stats.classes), `${compact(stats.features)} features`],
-      ["Serving", about.version, about.version === "live" ? "the live index" : "a version"],
+      ["Serving", about.version.slice(0, 8), about.version === "live" ? "the live index" : "a version"],
     ];
     fill(parts.tiles, tiles.map(([name, figure, beside]) =>
       h("div", { class: "tile" }, h("dt", {}, name), h("dd", { class: "figure break" }, figure), h("dd", { class: "beside" }, beside)),
