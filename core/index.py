@@ -150,6 +150,15 @@ class Index:
             self._dirty,
         )
 
+    def reader(self) -> Index:
+        """The same index to rank by, with memory of its own for sums: for a thread beside others that only rank."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._scores, other._touched = np.zeros_like(self._scores), np.zeros_like(self._touched)
+        other._scratch = np.zeros_like(self._scratch)
+        other._bind()
+        return other
+
     @property
     def n_features(self) -> int:
         """1 + the highest feature id that was learned."""

@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 READ = ("GET", "HEAD", "OPTIONS")
 OPEN = frozenset({"/livez", "/readyz", "/openapi.json", "/docs", "/"})
 LISTS = frozenset({"/models", "/methods"})
-READABLE = frozenset({"stats", "labels", "snapshots", "versions", "contenders"})
+READABLE = frozenset({"comparison", "stats", "labels", "snapshots", "versions", "contenders"})
 
 TELL_SECONDS = 1.0
 MOST_FORWARDED = 256
@@ -90,7 +90,7 @@ def need_of(method: str, path: str) -> Need | None:
 
 
 def _is_card(rest: list[str]) -> bool:
-    """Whether a path below a model is a version, or a comparison of some; not what is in it."""
+    """Whether a path below a model is a version; not what is in it."""
     return len(rest) == 2 and rest[0] == "versions"
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from threading import Lock
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -74,14 +73,13 @@ class Model:
 
     params: Params
     index: Index
-    _turn: Lock = field(default_factory=Lock, repr=False)
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` labels that have a vote. One row at a time, whoever asks: the index itself sums scores up."""
+        """The best ``k`` labels that have a vote. One thread; others may rank at the same time."""
+        index = self.index.reader()
         starts, ids, scores = [0], [np.zeros(0, np.int32)], [np.zeros(0)]
         for row in range(X.shape[0]):
-            with self._turn:
-                found = self.index.rank(*_active(X, row), k)
+            found = index.rank(*_active(X, row), k)
             ids.append(found.class_ids)
             scores.append(found.scores)
             starts.append(starts[-1] + len(found.class_ids))

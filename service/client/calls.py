@@ -121,7 +121,7 @@ def version(name: str, version: str) -> Call:
 
 def compare_versions(name: str, ids: Sequence[str]) -> Call:
     """Versions side by side."""
-    return _call("GET", f"{model_path(name)}/versions/compare?{urlencode([('id', one) for one in ids])}")
+    return _call("GET", f"{model_path(name)}/comparison?{urlencode([('id', one) for one in ids])}")
 
 
 def delete_version(name: str, version: str) -> Call:

@@ -49,7 +49,7 @@ async def list_versions(model: ModelName, parts: PartsDep, place: ArtifactsDep) 
     return VersionsAnswer(versions=[card_shape(card, needed) for card in cards])
 
 
-@router.get("/models/{model}/versions/compare", summary="Versions side by side", responses=problems(404, 422, 503))
+@router.get("/models/{model}/comparison", summary="Versions side by side", responses=problems(404, 422, 503))
 async def compare_versions(
     model: ModelName,
     parts: PartsDep,

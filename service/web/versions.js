@@ -125,7 +125,7 @@ export function versions({ model, signal, problem, every }) {
     }
     try {
       const ids = [...chosen].map((one) => `id=${part(one)}`).join("&");
-      const beside = await get(`${modelPath(model)}/versions/compare?${ids}`, { signal });
+      const beside = await get(`${modelPath(model)}/comparison?${ids}`, { signal });
       const names = beside.versions.map((one, at) => `${beside.methods[at]} ${one.slice(0, 8)}`);
       const rows = [
         ...MEASURES.filter((name) => name in beside.metrics).map((name) => [name, ...beside.metrics[name].map(percent)]),

@@ -6,14 +6,20 @@ operation, every answer of its documented shape, and nothing that breaks the doc
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from pydantic import SecretStr
 from schemathesis.checks import CHECKS, load_all_checks
 
+from core.errors import InvalidInstance, Malformed
+from service.dataset_check import counts
+from service.datasets import Datasets
 from service.main import create_app
 from service.schemas import MODEL_NAME
 from service.settings import Settings
@@ -32,8 +38,10 @@ def ndjson(context: schemathesis.SerializationContext, value: Any) -> bytes:
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else str(value).encode()
 
 
-@schemathesis.serializer("application/vnd.abound.model")
-def model_file(context: schemathesis.SerializationContext, value: Any) -> bytes:
+@schemathesis.serializer(
+    "application/vnd.abound.model", "application/vnd.abound.version", "application/jsonl", "text/x-svmlight"
+)
+def file(context: schemathesis.SerializationContext, value: Any) -> bytes:
     """A file, of any bytes."""
     given = getattr(value, "data", value)
     return given if isinstance(given, bytes) else str(given).encode("utf-8", "surrogatepass")
@@ -51,6 +59,22 @@ def map_path_parameters(context: schemathesis.HookContext, path_parameters: dict
         if isinstance(given, str) and re.fullmatch(MODEL_NAME, given) and len(given) % 2:
             path_parameters = {**(path_parameters or {}), name: present}
     return path_parameters
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _checked_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Data sets are checked in this process: one for each request would take minutes."""
+
+    async def check(self: Datasets, file: str, environment: dict[str, str]) -> dict[str, int]:
+        (path,) = tmp_path_factory.getbasetemp().rglob(file)
+        try:
+            return await asyncio.to_thread(counts, path, 10**6)
+        except Malformed as error:
+            raise InvalidInstance(str(error), "body") from error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Datasets, "_counts", check)
+        yield
 
 
 application = create_app(Settings(redis_url=SecretStr("unix:///nobody-is-asked")))

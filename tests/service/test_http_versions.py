@@ -104,10 +104,10 @@ def test_a_damaged_file_leaves_nothing(place: Place, made: list[dict[str, Any]])
 
 
 def test_what_is_not_there_is_not_found(place: Place) -> None:
-    for path in ("versions/0123456789abcdef", "versions/0123456789abcdef/export", "versions/compare?id=01234567"):
+    for path in ("versions/0123456789abcdef", "versions/0123456789abcdef/export", "comparison?id=01234567"):
         answer = httpx.get(f"{place.client.url}/models/default/{path}")
         assert (answer.status_code, answer.json()["type"]) == (404, "/problems/unknown-version"), answer.text
-    for path in ("versions/live", "versions/..%2F..%2Fx", "versions/compare", "versions/compare?id=" + "x" * 500):
+    for path in ("versions/live", "versions/..%2F..%2Fx", "comparison", "comparison?id=" + "x" * 500):
         assert httpx.get(f"{place.client.url}/models/default/{path}").status_code in (404, 422)
     with pytest.raises(Refused, match="no version"):
         place.client.delete_version("default", "0123456789abcdef")
