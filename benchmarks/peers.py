@@ -212,7 +212,7 @@ def plot(done: dict[str, dict[str, Any]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("svg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     names = [name for name in NAMES if any(key.startswith(f"{name}|") for key in done)]
     columns = min(3, len(names))
@@ -231,6 +231,7 @@ def plot(done: dict[str, dict[str, Any]], path: Path) -> None:
                     textcoords="offset points",
                 )
         panel.set(xscale="log", title=name, xlabel="seconds to learn and classify", ylabel="R@1")
+        panel.xaxis.set_minor_formatter(ticker.NullFormatter())
         panel.margins(x=0.25)
     for panel in panels.flat[len(names) :]:
         panel.set_axis_off()
