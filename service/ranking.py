@@ -42,11 +42,6 @@ class Way(NamedTuple):
         """The version that an answer names."""
         return self.loaded.card.id if self.weights is None else BLEND
 
-    @property
-    def kind(self) -> str:
-        """For measures."""
-        return "version" if self.weights is None else BLEND
-
 
 class Asked(NamedTuple):
     """One instance to be ranked.
@@ -93,19 +88,20 @@ def listed(
 
 def rank_all(asked: Sequence[Asked]) -> list[Labels]:
     """The labels for each instance, best first, with their scores."""
-    ranked: list[Labels] = []
+    ranked: list[Labels] = [[]] * len(asked)
+    order = sorted(range(len(asked)), key=lambda at: (id(asked[at].way.loaded), asked[at].depth))
     first = 0
-    while first < len(asked):
+    while first < len(order):
         end = first + 1
-        while end < len(asked) and asked[end].goes_with(asked[first]):
+        while end < len(order) and asked[order[end]].goes_with(asked[order[first]]):
             end += 1
-        together = asked[first:end]
-        for one, found in zip(together, _by_version(together), strict=True):
+        together = [asked[at] for at in order[first:end]]
+        for at, one, found in zip(order[first:end], together, _by_version(together), strict=True):
             if one.way.weights is not None and one.live is not None:
                 found = mix(one.live, Listed(*_apart(found)), one.way.weights, one.k)
             if one.threshold is not None:
                 found = [scored for scored in found if scored[1] >= one.threshold]
-            ranked.append(found)
+            ranked[at] = found
         first = end
     return ranked
 

@@ -155,7 +155,7 @@ class Telemetry:
         }
         self._rankings = Durations(
             "abound_rank_duration_seconds",
-            "Ranking by versions, a request or a part of a stream, by what it is ranked: version or blend.",
+            "Ranking by versions, what waited at a time: version, or blend where there was one among it.",
             ("kind",),
             buckets=BOUNDS,
             registry=registry,

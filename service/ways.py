@@ -23,12 +23,12 @@ class Ways:
     Attributes
     ----------
     timers : dict of Timer by kind
-        Seconds of ranking, one a call of a thread: by versions, and by blends.
+        Seconds of ranking, one a turn of a thread: by versions, and where there was a blend among them.
     """
 
     def __init__(self, shelf: Shelf, params: ServingParams) -> None:
         self._shelf = shelf
-        self._pool = Pool(params.threads, params.waiting)
+        self._pool: Pool[Asked, Labels] = Pool(self._ranked, params.threads, params.waiting)
         self.timers = {kind: Timer() for kind in KINDS}
 
     def close(self) -> None:
@@ -77,8 +77,14 @@ class Ways:
 
     async def rank(self, asked: Sequence[Asked], patient: bool = False) -> list[Labels]:
         """The labels for each; ``patient``: wait for a thread however long it takes. Overloaded."""
-        labels, seconds = await self._pool.run(lambda: _timed(asked), patient)
-        self.timers[asked[0].way.kind].note(seconds)
+        return await self._pool.run(asked, patient)
+
+    def _ranked(self, asked: Sequence[Asked]) -> list[Labels]:
+        """In a thread."""
+        began = perf_counter()
+        labels = rank_all(asked)
+        kind = KINDS[any(one.way.weights is not None for one in asked)]
+        self.timers[kind].note(perf_counter() - began)
         return labels
 
     def _active(self, model: ModelReplica, serving: Serving, blended: bool) -> Way:
@@ -86,8 +92,3 @@ class Ways:
         if loaded is None:
             raise NotReady(f"the version {serving.version} of {model.name} is being loaded")
         return Way(loaded, serving.weights if blended else None)
-
-
-def _timed(asked: Sequence[Asked]) -> tuple[list[Labels], float]:
-    began = perf_counter()
-    return rank_all(asked), perf_counter() - began

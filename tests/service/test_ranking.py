@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,23 +92,50 @@ def test_a_blend_of_the_index_alone_ranks_as_the_index(live: LiveModel) -> None:
     assert len(listed(live, its, 5, None, None).labels) <= DEPTH
 
 
-async def test_what_waits_for_a_thread_is_bounded() -> None:
-    pool = Pool(1, 1)
-    begun, gate = threading.Event(), threading.Event()
+class Gated:
+    """Work that waits for a gate; a bad item fails."""
 
-    def work() -> int:
-        begun.set()
-        gate.wait(10)
-        return 3
+    def __init__(self) -> None:
+        self.begun, self.gate = threading.Event(), threading.Event()
+        self.together: list[list[int]] = []
 
-    calls = [asyncio.create_task(pool.run(work)) for _ in range(2)]
-    await asyncio.to_thread(begun.wait, 10)
-    with pytest.raises(Overloaded) as refused:
-        await pool.run(work)
-    assert refused.value.retry_after > 0
-    patient = asyncio.create_task(pool.run(work, patient=True))
+    def __call__(self, items: Sequence[int]) -> list[int]:
+        self.begun.set()
+        self.gate.wait(10)
+        self.together.append(list(items))
+        return [100 // item for item in items]
+
+
+async def test_what_waits_for_a_thread_is_bounded_and_done_together() -> None:
+    work = Gated()
+    pool = Pool(work, 1, 2)
+    first = asyncio.create_task(pool.run([1]))
+    await asyncio.to_thread(work.begun.wait, 10)
+    waiting = [asyncio.create_task(pool.run(items)) for items in ([2], [4, 5])]
     await asyncio.sleep(0)
-    gate.set()
-    assert await asyncio.gather(*calls, patient) == [3, 3, 3]
-    assert await pool.run(lambda: 4) == 4
+    with pytest.raises(Overloaded) as refused:
+        await pool.run([10])
+    assert refused.value.retry_after > 0
+    patient = asyncio.create_task(pool.run([20], patient=True))
+    await asyncio.sleep(0)
+    work.gate.set()
+    assert await asyncio.gather(first, *waiting, patient) == [[100], [50], [25, 20], [5]]
+    assert work.together == [[1], [2, 4, 5, 20]]
+    assert await pool.run([25]) == [4]
+    pool.close()
+
+
+async def test_none_fails_for_another_one() -> None:
+    work = Gated()
+    pool = Pool(work, 1, 8)
+    first = asyncio.create_task(pool.run([1]))
+    await asyncio.to_thread(work.begun.wait, 10)
+    good, bad, gone = (asyncio.create_task(pool.run(items)) for items in ([2], [0], [5]))
+    await asyncio.sleep(0)
+    gone.cancel()
+    work.gate.set()
+    results = await asyncio.gather(first, good, bad, gone, return_exceptions=True)
+    assert results[:2] == [[100], [50]]
+    assert isinstance(results[2], ZeroDivisionError)
+    assert isinstance(results[3], asyncio.CancelledError)
     pool.close()
