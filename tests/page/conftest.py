@@ -10,11 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
+from playwright import sync_api as playwright
 
 from benchmarks.serving import Serving
 from tests.page.newsroom import news
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 N_NEWS = 4000

@@ -174,7 +174,8 @@ def test_labels(open_page: Open, serving: Serving) -> None:
 
 
 def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, serving: Serving) -> None:
-    httpx.put(f"{serving.url}/models/an.other_1-b").raise_for_status()
+    bounds = {"max_features": 1000, "max_classes": 50, "max_memory": 2**24}
+    httpx.put(f"{serving.url}/models/an.other_1-b", json=bounds).raise_for_status()
     page = open_page("try")
     page.get_by_label("Model", exact=True).select_option("an.other_1-b")
     expect(page.get_by_text("This model has learned nothing yet.")).to_be_visible()
@@ -182,6 +183,9 @@ def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, servin
     page.get_by_role("link", name="Overview").click()
     expect(page.get_by_text("No events yet.")).to_be_visible()
     expect(page.get_by_label("Model", exact=True)).to_have_value("an.other_1-b")
+    budgets = page.get_by_role("region", name="Size against its budgets")
+    for name, bound in (("Features", 1000), ("Classes", 50), ("Memory", 2**24)):
+        expect(budgets.get_by_role("meter", name=name, exact=True)).to_have_attribute("aria-valuemax", str(bound))
     httpx.delete(f"{serving.url}/models/an.other_1-b").raise_for_status()
 
 

@@ -65,6 +65,7 @@ def test_what_a_scope_does_not_allow_is_said(open_page: Open, locked: tuple[Serv
     page.get_by_role("button", name="Key", exact=True).click()
     give(page, secrets["admin"])
     expect(page.get_by_text("No jobs yet.")).to_be_visible()
+    expect(page.get_by_text("This service keeps no versions.")).to_be_visible()
 
 
 def test_another_tab_asks_anew(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
