@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 
@@ -13,7 +14,7 @@ from core.errors import ArtifactsUnavailable, Conflict, Damaged, NotReady, Store
 from core.live import warmup
 from core.serving import LIVE
 from core.types import Offset
-from service import activating, activation, adoption, housekeeping, shelf, versions
+from service import activating, activation, adoption, housekeeping, presence, shelf, versions
 from service.activation import activate, active
 from service.compaction import compact, rebuild
 from service.events import Activate, PrepareVersion, Weigh
@@ -305,6 +306,22 @@ async def test_what_no_replica_could_load_is_not_activated(house: House) -> None
         await activate(await here(house, prepare_seconds=0.3), card.id, "a test")
     assert blind.status().ready
     assert [type(event) for _, event in await house.elements()] == [PrepareVersion]
+
+
+async def test_a_replica_that_died_without_a_word_is_not_waited_for_long(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await house.replica()
+    card = await version(house)
+    monkeypatch.setattr(activation, "SILENT_SECONDS", 1.0)
+    [said] = await presence.present(house.store, model(one).keys)
+    ghost = msgspec.structs.replace(said, replica="ghost")
+    await presence.publish(house.store, [(model(one).keys, ghost)])
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    at = await activate(await here(house, prepare_seconds=60.0), card.id, "a test")
+    assert loop.time() - began < 50
+    assert await truth(house) == [(at, card.id)]
 
 
 async def test_replicas_let_go_of_a_version_that_was_not_activated_after_all(house: House) -> None:

@@ -11,14 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.live import warmup
+from core.serving import LIVE
 from core.types import START
 from service.archive import Archiving, archive
 from service.compaction import compact, rebuild
-from service.events import Adopt, Configure, Prepare
+from service.events import Activate, Adopt, Configure, Prepare, Weigh
 from service.history import HistoryParams
 from service.lease import take
+from tests.service.activated import fitted, write
 from tests.service.adopting import SMALL, House, digest_at, digest_of, events, model_of, until
 from tests.service.valkey import Server
+
+FITTED = [fitted("one"), fitted("two")]
 
 steps = st.lists(
     st.one_of(
@@ -26,6 +30,8 @@ steps = st.lists(
         st.tuples(st.just("configure"), st.integers(1, 30)),
         st.tuples(st.just("index"), st.integers(0, 12)),
         st.tuples(st.just("adopt"), st.integers(0, 3)),
+        st.tuples(st.just("activate"), st.integers(0, 2)),
+        st.tuples(st.just("weigh"), st.integers(0, 5)),
         st.tuples(st.just("snapshot"), st.just(0)),
         st.tuples(st.just("archive"), st.just(0)),
         st.tuples(st.just("restart"), st.just(0)),
@@ -40,6 +46,7 @@ async def live_through(house: House, story: list[tuple[str, int]]) -> None:
     living = await house.living()
     replicas = [await house.replica(), await house.replica()]
     made: list[Any] = []
+    versions = [await write(house.artifacts, living.keys, one) for one in FITTED]
     offsets = [START]
     everything: list[tuple[Any, Any]] = []
     offsets += await house.append(*events(3))
@@ -55,6 +62,11 @@ async def live_through(house: House, story: list[tuple[str, int]]) -> None:
         elif step == "adopt" and made:
             index = made[-1 - n % len(made)]
             offsets += await house.append(Adopt(f"a{number}", index.id, index.after, index.digest))
+        elif step == "activate":
+            version, digest = [*((card.id, card.digest) for card in versions), (LIVE, "")][n]
+            offsets += await house.append(Activate(f"v{number}", version, digest))
+        elif step == "weigh":
+            offsets += await house.append(Weigh(versions[n % 2].id, (n / 5, 1 - n / 5)))
         elif step == "snapshot":
             await compact(house.store, living, SMALL, artifacts=house.artifacts)
         elif step == "archive":
@@ -71,6 +83,7 @@ async def live_through(house: House, story: list[tuple[str, int]]) -> None:
         model = replica.model("default")
         await until(lambda model=model: model.offset[:2] == last[:2] and model.ready, 20)
         assert await digest_at(replica, last) == expected
+        model.check_serving()
     for from_start in (True, False):
         model = await rebuild(house.store, living, from_start=from_start, artifacts=house.artifacts)
         assert await model.take_digest() == expected
