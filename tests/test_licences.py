@@ -99,6 +99,20 @@ def stated() -> set[str]:
     return set(re.findall(r"\*\*([\w-]+)\*\*", PAGE.partition("## Copyleft\n")[2]))
 
 
+def rewritten() -> str:
+    """The page with the tables of this environment."""
+    page = PAGE
+    for heading, found in (("What runs", RUNTIME), ("What only tests and measures", DEVELOPMENT)):
+        by_licence: dict[str, list[str]] = {}
+        for name, one in sorted(found.items()):
+            by_licence.setdefault(licence_of(one), []).append(name)
+        rows = "".join(f"| {licence} | {', '.join(names)} |\n" for licence, names in sorted(by_licence.items()))
+        before, _, rest = page.partition(f"## {heading}\n")
+        start = rest.index("|---|---|\n") + len("|---|---|\n")
+        page = before + f"## {heading}\n" + rest[:start] + rows + rest[rest.index("\n\n", start) + 1 :]
+    return page
+
+
 RUNTIME = closure(PROJECT["dependencies"])
 DEVELOPMENT = {
     name: one
@@ -111,7 +125,8 @@ DEVELOPMENT = {
 def test_every_dependency_is_listed_with_its_licence(heading: str, found: dict[str, metadata.Distribution]) -> None:
     assert len(found) > 20
     listed = table(heading)
-    assert {name: listed.get(name) for name in found} == {name: licence_of(one) for name, one in found.items()}
+    mended = "python -m tests.test_licences writes the tables anew"
+    assert {name: listed.get(name) for name in found} == {name: licence_of(one) for name, one in found.items()}, mended
     pinned = {canonical(line.partition("==")[0]) for line in (ROOT / "constraints.txt").read_text().splitlines()}
     assert listed.keys() <= pinned
 
@@ -133,3 +148,7 @@ def test_our_own_is_the_apache_licence() -> None:
     assert "Apache License" in text.partition("\n")[2][:80]
     assert "END OF TERMS AND CONDITIONS" in text
     assert PROJECT["license"] == "Apache-2.0"
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "licences.md").write_text(rewritten())
