@@ -1,0 +1,117 @@
+"""What an answer by a version costs, in process: one after the other, many at once, in batches; the index beside it.
+
+::
+
+    python -m benchmarks.by_version
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from core.applying import Unit
+from core.config import ModelConfig
+from core.live import warmup
+from core.methods import fitted as fitting
+from core.methods import registry
+from core.methods.gathering import Gathering
+from core.methods.progress import quietly
+from core.record import pack_labels
+from core.serving import BLEND, LIVE
+from core.types import Offset
+from service.catalog import ModelKeys
+from service.model_replica import ModelReplica, Position, new_secret
+from service.remembered import RememberParams
+from service.routes.classify import Classify
+from service.settings import Settings
+from service.shelf import ServingParams
+from service.versions import Loaded
+from service.ways import Ways
+
+N_LEARNED, N_CLASSES, N_FEATURES = 20_000, 2_000, 5_000
+N_ASKED, AT_ONCE = 500, 50
+VERSION = "0123456789abcdef"
+
+
+def taught() -> tuple[ModelReplica, Gathering]:
+    """A model that has learned instances of eight features, and these again for batch methods."""
+    rng = random.Random(3)
+    model = ModelReplica(ModelKeys("default", "1-0"), ModelConfig())
+    live, gathering = model.live, Gathering(new_secret())
+    for _ in range(N_LEARNED):
+        label = rng.randrange(N_CLASSES)
+        features = {f"w{(label * 7 + rng.randrange(30)) % N_FEATURES}": 1.0 for _ in range(8)}
+        vector = live.vectorizer.vectorize(json.dumps(features).encode(), None)
+        live.begin(vector + pack_labels([f"label {label}"], live.limits), 1, [Unit(1)]).step(1)
+        gathering.add(vector, [f"label {label}"])
+    model.position = Position(Offset(5, 0, 0), b"", 1, 1)
+    model.versions, model.ready = {}, True
+    return model, gathering
+
+
+def classify_of(model: ModelReplica, loaded: Any) -> Classify:
+    """The route's work over a model, with one version on the shelf."""
+    replica: Any = SimpleNamespace(
+        model=lambda name: model, params=SimpleNamespace(log=SimpleNamespace(request_bytes=2**24))
+    )
+    shelf: Any = SimpleNamespace(loaded=lambda of, version: loaded)
+    rates: Any = SimpleNamespace(watches=lambda grant: False)
+    return Classify(replica, Settings(), RememberParams(), rates, Ways(shelf, ServingParams()))
+
+
+async def measure(name: str, work: Classify, said: dict[str, Any]) -> None:
+    """Print microseconds of CPU, and of the clock, an instance."""
+    rng = random.Random(4)
+    asked = [{"features": {f"w{rng.randrange(N_FEATURES)}": 1.0 for _ in range(8)}} for _ in range(N_ASKED)]
+    bodies = [json.dumps(one | said).encode() for one in asked]
+
+    async def one_by_one() -> None:
+        for body in bodies:
+            await work.answer("default", body, {}, None)
+
+    async def at_once() -> None:
+        for first in range(0, N_ASKED, AT_ONCE):
+            await asyncio.gather(*(work.answer("default", body, {}, None) for body in bodies[first : first + AT_ONCE]))
+
+    async def batch() -> None:
+        await work.answer("default", json.dumps({"instances": asked} | said).encode(), {}, None)
+
+    ways: dict[str, Callable[[], Awaitable[None]]] = {
+        "one by one": one_by_one,
+        f"{AT_ONCE} at once": at_once,
+        f"a batch of {N_ASKED}": batch,
+    }
+    for way, ask in ways.items():
+        await ask()
+        cpu, clock = time.process_time(), time.perf_counter()
+        await ask()
+        cpu, clock = time.process_time() - cpu, time.perf_counter() - clock
+        print(f"{name:12} {way:16} {cpu / N_ASKED * 1e6:6.0f} us CPU {clock / N_ASKED * 1e6:6.0f} us")
+
+
+async def main() -> None:
+    """Measure the index, and versions of two methods alone and blended."""
+    warmup()
+    model, gathering = taught()
+    data = gathering.matrices()
+    await measure(LIVE, classify_of(model, None), {"version": LIVE})
+    for method in ("ind", "swnn"):
+        params = registry.params_of(method, {})
+        fitted = fitting.fit(method, data, params, np.random.default_rng(1), quietly)
+        card: Any = SimpleNamespace(id=VERSION, digest="digest", n_bytes=0)
+        model.live.serving = model.live.serving.activated(method, VERSION, "digest", Offset(4, 0, 0))
+        work = classify_of(model, Loaded(card, fitted))
+        await measure(method, work, {})
+        await measure(f"{method}, blend", work, {"version": BLEND})
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
