@@ -45,7 +45,8 @@ def vowpal(problem: Problem, reduction: str, options: str) -> Outcome:
         for line in queries:
             prediction = vw.predict(line)
             if isinstance(prediction, (list, tuple)) and "--probabilities" in options:
-                scores = np.asarray(prediction)
+                # The binding hands multilabel_oaa's list back with what it held for examples before in front.
+                scores = np.asarray(prediction)[-problem.n_labels :]
                 answers.append(np.argsort(-scores, kind="stable")[:DEPTH].tolist())
             elif isinstance(prediction, (list, tuple)):
                 answers.append([int(label) for label in prediction])
@@ -80,16 +81,17 @@ def naive_bayes(problem: Problem) -> Outcome:
 
 
 def sgd(problem: Problem) -> Outcome:
-    """scikit-learn's SGDClassifier by partial_fit, batches of 1,000, one pass; one-versus-rest for several labels."""
+    """scikit-learn's SGDClassifier by partial_fit, batches of 1,000, one pass; for several labels in a
+    MultiOutputClassifier."""
     from sklearn.linear_model import SGDClassifier
-    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.multioutput import MultiOutputClassifier
     from sklearn.preprocessing import MultiLabelBinarizer
 
     classes = np.arange(problem.n_labels)
     X, labels = problem.train.X, problem.train.labels
     single = problem.single
     model = SGDClassifier(loss="log_loss", random_state=0)
-    model = model if single else OneVsRestClassifier(model)
+    model = model if single else MultiOutputClassifier(model)
     binarize = MultiLabelBinarizer(classes=classes).fit([[]])
     started = clock()
     for at in range(0, X.shape[0], 1000):
@@ -97,9 +99,13 @@ def sgd(problem: Problem) -> Outcome:
         if single:
             model.partial_fit(X[at : at + 1000], [label[0] for label in own], classes=classes)
         else:
-            model.partial_fit(X[at : at + 1000], binarize.transform(own), classes=classes)
+            model.partial_fit(X[at : at + 1000], binarize.transform(own), classes=[[0, 1]] * problem.n_labels)
     learned = clock()
     answers = []
     for at in range(0, problem.test.X.shape[0], 1000):
-        answers += best(np.atleast_2d(model.decision_function(problem.test.X[at : at + 1000])))
+        own = problem.test.X[at : at + 1000]
+        if single:
+            answers += best(model.decision_function(own))
+        else:
+            answers += best(np.column_stack([one.decision_function(own) for one in model.estimators_]))
     return Outcome(learned - started, clock() - learned, answers)
