@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from joblib import parallel_config
-from threadpoolctl import threadpool_limits
 
 from core.config import ModelConfig
 from core.dataset import Instance
@@ -41,6 +39,7 @@ from service import log as stream
 from service.archive import adoption_after
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
+from service.cluster import parallel
 from service.dataset_file import local_file
 from service.datasets import Datasets
 from service.events import Adopt, decode_entry
@@ -85,7 +84,9 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     data = read.data if len(rows) == read.data.X.shape[0] else read.data.rows(rows)
     idf = params.weighs(config.idf)
     told = part(progress, 0.2, 0.9)
-    fitted, metrics = await asyncio.to_thread(_fitted, params, data, idf, context.threads, told, clock)
+    fitted, metrics = await asyncio.to_thread(
+        _fitted, params, data, idf, (context.settings.cluster, context.threads), told, clock
+    )
     prefix = versions.folder(keys, versions.new_id())
     name = prefix.rpartition("/")[2]
     await context.will_write(prefix)
@@ -197,10 +198,10 @@ def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Mat
 
 
 def _fitted(
-    params: FitParams, data: Matrices, idf: bool, threads: int, progress: Progress, clock: Clock
+    params: FitParams, data: Matrices, idf: bool, where: tuple[str | None, int], progress: Progress, clock: Clock
 ) -> tuple[Fitted, dict[str, Any]]:
-    """The method on all of the data, and how one without the newest did on these."""
-    with threadpool_limits(threads), parallel_config("threading", n_jobs=threads):
+    """The method on all of the data, and how one without the newest did on these. ``where``: see ``parallel``."""
+    with parallel(*where):
         return _judged_and_fitted(params, data, idf, progress, clock)
 
 

@@ -110,6 +110,11 @@ class Settings(BaseSettings):
         pattern=r"^[a-z]*(,[a-z]+)*$",
         description="kinds of jobs that a worker does, with commas; each has a process; none: snapshots only",
     )
+    cluster: str | None = Field(
+        None,
+        pattern=r"^dask://[^/]+$",
+        description="a Dask scheduler, dask://host:port, that batch methods spread over",
+    )
     insecure: bool = Field(False, description="listen on an address that others can reach, without any key")
 
     max_body_bytes: int = Field(16 * MIB, ge=1024, description="largest body of a request")

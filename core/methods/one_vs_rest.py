@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from joblib import Parallel, delayed
 from scipy import sparse
 
 from core.methods import linear
@@ -19,6 +18,7 @@ from core.methods.data import Csr, Matrices, Sizes
 from core.methods.linear import Params
 from core.methods.progress import Progress, rising
 from core.methods.rankings import Rankings, dense_top, in_blocks
+from core.methods.spread import spread
 
 __all__ = ["COST", "USE", "Model", "Params", "fit", "needs"]
 
@@ -70,7 +70,7 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Fit the classifiers, each on its own, on as many threads as ``joblib.parallel_config`` says.
+    """Fit the classifiers, each on its own, on as many threads, or machines, as ``joblib.parallel_config`` says.
 
     Raises
     ------
@@ -83,7 +83,6 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     seeds = rng.integers(0, 2**63, n_labels)
 
     def one(label: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], float]:
-        progress("classifiers", label / n_labels)
         positive = np.zeros(X.shape[0], np.bool_)
         positive[carriers.indices[carriers.indptr[label] : carriers.indptr[label + 1]]] = True
         weights = params.fit(X, positive, np.random.default_rng(seeds[label]))
@@ -91,7 +90,9 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
         return used, weights[used].astype(np.float32), float(weights[d])
 
     with linear.quiet():
-        found = Parallel(require="sharedmem")(delayed(one)(label) for label in range(n_labels))
+        found = spread(
+            one, [(label,) for label in range(n_labels)], lambda done: progress("classifiers", done / n_labels)
+        )
     starts = np.concatenate(([0], np.cumsum([len(used) for used, _, _ in found])))
     columns = np.concatenate([used for used, _, _ in found])
     values = np.concatenate([weights for _, weights, _ in found])

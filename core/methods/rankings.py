@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from joblib import Parallel, delayed
 
 from core.kernels.top import top_of_rows
+from core.methods.spread import spread
 from core.metrics import Ints, Rankings
 
 __all__ = ["Rankings", "dense_top", "in_blocks", "joined", "of_padded"]
@@ -48,7 +48,7 @@ def joined(blocks: Sequence[Rankings]) -> Rankings:
 
 
 def in_blocks(n: int, size: int, rank: Callable[[int, int], Rankings]) -> Rankings:
-    """Rank rows in blocks, on as many threads as ``joblib.parallel_config`` says (one, unless told).
+    """Rank rows in blocks, on as many threads, or machines, as ``joblib.parallel_config`` says (one, unless told).
 
     Parameters
     ----------
@@ -60,4 +60,4 @@ def in_blocks(n: int, size: int, rank: Callable[[int, int], Rankings]) -> Rankin
         ``rank(first, end)`` gives the rankings of these rows and shares nothing that it changes.
     """
     bounds = [(first, min(first + size, n)) for first in range(0, n, size)]
-    return joined(Parallel(require="sharedmem")(delayed(rank)(first, end) for first, end in bounds))
+    return joined(spread(rank, bounds))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from joblib import Parallel, delayed
 from scipy import sparse
 
 from core.kernels.sppmi import fill_rows
 from core.methods.data import Csr
 from core.methods.progress import Progress
+from core.methods.spread import spread
 from core.methods.subspace import Floats, leading
 
 OVERSAMPLING = 20
@@ -39,7 +39,6 @@ def of_labels(Y: Csr, shift: float, progress: Progress) -> Csr:
     rows = max(1, BLOCK // max(n, 1))
 
     def block(first: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        progress("mutual information", first / n)
         end = min(first + rows, n)
         ids, values = np.empty((end - first) * n, np.int32), np.empty((end - first) * n, np.float32)
         counts = np.empty(end - first, np.int64)
@@ -47,7 +46,10 @@ def of_labels(Y: Csr, shift: float, progress: Progress) -> Csr:
         written = fill_rows(first, end, known, back, log_sums, offset, ids, values, counts)
         return ids[:written].copy(), values[:written].copy(), counts
 
-    parts = Parallel(require="sharedmem")(delayed(block)(first) for first in range(0, n, rows))
+    firsts = range(0, n, rows)
+    parts = spread(
+        block, [(first,) for first in firsts], lambda done: progress("mutual information", done / len(firsts))
+    )
     starts = np.concatenate(([0], np.cumsum(np.concatenate([part[2] for part in parts]))))
     return sparse.csr_matrix(
         (np.concatenate([part[1] for part in parts]), np.concatenate([part[0] for part in parts]), starts), shape=(n, n)
