@@ -26,10 +26,12 @@ class Chaos:
         self._hosts = hosts
         self._zombies: list[Store] = []
         self._is_over = False
+        self.n_set_back = 0
         rng = self.rng
         every: list[Callable[[], None]] = [
             self._cut, self._cut_all, self._kill, self._fuse, self._pause, self._slow, self._stop,
             self._kill_store, self._lose_power, self._pause_store, self._fail_over, self._refuse, self._set_clock,
+            self._demote,
         ]  # fmt: skip
         self._actions = rng.sample(every, rng.randint(1, len(every)))
         if faults is not None:
@@ -162,6 +164,22 @@ class Chaos:
         else:
             self._later(lambda: self._end(store), self.rng.random())
 
+    def _demote(self) -> None:
+        """A failover after which the old primary copies the new one, and keeps its connections for a while."""
+        old = self._store
+        if not old.copies or not old.is_up:
+            return
+        new = old.fail_over(old.policy, self.rng.choice((0.0, 0.0, -5.0, 5.0)))
+        self._zombies.append(old)
+
+        def demote() -> None:
+            if old in self._zombies and old.process.alive:
+                old.process.resume()
+                old.demote(self._store if self._store.is_up else new)
+
+        self._later(demote, self.rng.random() * 0.1)
+        self._later(lambda: self._end(old), 0.5 + self.rng.random() * 2)
+
     def _end(self, store: Store) -> None:
         if store in self._zombies:
             self._zombies.remove(store)
@@ -177,4 +195,6 @@ class Chaos:
         self._later(again, self.rng.random())
 
     def _set_clock(self) -> None:
-        self._store.skew += self.rng.choice((-100.0, -1.0, 1.0, 30.0))
+        seconds = self.rng.choice((-100.0, -1.0, 1.0, 30.0))
+        self.n_set_back += seconds < -1.0
+        self._store.skew += seconds

@@ -17,7 +17,7 @@ import secrets
 import socket
 import uuid
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -27,12 +27,15 @@ import redis.utils
 from redis.asyncio.connection import AbstractConnection
 
 from core.live import LiveModel, warmup
-from service import budget, catalog, keeping
+from service import adoption, budget, catalog, keeping, pending
 from service import replica as replica_module
 from service import worker as worker_module
+from service.catalog import read_catalog
+from service.compaction import rebuild
 from service.replica import Replica
+from tests.simulation.adopting import AdoptingHost
 from tests.simulation.chaos import Chaos
-from tests.simulation.hosts import Gone, Host, ReplicaHost, WorkerHost
+from tests.simulation.hosts import LOG, Gone, Host, ReplicaHost, WorkerHost
 from tests.simulation.loop import Endless, SimLoop, here
 from tests.simulation.network import Network
 from tests.simulation.promises import Lost, broken_by, stale
@@ -56,8 +59,9 @@ class Outcome(NamedTuple):
         Promises that were not kept.
     checksum : int
         Of the trace: all that the store was asked and all that users were told.
-    n_learned, n_lost, n_trimmed : int
-        Answers, commands that the store lost, trims of a log: so that it can be seen that something happened.
+    n_learned, n_lost, n_trimmed, n_adopted : int
+        Answers, commands that the store lost, trims of a log, adoptions: so that it can be seen that something
+        happened.
     trace : list of str
         Empty unless it was asked for.
     """
@@ -69,6 +73,7 @@ class Outcome(NamedTuple):
     n_learned: int
     n_lost: int
     n_trimmed: int
+    n_adopted: int
     trace: list[str]
 
 
@@ -88,6 +93,10 @@ class World:
         names = [f"worker{i}" for i in range(rng.choice((0, 1, 1, 2)))]
         self.workers = [WorkerHost(*common, name, self.artifacts_url) for name in names]
         hosts: list[Host] = [*self.replicas, *self.workers]
+        self.adopting = None
+        if self.artifacts_url is not None and rng.random() < 0.4:
+            self.adopting = AdoptingHost(*common, "adopting", self.artifacts_url)
+            hosts.append(self.adopting)
         self.users = Users(Author(seed), self.replicas, self.network)
         self.chaos = Chaos(seed, self.network, hosts, faults)
         self._n_users, self._n_requests = rng.randint(2, 4), rng.randint(3, 8)
@@ -113,10 +122,14 @@ class World:
         working = [asyncio.ensure_future(self.users.work(self._n_requests)) for _ in range(self._n_users)]
         await self.chaos.rage(RAGE_SECONDS)
         self.chaos.heal()
+        if self.adopting is not None:
+            self.adopting.rest()
         await asyncio.gather(*working)
         broken = await self._catch_up()
         if not broken:
             broken = await self._learn_once_more()
+        if not broken and self.adopting is not None:
+            broken = await self._adopt_once_more(self.adopting)
         if not broken:
             broken = await self._catch_up()
         truths = truths_of(self.store.history)
@@ -167,6 +180,19 @@ class World:
                 broken.append(f"{host.name} does not learn after all is well: {attempt.outcome}: {attempt.why}")
         return broken
 
+    async def _adopt_once_more(self, adopting: AdoptingHost) -> list[str]:
+        """Now that all is well, an index is adopted."""
+        before, until = adopting.n_adopted, self.loop.time() + CATCH_UP_SECONDS
+        adopting.go_on()
+        while adopting.n_adopted == before:
+            if self.loop.time() > until and self.chaos.n_set_back:
+                break  # the lease of one that died ends by the store's clock, so it lasts
+            if self.loop.time() > until:
+                return [f"no index is adopted after all is well: {adopting.why}"]
+            await asyncio.sleep(0.1)
+        adopting.rest()
+        return []
+
     async def _compare(self, truths: dict[str, Truth]) -> list[str]:
         """Hold every replica against the plain model, and against each other."""
         broken = []
@@ -189,9 +215,19 @@ class World:
                     broken.append(f"{host.name} learned {n_learned} times, and the log has {len(truth.facts)} events")
                 elif learned != _learned_state(truth.live):
                     broken.append(f"{host.name} has another state than the plain model of {name}")
+            digests["history"] = await self.replicas[0].ask(lambda replica, name=name: _from_history(replica, name))
             if len(set(digests.values())) > 1:
                 broken.append(f"digests differ: {digests}")
         return broken
+
+
+async def _from_history(replica: Replica, name: str) -> str:
+    """The digest of what history and log give, from their beginning on."""
+    living = (await read_catalog(replica.store)).get(name)
+    assert living is not None
+    return await (
+        await rebuild(replica.store, living, params=LOG, artifacts=replica.artifacts, from_start=True)
+    ).take_digest()
 
 
 def _learned_state(live: object) -> bytes:
@@ -222,6 +258,10 @@ def _end_connection(connection: Any) -> None:
 AbstractConnection.__del__ = _end_connection  # type: ignore[method-assign]
 
 _apply = LiveModel.apply
+
+
+_say_pending = partial(pending.say, seconds=3.0)
+"""One that died is under way for a shorter time than histories take."""
 
 
 def _apply_all(live: LiveModel, buffer: bytes, at: int, ranks: Any, updated: Any) -> tuple[int, int]:
@@ -255,6 +295,8 @@ def _without_the_world(seed: int) -> Iterator[None]:
         patch.object(socket, "gethostname", lambda: "host"),
         patch.object(replica_module, "warmup", lambda: None),
         patch.object(catalog, "GROWN_ENTRIES", 2),
+        patch.object(pending, "say", _say_pending),
+        patch.object(adoption, "RENEW_SECONDS", 0.5),
         patch.object(worker_module, "LEASE_SECONDS", 2.0),
         patch.object(worker_module, "SWEEP_SECONDS", 1.5),
     ):
@@ -294,5 +336,6 @@ def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> 
         learned,
         len(world.store.lost),
         trimmed,
+        world.adopting.n_adopted if world.adopting is not None else 0,
         world.network.trace or [],
     )

@@ -85,6 +85,16 @@ class Host:
         self._network.note("end", self.name)
         self._loop.world.call(self.start, after=AGAIN_SECONDS)
 
+    def rest(self) -> None:
+        """End it at once, and start it no more until it is to ``go_on``."""
+        self.wanted = False
+        self.kill()
+
+    def go_on(self) -> None:
+        """Start it, and whenever it has ended."""
+        self.wanted = True
+        self.start()
+
     def kill(self) -> None:
         """End it at once."""
         if self.process is not None:

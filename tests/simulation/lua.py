@@ -11,6 +11,9 @@ import lupa.lua51 as lupa
 
 from tests.simulation.resp import Refused, Status
 
+DECODE = b"""for name, value in string.gmatch(text, '"([%w_]+)":"([^"]*)"') do found[name] = value end"""
+"""As much of JSON as the scripts of a history read: an object's texts."""
+
 
 class Scripts:
     """The scripts that the store was given; a store that starts again has none."""
@@ -41,7 +44,7 @@ class Scripts:
         try:
             reply = function(call, lua.table_from(keys), lua.table_from(arguments))
         except lupa.LuaError as error:
-            raise Refused(f"ERR {error}") from None
+            raise Refused(f"ERR {' '.join(str(error).split())}") from None
         return _from_lua(reply)
 
 
@@ -54,6 +57,7 @@ def _runtime() -> Any:
 def _compiled(source: bytes) -> tuple[Any, Any]:
     lua = _runtime()
     head = b"return function(call, KEYS, ARGV) local redis = {call = call, pcall = call} "
+    head += b"local cjson = {decode = function(text) local found = {} " + DECODE + b" return found end} "
     head += b"redis.error_reply = function(text) return {err = text} end "
     head += b"redis.status_reply = function(text) return {ok = text} end local server = redis "
     return lua, lua.execute(head + source + b"\nend")

@@ -25,6 +25,14 @@ from tests.simulation.resp import NO_LIST, OK, Refused, Status, encoded
 WALL = 1_763_000_000.0
 TRUE_WAITAOF = (8, 0)
 """Before it, WAITAOF says of what is only written that it is on disk."""
+READ_ONLY = Refused("READONLY You can't write against a read only replica.")
+UNBLOCKED = Refused("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)")
+READS = frozenset(
+    b"CLIENT CONFIG DBSIZE DISCARD EXEC EXISTS GET HEXISTS HGET HGETALL HKEYS HLEN HMGET INFO KEYS LLEN LRANGE MGET "
+    b"MULTI PING PTTL ROLE SCAN SCRIPT SELECT SISMEMBER SMEMBERS STRLEN TIME TTL XINFO XLEN XRANGE XREAD "
+    b"XREVRANGE".split()
+)
+"""What a server answers that copies another one."""
 AWAKE_WHILE_LOADING = (b"PING", b"CLIENT")
 
 
@@ -123,6 +131,7 @@ class Store:
         self.skew = 0.0
         self.lag = 0.0
         self.refusing: str | None = None
+        self.is_copy = False
         self.space = Keyspace()
         self.process = loop.process("store")
         self._loop = loop
@@ -192,6 +201,21 @@ class Store:
         self.process.kill()
         self._network.store_died(self, silent=self._rng.random() < 0.3)
         self._lose(self._forked, "failover")
+
+    def demote(self, new: Store) -> None:
+        """Another one has replaced it, and it has come to know: it copies that one, for all who are still connected.
+
+        What only it had is lost. It has what the new one has now, and is not told any more.
+        """
+        self._lose(self._forked, "failover")
+        self.is_copy = True
+        self.history = list(new.history)
+        self.written = self.on_disk = self._forked = len(self.history)
+        self.space = Keyspace()
+        for effects in self.history:
+            self.space.replay(effects)
+        for blocked in list(self._blocked):
+            self._unblock(blocked, UNBLOCKED)
 
     def _lose(self, kept: int, reason: str) -> None:
         for at, effects in enumerate(self.history[kept:], kept):
@@ -310,8 +334,10 @@ class Store:
         name = words[0].upper()
         if name in (b"CLIENT", b"SELECT", b"AUTH", b"WATCH", b"UNWATCH"):
             return OK
+        if self.is_copy and name not in READS:
+            return READ_ONLY
         if name == b"ROLE":
-            return [b"master", 0, []]
+            return [b"slave", b"127.0.0.1", 6379, b"connected", 0] if self.is_copy else [b"master", 0, []]
         if name == b"INFO":
             return self._info(words)
         if name == b"CONFIG":
@@ -336,7 +362,7 @@ class Store:
             b"server": "redis_version:{}.{}.0".format(*self.version),
             b"persistence": f"loading:0\r\naof_enabled:1\r\nappendfsync:{self.policy}",
             b"memory": "maxmemory:0\r\nmaxmemory_policy:noeviction",
-            b"replication": f"role:master\r\nconnected_slaves:{len(self.copies)}",
+            b"replication": f"role:{'slave' if self.is_copy else 'master'}\r\nconnected_slaves:{len(self.copies)}",
         }
         return f"# {words[1].decode()}\r\n{fields[words[1]]}\r\n"
 

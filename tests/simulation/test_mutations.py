@@ -20,6 +20,7 @@ from service.line import Line
 from service.link import Link, LinkLost
 from service.model_replica import ModelReplica, Position
 from service.replica import Replica
+from service.shadow import Shadow
 from tests.simulation.history import run
 from tests.simulation.loop import Process, here
 
@@ -183,6 +184,15 @@ def do_not_open_again(patch: Patch) -> None:
     patch.setattr(Line, "_keep_open", once)
 
 
+def adopt_without_what_came_since(patch: Patch) -> None:
+    """A shadow that is attached is not told what is applied."""
+
+    async def nothing(self: Shadow, event: Any, at: Offset) -> None:
+        self.offset = at
+
+    patch.setattr(Shadow, "apply", nothing)
+
+
 MISTAKES: list[Callable[[Patch], None]] = [
     wait_on_another_connection,
     count_no_replies,
@@ -196,6 +206,7 @@ MISTAKES: list[Callable[[Patch], None]] = [
     apply_the_last_entry_again,
     leave_an_entry_out,
     do_not_open_again,
+    adopt_without_what_came_since,
 ]
 
 
