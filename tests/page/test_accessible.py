@@ -88,6 +88,7 @@ def test_all_by_keyboard(open_page: Open) -> None:
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("Try it")
     expect(page.get_by_role("main")).to_be_focused()
+    expect(page.get_by_role("textbox", name="Text")).to_be_visible()
     reached = []
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
