@@ -86,6 +86,10 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
         await context.commit(f"tests/{context.own}")
         progress("committed", 0.9)
         await asyncio.sleep(60)
+    if params.how.startswith("child"):
+        child = await asyncio.create_subprocess_exec("sleep", "600")
+        progress(f"child {child.pid}", 0.5)
+        await asyncio.sleep(60 if params.how == "child and wait" else 0.5)
     if params.how == "memory":
         raise MemoryError
     if params.how == "death" or (params.how == "death once" and context.job.attempt == 1):

@@ -130,6 +130,21 @@ def test_a_job_that_stands_still_is_taken_over_and_cannot_change_anything_any_mo
     assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(30))
 
 
+@pytest.mark.parametrize("how", ["child", "child and wait"])
+def test_what_a_job_has_started_ends_with_it(place: Office, how: str) -> None:
+    """Whether it ends by itself or is killed: nothing of it goes on computing."""
+    job_id = place.submit("ending", how=how)
+    until(lambda: (place.job(job_id)["stage"] or "").startswith("child "))
+    child = int(place.job(job_id)["stage"].split()[1])
+    if how == "child":
+        assert place.ended(job_id)["state"] == "succeeded"
+    else:
+        os.kill(horse_of(place, job_id), signal.SIGKILL)
+    until(lambda: not os.path.exists(f"/proc/{child}"))
+    place.http.delete(f"/jobs/{job_id}")
+    place.ended(job_id)
+
+
 def test_a_job_of_a_deleted_model_fails(place: Office) -> None:
     place.http.put("/models/short").raise_for_status()
     first = place.submit("steps", steps=100, seconds=0.02)
