@@ -34,12 +34,15 @@ from threadpoolctl import threadpool_limits
 
 from core.config import ModelConfig
 from core.dataset import Instance
+from core.errors import InvalidInstance
 from core.evaluate import LIMITS
+from core.limits import Limits
 from core.methods import fitted as fitting
 from core.methods import registry
 from core.methods.data import Matrices
-from core.methods.gathering import gather
+from core.methods.gathering import Gathering
 from core.methods.progress import quietly
+from core.record import EMPTY_VECTOR, pack_labels
 from core.vectorize import Vectorizer
 from service import versions
 from service.client import Client, Refused
@@ -109,9 +112,20 @@ def replica_of(url: str) -> int:
     return int(replica["pid"])
 
 
-def vectorized(name: str, like: Matrices | None = None) -> Matrices:
-    """A file as matrices, as the service reads it."""
-    return gather(read_file(name), Vectorizer(ModelConfig(), LIMITS).vectorize, LIMITS, (1, 2), like)
+def vectorized(name: str, n: int | None) -> Matrices:
+    """The first ``n`` instances of a file as matrices: those that the service takes as events."""
+    limits = Limits()
+    vectorize = Vectorizer(ModelConfig(), limits).vectorize
+    gathering = Gathering((1, 2))
+    for instance in islice(read_file(name), n):
+        try:
+            pack_labels(instance.labels, limits)
+            vector = vectorize(instance.features, instance.text)
+        except InvalidInstance:
+            continue
+        if vector != EMPTY_VECTOR:
+            gathering.add(vector, instance.labels)
+    return gathering.matrices()
 
 
 def teach(client: Client, model: str, instances: Iterator[Instance]) -> int:
@@ -256,7 +270,8 @@ def run(options: argparse.Namespace) -> None:
                 if found["state"] != "succeeded" or found.get("p1_here") is not None:
                     continue
                 if train is None:
-                    train = vectorized(train_file) if options.train is None else _head(train_file, options.train)
+                    train = vectorized(train_file, options.train)
+                    found["events"] = train.sizes.n
                 since = time.monotonic()
                 here = fit_here(method, train, given)
                 found["seconds_here"] = round(time.monotonic() - since, 1)
@@ -268,11 +283,6 @@ def run(options: argparse.Namespace) -> None:
         finally:
             traffic.stop()
     show(measured)
-
-
-def _head(name: str, n: int) -> Matrices:
-    vectorize = Vectorizer(ModelConfig(), LIMITS).vectorize
-    return gather(islice(read_file(name), n), vectorize, LIMITS, (1, 2))
 
 
 def show(measured: dict[str, Any]) -> None:
