@@ -290,7 +290,7 @@ async def load(
         Which one it must be.
     place : Path, optional
         The directory of this machine that has its files. By default that of the artifact store; if it has none, the
-        files are read into memory (see ``version_cache.py``).
+        files are read into memory.
 
     Raises
     ------
