@@ -24,7 +24,7 @@ def at_least(*values: float, fit: float | None = None) -> tuple[Bound, ...]:
     return (*bounds, *([] if fit is None else [Bound(measure="fit", most=fit)]))
 
 
-ALOI_50 = rembrandt("aloi", 25, k=50)
+ALOI_50, ALOI_TENTH = rembrandt("aloi", 25, k=50), rembrandt("aloi", 25, k=50, ridge=0.1)
 
 ALOI = Table(
     name="aloi",
@@ -42,6 +42,12 @@ ALOI = Table(
             bounds=(Bound(measure="error", most=9.9), Bound(measure="fit", most=120)),
         ),
         Row(
+            label="Rembrandt + LR, k 50, ridge 0.1",
+            experiment=ALOI_TENTH,
+            paper="9.7",
+            bounds=(Bound(measure="error", most=9.9),),
+        ),
+        Row(
             label="PCA + LR, k 50",
             experiment=rembrandt("aloi", 25, k=50, embedding="pca"),
             paper="9.7",
@@ -53,7 +59,7 @@ ALOI = Table(
             experiment=rembrandt("aloi", 25, k=50, embedding="cs", ridge=0.1),
             paper="10.8",
             before="10.8",
-            bounds=(Bound(measure="error", least=0.8, than=ALOI_50, named="Rembrandt"),),
+            bounds=(Bound(measure="error", least=0.8, than=ALOI_TENTH, named="Rembrandt with this ridge"),),
         ),
         Row(
             label="LR",
