@@ -9,7 +9,7 @@ import typer
 
 from core.errors import AboundError
 from service.commands.meter import meter
-from service.commands.options import error_console
+from service.commands.options import AsJson, error_console, print_json
 
 if TYPE_CHECKING:
     from service.reproduction.experiment import Experiment
@@ -36,6 +36,7 @@ def reproduce(
     again: Annotated[bool, typer.Option("--again", help="Run also what has figures.")] = False,
     memory: Annotated[float, typer.Option("--memory", metavar="GB", help="An experiment may use so much.")] = MEMORY,
     show: Annotated[bool, typer.Option("--list", help="Show the names of tables and plots, and run nothing.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run every comparison of the papers from the data sets at hand, and write reproduction.md.
 
@@ -45,7 +46,11 @@ def reproduce(
     from service.reproduction.comparisons import PLOTS, TABLES, wanted
 
     if show:
-        for name, title in [(one.name, one.title) for one in TABLES] + [(one.name, one.title) for one in PLOTS]:
+        titles = {one.name: one.title for one in TABLES} | {one.name: one.title for one in PLOTS}
+        if as_json:
+            print_json(titles)
+            return
+        for name, title in titles.items():
             typer.echo(f"{name:<20}{title}")
         return
     from service.reproduction.kept import Kept
@@ -60,6 +65,9 @@ def reproduce(
         _run([one for one in experiments if again or not kept.is_done(one, room)], kept, data, room)
     finally:
         _write(out, kept)
+    if as_json:
+        figures = {one.id: kept.of(one) for one in experiments}
+        print_json({"page": str(out / PAGE), "experiments": figures})
 
 
 def _run(experiments: list[Experiment], kept: Kept, data: Path | None, memory: int) -> None:

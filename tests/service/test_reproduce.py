@@ -38,7 +38,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             code: object = 0
         except SystemExit as end:
             code = end.code
-        return int(code or 0), capsys.readouterr().err  # type: ignore[call-overload]
+        said = capsys.readouterr()
+        run.printed = said.out  # type: ignore[attr-defined]
+        return int(code or 0), said.err  # type: ignore[call-overload]
 
     return run
 
@@ -96,6 +98,16 @@ def test_an_interrupted_run_goes_on(run: Run, data: Path, tmp_path: Path) -> Non
     assert after["bibtex swnn"] == before[0]
     _, said = run("--only", "bibtex swnn", "--again", "--data", data, "--out", out)
     assert "bibtex swnn:" in said
+
+
+def test_json_has_the_figures_of_what_was_asked_for(run: Run, data: Path, tmp_path: Path) -> None:
+    run("--only", "bibtex swnn", "--data", data, "--out", tmp_path, "--json")
+    printed = json.loads(run.printed)  # type: ignore[attr-defined]
+    assert printed["page"] == str(tmp_path / "reproduction.md")
+    [figures] = json.loads((tmp_path / "reproduction/figures.json").read_text())
+    assert printed["experiments"] == {"bibtex swnn": figures}
+    run("--list", "--json")
+    assert "bibtex-fit" in json.loads(run.printed)  # type: ignore[attr-defined]
 
 
 def test_what_was_refused_runs_with_more_memory(run: Run, data: Path, tmp_path: Path) -> None:
