@@ -24,6 +24,7 @@ RULES = DEPLOY / "prometheus" / "rules.yaml"
 DASHBOARD = DEPLOY / "grafana" / "abound.json"
 KUBERNETES = DEPLOY / "kubernetes"
 VERSION = "1.30"
+FOLDERS = ["base", "overlays/small", "overlays/production"]
 
 SUFFIXES = ("_bucket", "_count", "_sum", "_total")
 
@@ -96,7 +97,7 @@ def rendered(folder: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(done.stdout))
 
 
-@pytest.mark.parametrize("folder", ["base", "overlays/small", "overlays/production"])
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_kubernetes_takes_the_documents(folder: str) -> None:
     documents = rendered(folder)
     assert {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy"} <= {
@@ -126,6 +127,135 @@ def test_kubernetes_keeps_the_log_and_asks_the_right_questions() -> None:
     scaler = one_of(documents, "HorizontalPodAutoscaler", "replica")["spec"]
     assert [one["resource"]["name"] for one in scaler["metrics"]] == ["cpu"]
     assert one_of(documents, "PodDisruptionBudget", "replica")["spec"]["minAvailable"] < scaler["minReplicas"]
+
+
+def pods(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one["spec"]["template"]["spec"] for one in documents if one["kind"] in ("Deployment", "StatefulSet")]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_an_image_without_a_tag_is_taken_from_the_node_and_that_of_production_is_pinned(folder: str) -> None:
+    """Kubernetes would pull ``latest`` each time, from a registry that has none."""
+    documents = rendered(folder)
+    images = [(container["image"], container) for pod in pods(documents) for container in pod["containers"]]
+    ours = [(image, container) for image, container in images if image.split("@")[0].split("/")[-1] == "abound"]
+    assert len(ours) == 2
+    for image, container in ours:
+        assert container["imagePullPolicy"] == "IfNotPresent"
+        if folder == "overlays/production":
+            assert re.fullmatch(r"\S+/abound@sha256:[0-9a-f]{64}", image)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_apply_sets_the_scale_back(folder: str) -> None:
+    documents = rendered(folder)
+    scaled = one_of(documents, "HorizontalPodAutoscaler", "replica")["spec"]["scaleTargetRef"]
+    assert "replicas" not in one_of(documents, scaled["kind"], scaled["name"])["spec"]
+
+
+def test_a_laptop_has_the_volumes_that_the_small_one_wants() -> None:
+    """Its storage gives a volume to one node, so whatever mounts one that is shared has to be there."""
+    documents = rendered("overlays/small")
+    assert one_of(documents, "PersistentVolumeClaim", "artifacts")["spec"]["accessModes"] == ["ReadWriteOnce"]
+    for name in ("replica", "worker"):
+        pod = one_of(documents, "Deployment", name)["spec"]["template"]
+        [term] = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        [together] = term["labelSelector"]["matchExpressions"]
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+        assert pod["metadata"]["labels"][together["key"]] in together["values"] == ["replica", "worker"]
+
+
+def steps() -> list[str]:
+    """What the manual says to type in a cluster, in its order."""
+    section = (ROOT / "docs" / "operating.md").read_text().partition("### In Kubernetes\n")[2].partition("\n### ")[0]
+    block = section.partition("```sh\n")[2].partition("```")[0]
+    return [line for line in block.splitlines() if line and not line.startswith("#")]
+
+
+def test_the_manual_makes_all_that_the_manifests_ask_for_in_order() -> None:
+    """Namespace, secret, store and worker, the first key, and only then replicas, which do not start without one."""
+    lines = steps()
+    documents = rendered("overlays/small")
+
+    def at(*words: str) -> int:
+        return next(i for i, line in enumerate(lines) if all(word in line for word in words))
+
+    overlay = "apply -k deploy/kubernetes/overlays/small"
+    order = [
+        at("apply -f deploy/kubernetes/base/namespace.yaml"),
+        at("create secret generic abound-store"),
+        at(overlay, "-l app.kubernetes.io/name!=replica"),
+        at("rollout status", "deployment/worker"),
+        at("exec deploy/worker", "abound keys create"),
+        next(i for i, line in enumerate(lines) if line.endswith(overlay)),
+        at("rollout status", "deployment/replica"),
+    ]
+    assert order == sorted(order)
+    secret = lines[order[1]]
+    files = {"url", "password"}
+    assert files == set(re.findall(r"--from-literal=(\w+)=", secret))
+    asked_for = set(re.findall(r"/secrets/(\w+)", yaml.safe_dump_all(documents)))
+    assert asked_for == files
+    names = {
+        volume["secret"]["secretName"] for pod in pods(documents) for volume in pod["volumes"] if "secret" in volume
+    }
+    assert names == {"abound-store"}
+    # What the selector of the third step leaves out.
+    labels = {(one["kind"], one["metadata"].get("labels", {}).get("app.kubernetes.io/name")) for one in documents}
+    assert {kind for kind, name in labels if name == "replica"} == {"Deployment", "Service"}
+    assert one_of(documents, "ConfigMap", "abound")["data"].get("ABOUND_INSECURE") is None
+
+
+@pytest.mark.parametrize("path", ["docker/prometheus.yaml", "deploy/prometheus/scrape.yaml"])
+def test_prometheus_takes_how_it_is_told_to_ask_and_asks_as_the_alerts_expect(path: str, tmp_path: Path) -> None:
+    text = (ROOT / path).read_text()
+    [job] = yaml.safe_load(text)["scrape_configs"]
+    named = set(re.findall(r'job="(\w+)"', RULES.read_text()))
+    assert named == {job["job_name"]}
+    key = job["authorization"]["credentials_file"]
+    (tmp_path / "key").write_text("abk_a_key")
+    text = text.replace(key, str(tmp_path / "key")).replace("/etc/prometheus/rules.yaml", str(RULES))
+    configuration = tmp_path / "prometheus.yaml"
+    configuration.write_text(text)
+    done = checked(configuration)
+    if "kubernetes_sd_configs not found" in done.stdout + done.stderr:
+        # Debian's promtool is built without Kubernetes; all the rest of the file is checked.
+        whole = yaml.safe_load(text)
+        whole["scrape_configs"][0]["dns_sd_configs"] = [{"names": ["replica"], "type": "A", "port": 8000}]
+        del whole["scrape_configs"][0]["kubernetes_sd_configs"]
+        configuration.write_text(yaml.safe_dump(whole))
+        done = checked(configuration)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def checked(configuration: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([needs("promtool"), "check", "config", str(configuration)], capture_output=True, text=True)
+
+
+def test_prometheus_finds_the_replicas_of_a_cluster() -> None:
+    [job] = yaml.safe_load((DEPLOY / "prometheus" / "scrape.yaml").read_text())["scrape_configs"]
+    documents = rendered("overlays/small")
+    assert job["kubernetes_sd_configs"] == [
+        {"role": "pod", "namespaces": {"names": [one_of(documents, "Namespace", "abound")["metadata"]["name"]]}}
+    ]
+    kept = re.compile(next(rule["regex"] for rule in job["relabel_configs"] if rule.get("action") == "keep"))
+    found = [
+        one["metadata"]["name"]
+        for one in documents
+        if one["kind"] in ("Deployment", "StatefulSet")
+        for container in one["spec"]["template"]["spec"]["containers"]
+        for port in container.get("ports", [])
+        if kept.fullmatch(f"{one['spec']['template']['metadata']['labels']['app.kubernetes.io/name']};{port['name']}")
+    ]
+    assert found == ["replica"]
+
+
+def test_the_key_of_the_compose_files_prometheus_is_where_it_looks() -> None:
+    compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
+    [job] = yaml.safe_load((ROOT / "docker" / "prometheus.yaml").read_text())["scrape_configs"]
+    [config] = compose["services"]["prometheus"]["configs"]
+    assert config["target"] == job["authorization"]["credentials_file"]
+    assert "PROMETHEUS_KEY" in compose["configs"][config["source"]]["content"]
 
 
 @pytest.mark.parametrize("name", ["replica", "worker", "store"])
