@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from core.errors import ArtifactsUnavailable, InvalidInstance, UnknownOffset
+from core.errors import ArtifactsUnavailable, InvalidInstance, UnknownArtifact, UnknownOffset
 from core.live import LiveModel
 from core.types import START, Offset
 from service import indexes, past
@@ -27,9 +27,10 @@ from service.adoption import Adoption, Place, begin, found, snapshot_past, sweep
 from service.cleared import Cleared
 from service.compaction import rebuild
 from service.emptying import ForgetParams
-from service.events import Learn, decode_entry, encode
+from service.events import Learn, Prepare, decode_entry, encode
 from service.forgetting import Forgetting
 from service.history import History, HistoryParams
+from service.indexes import IndexManifest
 from service.log import Element, LogParams
 from service.model_replica import ModelReplica
 from service.refitting import RefitParams, Refitting, start_of
@@ -201,11 +202,11 @@ async def _adopted(
         if context.job.committed:
             since = Offset(max(0, int(context.job.created or 0) * 1000 - CLOCKS_MILLISECONDS), 0, 0)
             prepare, at = await found(place, name, since)
-            if prepare is not None:
+            prepared = None if prepare is None or at is not None else await _still_there(place, prepare)
+            if prepare is not None and (at is not None or prepared is not None):
                 adoption.after = Offset.parse(prepare.after)
-                if at is None:
-                    index = await indexes.manifest_of(place.artifacts, place.keys, prepare.index)
-                    at = await adoption.adopt(index, reason, padded)
+            if prepared is not None:
+                at = await adoption.adopt(prepared, reason, padded)
         if at is None:
             await _say_range(context, place, adoption.after if until is None else min(adoption.after, until))
             made = await make(adoption)
@@ -235,6 +236,17 @@ async def _adopted(
         progress("clearing up", 0.99)
         await sweep_indexes(place)
     return outcome
+
+
+async def _still_there(place: Place, prepare: Prepare) -> IndexManifest | None:
+    """The index that was to be adopted; None when it was taken away.
+
+    A failover may lose the ``Prepare`` of the attempt that was committed, and leave that of one before, which was not.
+    """
+    try:
+        return await indexes.manifest_of(place.artifacts, place.keys, prepare.index)
+    except UnknownArtifact:
+        return None
 
 
 async def _say_range(context: JobContext, place: Place, until: Offset) -> None:
