@@ -21,7 +21,7 @@ from service.client.errors import (
     ClientError,
     Interrupted,
     Refused,
-    Unreachable,
+    address,
     decode,
     document,
     refused,
@@ -58,13 +58,10 @@ class AsyncClient:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.url = url.rstrip("/")
+        self.url = address(url)
         self._pause = pause
         self._answered = False
-        try:
-            self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
-        except httpx.InvalidURL as error:
-            raise Unreachable(f"{url} is not a URL: {error}") from error
+        self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
 
     async def __aenter__(self) -> Self:
         return self

@@ -99,5 +99,16 @@ def told_apart(url: str, what: str = "the answer") -> Iterator[None]:
         raise Interrupted(f"{url}: {what} broke off: {_said(error)}", [], 1) from error
 
 
+def address(url: str) -> str:
+    """The URL of a service, without a slash at its end; Unreachable where it can be none."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise Unreachable(f"{url} is not a URL: {error}") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise Unreachable(f"{url} is not a URL of a service: it has to be like http://127.0.0.1:8000")
+    return url.rstrip("/")
+
+
 def _said(error: Exception) -> str:
     return str(error) or type(error).__name__

@@ -19,7 +19,7 @@ from service.client.errors import (
     ClientError,
     Interrupted,
     Refused,
-    Unreachable,
+    address,
     decode,
     document,
     refused,
@@ -59,13 +59,10 @@ class Client:
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.url = url.rstrip("/")
+        self.url = address(url)
         self._pause = pause
         self._answered = False
-        try:
-            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
-        except httpx.InvalidURL as error:
-            raise Unreachable(f"{url} is not a URL: {error}") from error
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from service.client import ATTEMPTS, Client, Interrupted, Refused, Unreachable, bounded, refusal_of
+from service.client import ATTEMPTS, AsyncClient, Client, Interrupted, Refused, Unreachable, bounded, refusal_of
 from service.client import lines as lines_of_a_request
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -42,6 +42,13 @@ def lines(n: int, size: int = 0) -> list[bytes]:
 
 def problem(status: int, **fields: object) -> dict[str, object]:
     return {"type": "/problems/x", "title": "X", "status": status, "detail": "it is so"} | fields
+
+
+@pytest.mark.parametrize("url", ["htp:/x", "127.0.0.1:8000", "http://", "/x", "", "http://a:b"])
+def test_what_is_no_url_of_a_service_is_refused_at_once(url: str) -> None:
+    for make in (Client, AsyncClient):
+        with pytest.raises(Unreachable, match="is not a URL"):
+            make(url)
 
 
 def test_long_streams_are_cut_into_requests_and_answered_in_order() -> None:
