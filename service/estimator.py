@@ -9,6 +9,7 @@ so sparse matrices are the natural input. A class is the label ``str(class)``.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
@@ -47,8 +48,9 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Further fields of a model's configuration, e.g. ``{"margin": 0.5}``.
     url : str or None
         A running service; None: in this process.
-    model : str
-        The model of that service. ``fit`` begins it anew: let it be the estimator's own.
+    model : str or None
+        A model of that service, which ``fit`` begins anew; it stays. None: one of a name of its own for each ``fit``.
+        It is deleted with the fitted estimator, or by ``discard`` where that was pickled or copied.
     key : str or None
         Sent to the service as bearer token.
 
@@ -56,6 +58,8 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     classes_ : array, shape (n_classes,)
     n_features_in_ : int
+    model_ : str
+        The model that holds what was learned; only over a service.
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         intercept: bool = True,
         config: dict[str, Any] | None = None,
         url: str | None = None,
-        model: str = "estimator",
+        model: str | None = None,
         key: str | None = None,
     ) -> None:
         self.update = update
@@ -109,6 +113,12 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores = np.concatenate([self._scores(block) for block in self._blocks(X)])
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
+    def discard(self) -> None:
+        """Delete what was learned over a service, though copies of the estimator may still ask for it."""
+        check_is_fitted(self)
+        if isinstance(self._learner, OverService):
+            self._learner.discard()
+
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
@@ -124,9 +134,10 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.url is None:
             self._learner = InProcess(config)
         else:
-            over = OverService(self.url, self.key, self.model)
+            name = f"estimator-{uuid.uuid4().hex}" if self.model is None else self.model
+            over = OverService(self.url, self.key, name, owned=self.model is None)
             over.begin(config, anew)
-            self._learner = over
+            self._learner, self.model_ = over, name
         self.classes_: npt.NDArray[Any] = np.empty(0)
         self._places: dict[str, int] = {}
 

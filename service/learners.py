@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from core.config import ModelConfig
 from core.evaluate import LIMITS
 from core.live import LiveModel
 from core.record import pack_labels
-from service.client import Client, Instance, Labelled, Model, Refused
+from service.client import Client, ClientError, Instance, Labelled, Model, Refused, Unreachable
 
 Row = Mapping[str, float]
 Ranked = list[tuple[str, float]]
@@ -23,6 +24,9 @@ Ranked = list[tuple[str, float]]
 
 TOGETHER = 256
 """Instances that the index in this process learns at once."""
+
+LET_GO_SECONDS = 5.0
+"""Longest silence of a service while an object that goes deletes its model."""
 
 
 class Learner(Protocol):
@@ -87,35 +91,68 @@ class OverService:
     key : str or None
     name : str
         Of the model.
+    owned : bool
+        The model goes when this object does. One that was pickled or copied leaves it to whoever calls ``discard``.
     """
 
-    def __init__(self, url: str, key: str | None, name: str) -> None:
-        self._url, self._key, self._name = url, key, name
+    def __init__(self, url: str, key: str | None, name: str, *, owned: bool = False) -> None:
+        self.name = name
+        self._url, self._key = url, key
+        self._offset: str | None = None
+        self._going = weakref.finalize(self, _delete_quietly, os.getpid(), url, key, name) if owned else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._going is not None:
+            self._going.detach()
+        return {**self.__dict__, "_going": None}
+
+    def discard(self) -> None:
+        """Delete the model."""
+        if self._going is not None:
+            self._going.detach()
+        with Client(self._url, key=self._key) as client:
+            client.delete(self.name)
 
     def begin(self, config: Mapping[str, Any], anew: bool) -> None:
         """Create the model unless it is there; with ``anew`` what it has learned is deleted."""
         with Client(self._url, key=self._key) as client:
-            there = any(model["name"] == self._name for model in client.models()["models"])
+            there = any(model["name"] == self.name for model in client.models()["models"])
             if there and anew:
-                client.delete(self._name)
-            client.configure(self._name, dict(config))
+                client.delete(self.name)
+            client.configure(self.name, dict(config))
 
     def learn(self, rows: Iterable[tuple[Row, str]]) -> None:
         """Learn rows with their labels, in order."""
         instances = (Labelled(features=row, labels=[label]) for row, label in rows)
         with Client(self._url, key=self._key) as client:
-            for answer in Model(client, self._name).learn_many(instances, in_flight=1):
+            for answer in Model(client, self.name).learn_many(instances, in_flight=1):
                 if isinstance(answer, Refused):
                     raise answer
+                self._offset = answer.offset
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
-        """At most ``k`` labels for each row."""
+        """At most ``k`` labels for each row, by all that was learned here."""
         instances = (Instance(features=row) for row in rows)
         with Client(self._url, key=self._key) as client:
-            for answer in Model(client, self._name).classify_many(instances, k=k):
+            for answer in Model(client, self.name).classify_many(instances, k=k, min_offset=self._offset):
                 if isinstance(answer, Refused):
                     raise answer
                 yield [(one.label, one.score) for one in answer.labels]
+
+
+def _delete_quietly(made_by: int, url: str, key: str | None, name: str) -> None:
+    """Delete a model unless the service does not take it now, or the process is a fork of that which made it."""
+    if made_by != os.getpid():
+        return
+    try:
+        with Client(url, key=key, timeout=LET_GO_SECONDS, pause=_at_once) as client:
+            client.delete(name)
+    except ClientError:
+        pass
+
+
+def _at_once(seconds: float) -> None:
+    raise Unreachable("there is no time for another attempt")
 
 
 def _secret() -> tuple[int, int]:

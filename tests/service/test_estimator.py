@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from joblib import parallel_config
 from scipy import sparse
 from sklearn.datasets import make_blobs
 from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from service.client import Model
 from service.estimator import AboundClassifier
-from tests.service.served import served
+from tests.service.served import Served, served
 
 
 @parametrize_with_checks([AboundClassifier(), AboundClassifier(update="fsu", intercept=False, passes=1)])
@@ -33,11 +39,70 @@ def test_over_a_service_it_answers_as_in_process(update: str) -> None:
         np.testing.assert_array_equal(here.predict(X), there.predict(X))
         np.testing.assert_array_equal(here.decision_function(X), there.decision_function(X))
         assert here.score(X, names) > 0.9
-        learned = service.http.get("/models/estimator").json()["learned"]
-        assert learned == 240
+        assert service.learned(there.model_) == 240
         again = there.fit(X[:50], names[:50])
-        assert service.http.get("/models/estimator").json()["learned"] == 100
+        assert service.learned(there.model_) == 100
         assert len(again.classes_) == 5
+
+
+def models(service: Served) -> set[str]:
+    return {model["name"] for model in service.http.get("/models").json()["models"]} - {"default"}
+
+
+def test_folds_at_the_same_time_over_a_service_are_judged_as_in_process() -> None:
+    X, y = make_blobs(n_samples=150, n_features=6, centers=5, cluster_std=4.0, random_state=0)
+    with served() as service:
+        here = cross_val_score(AboundClassifier(), X, y, cv=3)
+        with parallel_config("threading"):
+            there = cross_val_score(AboundClassifier(url=service.url), X, y, cv=3, n_jobs=2)
+        np.testing.assert_array_equal(here, there)
+        until = time.monotonic() + 30
+        while models(service) and time.monotonic() < until:  # a thread of the folds may hold one a little longer
+            gc.collect()
+        assert models(service) == set()
+
+
+def test_a_model_of_its_own_goes_with_the_estimator() -> None:
+    X, y = [[1.0, 0], [0, 1]], ["a", "b"]
+    with served() as service:
+        one, other = (AboundClassifier(url=service.url).fit(X, y) for _ in range(2))
+        assert models(service) == {one.model_, other.model_}
+        one.fit(X, y)
+        gc.collect()
+        assert models(service) == {one.model_, other.model_}
+        kept = pickle.loads(pickle.dumps(one))
+        del one, other
+        gc.collect()
+        assert models(service) == {kept.model_}
+        assert kept.predict(X).tolist() == y
+        kept.discard()
+        assert models(service) == set()
+        named = AboundClassifier(url=service.url, model="mine").fit(X, y)
+        del named
+        gc.collect()
+        assert models(service) == {"mine"}
+
+
+def test_an_estimator_goes_quietly_when_the_service_is_away() -> None:
+    with served() as service:
+        made = AboundClassifier(url=service.url).fit([[1.0, 0], [0, 1]], ["a", "b"])
+    del made
+    gc.collect()
+
+
+def test_rows_are_ranked_by_all_that_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def spy(*given: Any, **more: Any) -> Any:
+        asked.append(more["min_offset"])
+        return real(*given, **more)
+
+    real = Model.classify_many
+    monkeypatch.setattr(Model, "classify_many", spy)
+    with served() as service:
+        made = AboundClassifier(url=service.url, model="mine").fit([[1.0, 0], [0, 1]], ["a", "b"])
+        made.predict([[1.0, 0]])
+        assert asked == [service.http.get("/models/mine").json()["offset"]]
 
 
 def test_classes_may_come_later() -> None:
