@@ -1,6 +1,9 @@
 """A consumer of a queue that teaches what it takes from it: each message once, whenever it or the service is killed.
 
-    python -m examples.queue_consumer redis://127.0.0.1:6379 routed
+    python -m examples.queue_consumer redis://127.0.0.1:6379 routed --url http://127.0.0.1:8000 --model default
+
+The service may also be named by ``ABOUND_URL``; its key is read from ``ABOUND_KEY``, as the list of processes shows
+arguments to everybody.
 
 The queue is a stream of Redis or Valkey with a consumer group; any queue that gives a message again until it is
 acknowledged does as well. Each message carries a text and labels. The three rules:
@@ -13,9 +16,11 @@ acknowledged does as well. Each message carries a text and labels. The three rul
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import redis
 
@@ -98,10 +103,20 @@ def taken(store: redis.Redis, queue: str, again: bool) -> list[Message]:
     return [one for _, messages in answer for one in messages] if answer else []
 
 
-def main() -> None:
-    """Consume for ever."""
-    with Client("http://127.0.0.1:8000") as client, redis.Redis.from_url(sys.argv[1]) as store:
-        consume(store, sys.argv[2], Model(client, "default"))
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Consume for ever, or until the queue was empty for ``--idle-seconds``."""
+    parser = argparse.ArgumentParser(description="Teach what comes from a queue.")
+    parser.add_argument("store", help="URL of the Redis or Valkey that holds the queue")
+    parser.add_argument("queue", help="key of its stream")
+    parser.add_argument("--url", default=os.environ.get("ABOUND_URL", "http://127.0.0.1:8000"), help="of the service")
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--idle-seconds", type=float, help="end when the queue was empty for so long")
+    given = parser.parse_args(arguments)
+    with (
+        Client(given.url, key=os.environ.get("ABOUND_KEY")) as client,
+        redis.Redis.from_url(given.store) as store,
+    ):
+        consume(store, given.queue, Model(client, given.model), idle_seconds=given.idle_seconds)
 
 
 if __name__ == "__main__":

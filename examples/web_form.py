@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from html import escape
 from urllib.parse import parse_qs
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse
 
 from service.client import AsyncClient, AsyncModel, ClientError, Refused
@@ -79,5 +79,9 @@ async def learn(request: Request) -> str:
 
 
 async def fields(request: Request) -> dict[str, str]:
-    """The first value of each field of a form."""
-    return {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
+    """The first value of each field of a form; 400 where it is not UTF-8, as it is or behind percent signs."""
+    try:
+        given = parse_qs((await request.body()).decode(), errors="strict")
+    except UnicodeDecodeError as error:
+        raise HTTPException(400, "The form is not UTF-8.") from error
+    return {name: values[0] for name, values in given.items()}

@@ -64,6 +64,15 @@ async def test_the_form_outlives_the_service(monkeypatch: pytest.MonkeyPatch) ->
         assert "Not learned: no service answers" in (await browser.post("/learn", data={"id": "0", "label": "a"})).text
 
 
+async def test_what_is_not_utf8_is_refused_by_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABOUND_URL", "http://127.0.0.1:1")
+    async with browser_of_the_form() as browser:
+        for path in ("/suggest", "/learn"):
+            for body in (b"text=\xff\xfe", b"text=%FF%FE"):
+                answer = await browser.post(path, content=body)
+                assert (answer.status_code, answer.json()) == (400, {"detail": "The form is not UTF-8."})
+
+
 def one_of(pattern: str, text: str) -> str:
     found = re.search(pattern, text)
     assert found, text
@@ -90,6 +99,29 @@ def test_a_message_is_learned_once_although_it_comes_twice(service: Served, own_
         [rejected] = store.lrange("routed:rejected", 0, -1)
         assert b"no label: labels" in rejected
         assert [one.label for one in model.classify(text="word3", k=1).labels] == ["label3"]
+
+
+@pytest.mark.parametrize("by", ["argument", "environment"])
+def test_the_consumer_is_told_which_service(
+    by: str, service: Served, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = fresh_model(service)
+    keys = []
+
+    def client(url: str, key: str | None = None) -> Client:
+        keys.append(key)
+        return Client(url, key=key)
+
+    monkeypatch.setattr(queue_consumer, "Client", client)
+    monkeypatch.setenv("ABOUND_KEY", "a.key")
+    monkeypatch.setenv("ABOUND_URL", service.url if by == "environment" else "http://127.0.0.1:1")
+    with own_server.client() as store:
+        store.flushall()
+        store.xadd("routed", {"text": "a", "labels": "b"})
+        more = ["--url", service.url] if by == "argument" else []
+        queue_consumer.main([own_server.url, "routed", "--model", name, "--idle-seconds", "0.1", *more])
+    assert service.learned(name) == 1
+    assert keys == ["a.key"]
 
 
 def test_a_message_that_cannot_be_learned_now_stays_in_the_queue(own_server: Server) -> None:
