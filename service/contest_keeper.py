@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 
 import structlog
 
@@ -41,7 +40,7 @@ class ContestKeeper:
             "contests",
             module,
             [],
-            {**os.environ, **settings.environment()},
+            settings.child_environment(),
             [],
             changed=lambda: None,
             say=lambda sentence: log.warning(sentence),

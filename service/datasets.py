@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import secrets
 import sys
 from collections.abc import AsyncIterator
@@ -249,7 +248,7 @@ class Datasets:
             "service.dataset_check",
             file,
             str(self._params.plain_bytes),
-            env={**os.environ, **environment},
+            env=environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
         )

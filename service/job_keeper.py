@@ -93,7 +93,7 @@ class JobKeeper:
             f"jobs ({kind})",
             self._module,
             ["--kind", kind],
-            {**os.environ, **self._settings.environment()},
+            self._settings.child_environment(),
             [],
             changed=lambda: None,
             say=lambda sentence: log.warning(sentence),

@@ -218,6 +218,15 @@ class Settings(BaseSettings):
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return {_variable_name(name): _text(value) for name, value in values.items() if value is not None}
 
+    def child_environment(self) -> dict[str, str]:
+        """The environment of this process with these settings in the place of its own, for a child. Holds secrets.
+
+        A setting that a file gave here is a variable there, and its file is not named again: both would be refused.
+        """
+        values = self.environment()
+        files = {f"{variable}_FILE" for variable in values}
+        return {name: value for name, value in os.environ.items() if name not in files} | values
+
     def describe(self) -> list[Described]:
         """Every setting with its value and where it comes from, groups included; secrets masked."""
         described = []

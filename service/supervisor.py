@@ -198,10 +198,7 @@ class Supervisor:
         effective = self._settings.model_copy(update={"redis_url": SecretStr(store_url), "port": port})
         if (artifacts := self._settings.artifacts_place()) is not None:
             effective = effective.model_copy(update={"artifacts_url": SecretStr(artifacts)})
-        values = effective.environment()
-        ours = {name for variable in values for name in (variable, f"{variable}_FILE")}
-        others = {name: value for name, value in os.environ.items() if name not in ours}
-        return others | values | {METRICS_VARIABLE: str(metrics)}
+        return effective.child_environment() | {METRICS_VARIABLE: str(metrics)}
 
     def _start_children(self, environment: dict[str, str]) -> None:
         fd = self._listening.fileno()

@@ -113,7 +113,7 @@ async def put_dataset(
     named = _named(dataset, filename, headers.get(b"content-type", b""))
     async with act(parts.replica.store, actor, "dataset.put", dataset=dataset) as details:
         pieces = pieces_of(request, params.max_bytes)
-        card, is_new = await known.put(place, dataset, named, pieces, parts.settings.environment())
+        card, is_new = await known.put(place, dataset, named, pieces, parts.settings.child_environment())
         details["bytes"] = card.bytes
     if is_new:
         response.status_code = 201

@@ -57,7 +57,9 @@ def commands_in_the_text() -> list[str]:
         found |= set(re.findall(r"`((?:\.venv/bin/)?abound [a-z][^`\n]*)`", text))
     for block in TYPED:
         if block.reason:
-            found |= {command.text.partition("#")[0].strip() for command in block.commands if "abound " in command.text}
+            texts = (command.text.partition("#")[0].strip() for command in block.commands)
+            typed = (re.search(r"(?:^|-- |/|[|;] *)(abound [a-z].*)", text) for text in texts)
+            found |= {match[1] for match in typed if match is not None}
     return sorted(text[text.index("abound ") :].replace("...", "").strip() for text in found)
 
 

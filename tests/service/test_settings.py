@@ -114,6 +114,20 @@ def test_a_child_gets_equal_settings_through_its_environment(monkeypatch, tmp_pa
     assert Settings.load().environment() == given.environment()
 
 
+def test_a_child_takes_what_a_file_gave_its_parent(monkeypatch, tmp_path):
+    secret = tmp_path / "url"
+    secret.write_text("redis://u:p@h:1/2")
+    monkeypatch.setenv("ABOUND_REDIS_URL_FILE", str(secret))
+    monkeypatch.setenv("ABOUND_LOG_WAITING_REQUESTS", "17")
+    given = Settings.load()
+    for variable in [name for name in os.environ if name not in (environment := given.child_environment())]:
+        monkeypatch.delenv(variable)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    assert Settings.load().store_url() == "redis://u:p@h:1/2"
+    assert environment["ABOUND_LOG_WAITING_REQUESTS"] == "17"
+
+
 def test_every_setting_says_what_it_means():
     lines = described(Settings.load())
     assert [line.name for line in lines.values() if len(line.meaning) < 5] == []
