@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from core.errors import Damaged
 from core.kernels.voting import vote_rows
-from core.methods import clusters, nearest, ridge
+from core.methods import clusters, loading, nearest, ridge
 from core.methods.clusters import Centres
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.nearest import Neighbors
@@ -31,6 +32,8 @@ Singles = npt.NDArray[np.float32]
 Regressor = Callable[[Csr, Csr, np.random.Generator, Progress], npt.NDArray[Any]]
 """``learn(X, Y, rng, progress)``: the weights V of shape (f + 1, dim) for the rows of a cluster; the last one is the
 bias."""
+
+MOST_NEIGHBORS = 100_000
 
 ROWS = 512
 """Queries of a cluster that are ranked together, about."""
@@ -122,13 +125,30 @@ class Model:
         return arrays
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
-        """The model that ``to_arrays`` wrote."""
-        neighbors, n_labels = arrays["sizes"].tolist()
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
+        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        neighbors, told = loading.taken(arrays, "sizes", np.int64, 2).tolist()
+        if told != n_labels or not 1 <= neighbors <= MOST_NEIGHBORS:
+            raise Damaged("the sizes of the ensemble are not those of its labels")
+        Y = loading.rows(arrays, "label_starts", "labels", None, (None, n_labels))
         learners: list[Learner] = []
         while f"centres/{len(learners)}" in arrays:
             number = len(learners)
-            counts = arrays[f"counts/{number}"]
+            centres = loading.taken(arrays, f"centres/{number}", np.float32, None, d)
+            counts = loading.taken(arrays, f"counts/{number}", np.int64, len(centres), 2)
+            loading.within(f"counts/{number}", counts, 0, max(d, Y.shape[0]))
+            totals = counts.sum(axis=0).tolist()
+            for name, kind, *shape in (
+                ("features", np.int32, totals[0]),
+                ("weights", np.float32, totals[0] + len(counts), None),
+                ("rows", np.int32, totals[1]),
+                ("vectors", np.float32, totals[1], None),
+            ):
+                loading.taken(arrays, f"{name}/{number}", kind, *shape)
+            loading.numbers(f"features/{number}", arrays[f"features/{number}"], d)
+            loading.numbers(f"rows/{number}", arrays[f"rows/{number}"], Y.shape[0])
+            if arrays[f"weights/{number}"].shape[1] != arrays[f"vectors/{number}"].shape[1]:
+                raise Damaged("the instances of an ensemble are not projected as its queries are")
             cuts = np.cumsum(counts, axis=0)[:-1]
             pieces = [
                 np.split(arrays[f"{name}/{number}"], places)
@@ -139,14 +159,12 @@ class Model:
                     ("vectors", cuts[:, 1]),
                 )
             ]
-            learners.append(Learner(arrays[f"centres/{number}"], tuple(map(Cluster, *pieces))))
-        shape = (len(arrays["label_starts"]) - 1, n_labels)
-        ones = np.ones(len(arrays["labels"]), np.int8)
-        return cls(
-            neighbors,
-            tuple(learners),
-            sparse.csr_matrix((ones, arrays["labels"], arrays["label_starts"]), shape=shape),
-        )
+            for features in pieces[0]:
+                loading.ascending(f"features/{number}", features)
+            learners.append(Learner(centres, tuple(map(Cluster, *pieces))))
+        if not learners or not all(learner.clusters for learner in learners):
+            raise Damaged("an ensemble has no learner, or one without clusters")
+        return cls(neighbors, tuple(learners), Y)
 
 
 def fit(

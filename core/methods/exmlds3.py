@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from core.methods import checks, clusters, ensemble, nearest, sppmi
+from core.errors import Damaged
+from core.methods import checks, clusters, ensemble, loading, nearest, sppmi
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.ensemble import Cluster
 from core.methods.progress import Progress, part
@@ -123,9 +124,14 @@ class Model:
         return self.ensemble.to_arrays() | {"label_vectors": self.labels}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
-        """The model that ``to_arrays`` wrote."""
-        return cls(ensemble.Model.from_arrays(arrays), arrays["label_vectors"])
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
+        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        found = ensemble.Model.from_arrays(arrays, d, n_labels)
+        clusters = [cluster for learner in found.learners for cluster in learner.clusters]
+        vectors = loading.taken(arrays, "label_vectors", np.float32, len(clusters), n_labels, None)
+        if any(cluster.weights.shape[1] != vectors.shape[2] for cluster in clusters):
+            raise Damaged("the labels are embedded in other dimensions than the instances")
+        return cls(found, vectors)
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:

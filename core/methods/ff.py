@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from core.errors import Damaged
 from core.index import Index, IndexParams
-from core.methods import checks
+from core.methods import checks, loading
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.holdout import best, held_out
 from core.methods.progress import Progress, part
@@ -92,9 +93,12 @@ class Model:
         return {"params": np.array(own)} | self.index.to_arrays()
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
-        """The model that ``to_arrays`` wrote."""
-        passes, w_min, d_max, margin, leak, rating, memory = arrays["params"].tolist()
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
+        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        own = arrays.get("params")
+        if own is None or own.dtype != np.float64 or own.shape != (7,):
+            raise Damaged("the parameters of the index are not those of one")
+        passes, w_min, d_max, margin, leak, rating, memory = own.tolist()
         params = Params(
             passes=int(passes),
             w_min=w_min,
@@ -104,6 +108,9 @@ class Model:
             rating=bool(rating),
             memory=None if np.isnan(memory) else memory,
         )
+        if len(loading.taken(arrays, "lengths", np.uint16, None)) > d:
+            raise Damaged("the index has more features than there are names")
+        loading.numbers("class_ids", loading.taken(arrays, "class_ids", np.uint32, None), n_labels)
         return cls(params, Index.from_arrays(params.index, {name: arrays[name] for name in arrays if name != "params"}))
 
 

@@ -13,12 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import Damaged, InvalidInstance
-from core.methods import idf, registry
+from core.methods import idf, loading, registry
 from core.methods.data import Csr, Matrices, vector_rows
 from core.methods.idf import Weights
 from core.methods.progress import Progress
 from core.methods.rankings import Rankings
 from core.vocabulary import Vocabulary
+
+WRONG = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError, InvalidInstance)
+"""What loading may meet in arrays that do not fit together, besides Damaged."""
+
+OPAQUE = "model/graph/"
+"""Arrays below this name are read by a library that believes them: load none that came from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -82,11 +88,11 @@ class Fitted:
             return {name[len(folder) :]: array for name, array in arrays.items() if name.startswith(folder)}
 
         try:
-            ends = np.cumsum(arrays["labels/lengths"], dtype=np.int64).tolist()
-            text = arrays["labels/bytes"].tobytes()
+            ends = np.cumsum(loading.taken(arrays, "labels/lengths", np.uint16, None), dtype=np.int64).tolist()
+            text = loading.taken(arrays, "labels/bytes", np.uint8, None).tobytes()
             features = Vocabulary.from_arrays(secret, under("features/"))
-            factors = arrays.get("idf")
-            if ends[-1:] != [len(text)] or (factors is not None and factors.shape != (len(features),)):
+            factors = loading.taken(arrays, "idf", np.float32, len(features)) if "idf" in arrays else None
+            if ends[-1:] != [len(text)]:
                 raise Damaged("the names or the idf weights of an artifact do not fit together")
             return cls(
                 method=meta["method"],
@@ -94,9 +100,9 @@ class Fitted:
                 features=features,
                 labels=[text[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)],
                 idf=factors,
-                model=registry.method_of(meta["method"]).load(under("model/")),
+                model=registry.method_of(meta["method"]).load(under("model/"), len(features), len(ends)),
             )
-        except (KeyError, TypeError, ValueError, InvalidInstance) as error:
+        except WRONG as error:
             raise Damaged(f"the arrays of an artifact do not fit together: {error!r}") from error
 
 

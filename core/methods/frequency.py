@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from core.methods import loading
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.progress import Progress
 from core.methods.rankings import Rankings
@@ -47,9 +48,9 @@ class Model:
         return {"shares": self.shares}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
-        """The model that ``to_arrays`` wrote."""
-        return cls(arrays["shares"])
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
+        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        return cls(loading.within("shares", loading.taken(arrays, "shares", np.float64, n_labels), 0.0, 1.0))
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:

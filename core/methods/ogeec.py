@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
+from core.errors import Damaged
 from core.kernels.voting import vote_rows
-from core.methods import checks, nearest
+from core.methods import checks, loading, nearest
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.holdout import best, held_out
 from core.methods.nearest import Graph, Neighbors
@@ -158,21 +158,25 @@ class Model:
         return arrays
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
-        """The model that ``to_arrays`` wrote."""
-        dim, neighbors, n_learners, n_labels = arrays["sizes"].tolist()
-        index = str(arrays["index"])
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
+        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        dim, neighbors, n_learners, told = loading.taken(arrays, "sizes", np.int64, 4).tolist()
+        index = str(loading.taken(arrays, "index", tuple(f"<U{n}" for n in range(1, 9))))
         params = Params(dim=dim, neighbors=neighbors, learners=n_learners, index=index)  # type: ignore[arg-type]
+        Y = loading.rows(arrays, "label_starts", "labels", None, (None, n_labels))
+        n = Y.shape[0]
+        if told != n_labels or not n:
+            raise Damaged("the sizes of the ensemble are not those of its labels")
         learners = []
-        for number, seed in enumerate(arrays["seeds"]):
-            vectors = arrays[f"vectors/{number}"]
-            graph = Graph(vectors, arrays[f"graph/{number}"]) if index == "graph" else None
+        for number, seed in enumerate(loading.taken(arrays, "seeds", np.uint64, n_learners)):
+            vectors = loading.taken(arrays, f"vectors/{number}", np.float32, n, dim)
+            order = loading.numbers(f"order/{number}", loading.taken(arrays, f"order/{number}", np.int32, n), n)
+            graph = (
+                Graph(vectors, loading.taken(arrays, f"graph/{number}", np.uint8, None)) if index == "graph" else None
+            )
             keys = nearest.hash_keys(vectors, len(vectors)) if index == "lsh" else None
-            learners.append(Learner(seed, arrays[f"order/{number}"], vectors, graph, keys))
-        shape = (len(arrays["label_starts"]) - 1, n_labels)
-        ones = np.ones(len(arrays["labels"]), np.int8)
-        Y = sparse.csr_matrix((ones, arrays["labels"], arrays["label_starts"]), shape=shape)
-        return cls(params, tuple(learners), Y, float(arrays["recall"]))
+            learners.append(Learner(seed, order, vectors, graph, keys))
+        return cls(params, tuple(learners), Y, float(loading.taken(arrays, "recall", np.float64)))
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from core.methods import linear
+from core.methods import linear, loading
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.linear import Params
 from core.methods.progress import Progress, rising
@@ -57,11 +57,10 @@ class Model:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
-        """The model that ``to_arrays`` wrote."""
-        shape = (len(arrays["starts"]) - 1, len(arrays["bias"]))
-        weights = sparse.csr_matrix((arrays["weights"], arrays["labels"], arrays["starts"]), shape=shape)
-        return cls(weights, arrays["bias"])
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
+        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        weights = loading.rows(arrays, "starts", "labels", "weights", (d, n_labels))
+        return cls(weights, loading.taken(arrays, "bias", np.float32, n_labels))
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:

@@ -5,7 +5,8 @@ A method is a file with ``Params`` (a frozen value that validates itself: ValueE
 sentences ``COST`` and ``USE``. Where it cannot take all data it has ``check(data, params)``, which raises ValueError
 before anything starts; where its parameters can be searched for, ``search(data, rng, progress) -> Params``; where idf
 weights do not suit it, ``IDF`` = False. A ``Model`` has frozen arrays, ``rank(X, k) -> Rankings``, ``to_arrays()`` and
-``from_arrays(arrays)``, and ``facts()`` where there is more to tell of it.
+``from_arrays(arrays, d, n_labels)``, which checks them all (``loading.py``) and raises Damaged, and ``facts()`` where
+there is more to tell of it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Method:
 
     params: type[Any]
     fit: Fit
-    load: Callable[[Arrays], Model]
+    load: Callable[[Arrays, int, int], Model]
     needs: Callable[[Sizes, Any], dict[str, int]]
     check: Callable[[Matrices, Any], None]
     search: Search | None

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from core.methods import checks, fourier, ridge
+from core.methods import checks, fourier, loading, ridge
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.decoders import BATCH, Descent
 from core.methods.fourier import Waves
@@ -136,11 +136,17 @@ class Model:
         return {} if self.siblings is None else {"nearest_labels_that_are_siblings": self.siblings}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
-        """The model that ``to_arrays`` wrote."""
-        waves = Waves(arrays["frequencies"], arrays["phases"]) if "phases" in arrays else None
-        siblings = float(arrays["siblings"]) if "siblings" in arrays else None
-        return cls(arrays["W"], waves, arrays["Q"], siblings)
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
+        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        W = loading.taken(arrays, "W", np.float32, d + 1, None)
+        inputs, waves = W.shape[1], None
+        if "phases" in arrays or "frequencies" in arrays:
+            frequencies = loading.taken(arrays, "frequencies", np.float32, inputs, None)
+            inputs = frequencies.shape[1]
+            waves = Waves(frequencies, loading.taken(arrays, "phases", np.float32, inputs))
+        Q = loading.taken(arrays, "Q", np.float32, inputs + 1, n_labels)
+        siblings = float(loading.taken(arrays, "siblings", np.float64)) if "siblings" in arrays else None
+        return cls(W, waves, Q, siblings)
 
 
 def check(data: Matrices, params: Params) -> None:

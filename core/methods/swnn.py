@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from core.errors import Damaged
 from core.kernels import inverted
 from core.kernels.inverted import Lists, Search
 from core.kernels.voting import rank_rows
-from core.methods import checks
+from core.methods import checks, loading
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.holdout import best, held_out
 from core.methods.progress import Progress, part
@@ -30,6 +31,9 @@ USE = "Sparse data with very many labels and few instances of each; nothing is l
 
 ROWS = 256
 """Rows ranked at a time by one thread."""
+
+LONGEST = 1.001
+"""A row of length 1, with what rounding adds."""
 
 GRID = ((0.0, 0.0), (0.5, 0.0), (1.0, 0.0), (1.0, 1.0), (2.0, 0.0), (2.0, 1.0))
 """Values of (alpha, beta) that the paper tries, and then of S (section 4)."""
@@ -124,14 +128,17 @@ class Model:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
-        """The model that ``to_arrays`` wrote."""
-        d, n_labels = arrays["shape"].tolist()
-        n = len(arrays["starts"]) - 1
-        X = sparse.csr_matrix((arrays["values"], arrays["features"], arrays["starts"]), shape=(n, d))
-        ones = np.ones(len(arrays["labels"]), np.int8)
-        Y = sparse.csr_matrix((ones, arrays["labels"], arrays["label_starts"]), shape=(n, n_labels))
-        size, alpha, beta, prune = arrays["params"].tolist()
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
+        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        if loading.taken(arrays, "shape", np.int64, 2).tolist() != [d, n_labels]:
+            raise Damaged("the instances are not those of the features and labels")
+        X = loading.rows(arrays, "starts", "features", "values", (None, d))
+        Y = loading.rows(arrays, "label_starts", "labels", None, (X.shape[0], n_labels))
+        # A posting has 32 bits for a value and a sum 40 for a dot product; a feature that came twice would count twice.
+        loading.within("values", X.data, 0.0, LONGEST)
+        if not X.has_canonical_format or (X.multiply(X).sum(axis=1) > LONGEST).any():
+            raise Damaged("the instances are not rows of length 1")
+        size, alpha, beta, prune = loading.taken(arrays, "params", np.float64, 4).tolist()
         return cls.of(Params(S=int(size), alpha=alpha, beta=beta, prune=bool(prune)), X, Y)
 
     @classmethod

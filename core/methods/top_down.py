@@ -16,7 +16,8 @@ import numpy.typing as npt
 from joblib import Parallel, delayed
 from scipy import sparse
 
-from core.methods import checks, hierarchy, linear
+from core.errors import Damaged
+from core.methods import checks, hierarchy, linear, loading
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.ensemble import narrowed
 from core.methods.progress import Progress, part, rising
@@ -32,6 +33,9 @@ HELD_OUT = 0.2
 
 FEWEST = 20
 """Instances of a node for which a sigmoid is fitted."""
+
+
+MOST_NODES = 2**24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,19 +150,33 @@ class Model:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
-        """The model that ``to_arrays`` wrote."""
-        n_labels, n_nodes = arrays["sizes"].tolist()
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
+        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        told, n_nodes = loading.taken(arrays, "sizes", np.int64, 2).tolist()
+        if told != n_labels or not n_labels <= n_nodes <= MOST_NODES:
+            raise Damaged("the hierarchy is not one of the labels")
+        sizes = loading.within("nodes", loading.taken(arrays, "nodes", np.int64, None, 3), 0, MOST_NODES)
+        sigmoids = loading.taken(arrays, "sigmoids", np.float64, len(sizes), 2)
+        whole = np.array((sizes[:, 1].sum(), sizes[:, 2].sum(), (sizes[:, 1] * (sizes[:, 2] + 1)).sum()))
+        for name, kind, n in zip(
+            ("children", "features", "weights"), (np.int32, np.int32, np.float32), whole, strict=True
+        ):
+            loading.taken(arrays, name, kind, int(n))
+        loading.numbers("children", arrays["children"], n_nodes)
+        loading.numbers("features", arrays["features"], d)
         nodes, at = [], np.zeros(3, np.int64)
-        for (place, c, f), sigmoid in zip(arrays["nodes"].tolist(), arrays["sigmoids"].tolist(), strict=True):
+        for (place, c, f), sigmoid in zip(sizes.tolist(), sigmoids.tolist(), strict=True):
             ends = at + np.array((c, f, (f + 1) * c))
             children, features, weights = (
                 arrays[name][start:end]
                 for name, start, end in zip(("children", "features", "weights"), at, ends, strict=True)
             )
+            loading.ascending("features", features)
+            if not c or place > n_nodes or (n_labels <= place and place in children):
+                raise Damaged("a node of the hierarchy has no children, or is not where one can be")
             nodes.append(Node(place, children, features, weights.reshape(f + 1, c), (sigmoid[0], sigmoid[1])))
             at = ends
-        return cls(n_labels, n_nodes, float(arrays["p_min"]), tuple(nodes))
+        return cls(n_labels, n_nodes, float(loading.taken(arrays, "p_min", np.float64)), tuple(nodes))
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:

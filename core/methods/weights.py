@@ -10,13 +10,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from core.errors import Damaged
 from core.kernels.linear import rank_rows
+from core.methods import loading
 from core.methods.data import Csr
 from core.methods.progress import Progress
 from core.methods.rankings import Rankings, in_blocks, of_padded
 
 ROWS = 1024
 """Rows ranked at a time by one thread."""
+
+MOST = float(np.finfo(np.float32).max)
 
 BLOCK = 500_000
 """Active features that are counted at a time."""
@@ -61,11 +65,15 @@ class Weights:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Weights:
-        """The weights that ``to_arrays`` wrote."""
-        d, n_labels, boolean = arrays["shape"].tolist()
-        parts = (arrays["weights"], arrays["labels"], arrays["starts"])
-        return cls(sparse.csr_matrix(parts, shape=(d, n_labels)), bool(boolean))
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Weights:
+        """The weights that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        told = loading.taken(arrays, "shape", np.int64, 3).tolist()
+        if told[:2] != [d, n_labels]:
+            raise Damaged("the weights are not those of the features and labels")
+        matrix = loading.rows(arrays, "starts", "labels", "weights", (d, n_labels))
+        # A label whose score is 0 counts as untouched, and there is room for each label once.
+        loading.within("weights", matrix.data, 0.0, MOST)
+        return cls(matrix, bool(told[2]))
 
 
 def counted(X: Csr, Y: Csr, progress: Progress) -> Csr:

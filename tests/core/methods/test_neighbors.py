@@ -66,7 +66,7 @@ def test_approximate_neighbours_tell_their_recall(index: str, least: float) -> N
     model = ogeec.fit(data, params, np.random.default_rng(0), quietly)
     assert least <= model.recall <= 1.0
     assert model.facts() == {"recall_of_neighbors": model.recall}
-    again = ogeec.Model.from_arrays(model.to_arrays())
+    again = ogeec.Model.from_arrays(model.to_arrays(), len(data.features), len(data.labels))
     X = queries(data, 60, seed=1)
     for one, other in zip(model.rank(X, 5), again.rank(X, 5), strict=True):
         np.testing.assert_array_equal(one, other)

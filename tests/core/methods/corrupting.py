@@ -1,0 +1,74 @@
+"""Loads a fitted method with one of its arrays corrupted in turn, and ranks by what loads: ``python -m ... METHOD``.
+
+A process of its own, since a kernel that trusts a wrong number ends the process. Prints how many were refused and how
+many loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from core.errors import Damaged
+from core.methods import fitted, registry
+from core.methods.fitted import Fitted
+from core.methods.progress import quietly
+from tests.core.methods.toy import SECRET, made, queries
+
+SMALL: dict[str, dict[str, Any]] = {"ff": {"margin": 0.0}, "unweighted": {"tolerance": 1}}
+
+
+def corrupted(array: npt.NDArray[Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """The array, wrong in every way that there is."""
+    yield "truncated", array[:-1] if array.ndim else array.reshape(1)
+    yield "longer", np.concatenate([array, array[-1:]]) if array.ndim else np.stack([array, array])
+    yield "empty", array[:0] if array.ndim else np.zeros((0,), array.dtype)
+    yield "another shape", array[None]
+    yield "turned", array.reshape(array.shape[::-1])
+    kind = array.dtype.kind
+    if kind == "U":
+        yield "other text", np.full_like(array, "?")
+        return
+    yield "another type", array.astype(np.int16 if array.dtype == np.float32 else np.float32)
+    yield "objects", np.asarray(array, object)
+    wrong = [0, 1, 2**40] + ([-1.0, np.nan, np.inf, -1e30, 1e30] if kind == "f" else [-1, -(2**31), 2**31 - 1, 2**62])
+    for value in wrong:
+        if kind == "f" or np.iinfo(array.dtype).min <= value <= np.iinfo(array.dtype).max:
+            yield f"all {value}", np.full_like(array, value)
+            for at in {0, array.size // 2, array.size - 1}:
+                changed = array.copy()
+                changed.reshape(-1)[at : at + 1] = value
+                yield f"{value} at {at}", changed
+
+
+def main(method: str) -> None:
+    """Try all; fails when something was neither refused nor ranks."""
+    data = made(80, seed=0)
+    params = registry.params_of(method, SMALL.get(method, {}))
+    whole = fitted.fit(method, data, params, np.random.default_rng(5), quietly)
+    arrays, X = whole.to_arrays(), queries(data, 5, seed=1)
+    refused = loaded = 0
+    for name, array in arrays.items():
+        if name.startswith("features/"):
+            continue
+        for how, wrong in [("gone", None), *corrupted(array)]:
+            left = {other: kept for other, kept in arrays.items() if other != name}
+            try:
+                model = Fitted.from_arrays(whole.meta(), left if wrong is None else left | {name: wrong}, SECRET)
+            except Damaged:
+                refused += 1
+                continue
+            loaded += 1
+            with np.errstate(all="ignore"):
+                found = model.rank(X, 3)
+            assert len(found.starts) == X.shape[0] + 1, f"{name} {how}"
+            assert not len(found.ids) or 0 <= found.ids.min() <= found.ids.max() < len(model.labels), f"{name} {how}"
+    print(refused, loaded)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

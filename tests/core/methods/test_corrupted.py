@@ -1,0 +1,38 @@
+"""An artifact whose arrays do not fit together is refused when it is loaded, and never ends the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from core.errors import Damaged
+from core.methods import fitted, registry
+from core.methods.fitted import Fitted
+from core.methods.progress import quietly
+from tests.core.methods.toy import SECRET, made
+
+METHODS = sorted(registry.METHODS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_corrupted_arrays_are_refused_or_rank_as_well(method: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.core.methods.corrupting", method], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    refused, _ = map(int, done.stdout.split())
+    assert refused > 10
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_model_of_other_labels_is_refused(method: str) -> None:
+    params = registry.params_of(method, {})
+    model = fitted.fit(method, made(80, seed=0), params, np.random.default_rng(5), quietly)
+    arrays = model.to_arrays()
+    first = int(arrays["labels/lengths"][0])
+    fewer = {"labels/lengths": arrays["labels/lengths"][1:], "labels/bytes": arrays["labels/bytes"][first:]}
+    with pytest.raises(Damaged):
+        Fitted.from_arrays(model.meta(), arrays | fewer, SECRET)
