@@ -96,12 +96,67 @@ def until_status(http: httpx.Client, status: int) -> httpx.Response:
     return answer
 
 
-def test_measures_are_not_for_the_public_and_bodies_have_a_bound(running: Composed) -> None:
-    hidden = httpx.get(f"{running.url}/metrics")
-    assert (hidden.status_code, hidden.json()["type"]) == (404, "/problems/unknown-path")
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/metrics",
+        "/metrics?x=1",
+        "/%6detrics",
+        "/%6D%65%74%72%69%63%73",
+        "/metrics%3Fx",
+        "/metrics#x",
+        "/%6detrics%23/classify",
+        "http://elsewhere/%6detrics",
+    ],
+)
+def test_measures_are_not_for_the_public_however_they_are_written(running: Composed, address: str) -> None:
+    answer = said(running, f"GET {address} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert b"abound_" not in answer
+    assert answer.startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 400 ")), answer
+    if not answer.startswith(b"HTTP/1.1 400 "):
+        assert b"This is not for the public." in answer
+
+
+@pytest.mark.parametrize(
+    ("line", "length", "refused"),
+    [
+        ("POST /learn", 2**26 + 1, True),
+        ("POST /learn", 2**32 + 1, True),
+        ("POST /datasets/some", 2**26 + 1, True),
+        ("PUT /models/some", 2**26 + 1, True),
+        ("PUT /models/some/import/classify", 2**26 + 1, True),
+        ("PUT /datasets/no%20name", 2**26 + 1, False),
+        ("PUT /%64atasets/no%20name", 2**26 + 1, False),
+        ("PUT /models/no%20model/import", 2**26 + 1, False),
+        ("PUT /models/no%20model/import", 2**32, False),
+        ("PUT /datasets/some", 2**32 + 1, True),
+        ("PUT /models/some/import", 2**32 + 1, True),
+    ],
+)
+def test_bodies_have_a_bound_and_files_their_own(running: Composed, line: str, length: int, refused: bool) -> None:
+    """What the balancer lets through a replica refuses for its name, without waiting for the body."""
+    answer = said(running, f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413 " if refused else b"HTTP/1.1 422 "), answer
+    assert (b"A body has at most 64 MiB" in answer) is refused
+
+
+def test_a_replica_bounds_a_body_that_comes_in_chunks(running: Composed) -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(20):
+            yield b" " * 2**20
+
+    answer = httpx.post(f"{running.url}/learn", content=pieces(), headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["type"]) == (413, "/problems/too-large")
+
+
+def said(running: Composed, request: str) -> bytes:
+    """The first of the answer to a request as it stands."""
     host, port = running.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as wire:
-        wire.sendall(b"POST /learn HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (2**26 + 1))
-        refused = wire.recv(4096)
-    assert refused.startswith(b"HTTP/1.1 413 ")
-    assert b"/problems/too-large" in refused
+        wire.sendall(request.encode())
+        answer = b""
+        while (piece := wire.recv(4096)) and b"}" not in answer:
+            answer += piece
+            if b"\r\n\r\n{" in answer and answer.rstrip().endswith(b"}"):
+                break
+    return answer
