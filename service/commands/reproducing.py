@@ -55,6 +55,8 @@ def reproduce(
         return
     from service.reproduction.kept import Kept
 
+    if data is not None and not data.is_dir():
+        raise typer.BadParameter(f"there is no folder {data}", param_hint="--data")
     try:
         experiments = wanted(only or [], quick=quick)
     except KeyError as error:

@@ -86,6 +86,15 @@ def test_quick_on_tiny_data(run: Run, data: Path, tmp_path: Path) -> None:
     assert (out / "reproduction.md").read_text() == text
 
 
+def test_a_folder_of_data_that_is_not_there_is_refused(run: Run, data: Path, tmp_path: Path) -> None:
+    for wrong in (tmp_path / "nowhere", data / "bibtex" / "train.txt"):
+        code, said = run("--quick", "--data", wrong, "--out", tmp_path / "docs")
+        assert code == 2
+        assert "there is no folder" in said
+        assert wrong.name in said
+    assert not (tmp_path / "docs").exists()
+
+
 def test_an_interrupted_run_goes_on(run: Run, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "docs"
     run("--only", "bibtex swnn", "--data", data, "--out", out)
