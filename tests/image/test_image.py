@@ -1,6 +1,6 @@
 """The image, with a read-only root as the compose file runs it: ready in seconds, and nothing compiles.
 
-It takes the image ``abound`` that ``make image BUILDER=buildah`` has built, where there is one of these very kernels.
+It takes the image ``abound`` that ``make image BUILDER=buildah`` has built, where there is one of this very code.
 """
 
 from __future__ import annotations
@@ -47,6 +47,39 @@ def buildah(*words: str) -> str:
     return subprocess.run(["buildah", *words], capture_output=True, text=True, check=True).stdout.strip()
 
 
+def differs(here: Path, there: Path) -> Path | None:
+    """The first file of the program that is not the same in both places, or is in one of them only."""
+    for folder in ("core", "service"):
+        found = {
+            path.relative_to(top)
+            for top in (here, there)
+            for path in (top / folder).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        for name in sorted(found):
+            mine, other = here / name, there / name
+            if not mine.is_file() or not other.is_file() or mine.read_bytes() != other.read_bytes():
+                return name
+    return None
+
+
+@pytest.mark.parametrize("folder", ["core/kernels", "core", "service/web"])
+def test_an_image_of_other_code_is_told(folder: str, tmp_path: Path) -> None:
+    for top in ("here", "there"):
+        (tmp_path / top / folder).mkdir(parents=True)
+        (tmp_path / top / folder / "one.py").write_text("1")
+        (tmp_path / top / folder / "__pycache__").mkdir()
+        (tmp_path / top / folder / "__pycache__" / f"{top}.pyc").write_text(top)
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert differs(here, there) is None
+    (there / folder / "more.py").write_text("")
+    assert differs(here, there) == Path(folder) / "more.py"
+    (here / folder / "more.py").write_text("2")
+    assert differs(here, there) == Path(folder) / "more.py"
+    (there / folder / "more.py").unlink()
+    assert differs(here, there) == Path(folder) / "more.py"
+
+
 @dataclass
 class Running:
     url: str
@@ -73,10 +106,8 @@ def container() -> Iterator[tuple[Path, dict[str, Any]]]:
     name = buildah("from", "--pull-never", IMAGE)
     try:
         root = Path(buildah("mount", name))
-        for path in sorted((ROOT / "core" / "kernels").rglob("*.py")):
-            copied = root / "opt/abound/app" / path.relative_to(ROOT)
-            if not copied.exists() or copied.read_bytes() != path.read_bytes():
-                pytest.skip(f"the image {IMAGE} has other kernels ({path.relative_to(ROOT)}): make image")
+        if (other := differs(ROOT, root / "opt/abound/app")) is not None:
+            pytest.skip(f"the image {IMAGE} has other code ({other}): make image BUILDER=buildah")
         yield root, json.loads(buildah("inspect", "--type", "image", IMAGE))["OCIv1"]["config"]
     finally:
         buildah("rm", name)
