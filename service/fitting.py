@@ -3,7 +3,8 @@
 1. the instances are read as matrices (``past_matrices.py``, ``datasets.py``), in the order in which they came
 2. the method is fitted on all but the newest, and judged on these
 3. with the same parameters and the same seed it is fitted on all
-4. the version is written and committed; a job that dies after that is begun again and finds it
+4. the version is written, all but its card, and committed; then it gets its card, and is seen. A job that dies after it
+   has committed is begun again and goes on from there
 
 So a version is what fitting in process gives for the same instances, parameters and seed.
 """
@@ -73,7 +74,8 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     keys, job = context.living.keys, context.job
     if job.committed:
         name = job.kept[0].rpartition("/")[2]
-        card = await versions.card_of(context.artifacts, keys, name)
+        async with version_keeping.writing(context.store, keys, name):
+            card = await version_keeping.publish(context.store, context.artifacts, keys, name)
         return _outcome(card, {}) | await _after(context, card)
     progress = rising(progress)
     config = ModelConfig.from_dict(job.config) if job.config else context.living.config
@@ -113,12 +115,14 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
             job=job.id,
             name=name,
             check=context.check,
+            whole=False,
         )
         clock.lap("write")
         if read.range is not None:
             await refuse_forgotten(context, read.until)
         progress("done", 0.99)
         await context.commit(prefix)
+        await version_keeping.publish(context.store, context.artifacts, keys, name)
     return _outcome(card, clock.seconds) | await _after(context, card)
 
 
@@ -149,7 +153,8 @@ async def _after(context: JobContext, card: versions.Card) -> dict[str, Any]:
 async def refuse_forgotten(context: JobContext, until: Offset) -> None:
     """Conflict when events up to ``until`` were forgotten since they were read.
 
-    A forgetting adopts an index first and looks for versions then, so either it finds this one or this finds it.
+    A forgetting adopts an index first and looks for versions then, those without a card as well, so either it finds
+    this one or this finds it.
     """
     store, artifacts, keys = context.store, context.artifacts, context.living.keys
     params = context.settings.group(LogParams)

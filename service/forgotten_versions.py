@@ -27,18 +27,32 @@ POLL_SECONDS = 0.2
 async def fitted_on(place: Place, first: Offset) -> list[str]:
     """The versions that may have learned an event at or after ``first``. ArtifactsUnavailable."""
     found = []
-    for name in await versions.ids(place.artifacts, place.keys):
+    # Those without a card first: one that gets its card meanwhile is among those that have one.
+    names = await versions.ready(place.artifacts, place.keys)
+    names += await versions.ids(place.artifacts, place.keys)
+    for name in sorted(set(names)):
         try:
-            card = await versions.card_of(place.artifacts, place.keys, name)
+            try:
+                card = await versions.ready_of(place.artifacts, place.keys, name)
+            except UnknownVersion:
+                card = await versions.card_of(place.artifacts, place.keys, name)
         except UnknownVersion:
             continue
         except (Damaged, UnknownApplyVersion):  # nobody can tell what it has learned
             found.append(name)
             continue
-        until = None if card.data_range is None else card.data_range.get("until")
-        if until is not None and Offset.parse(until)[:2] >= first[:2]:
+        if _learned(card, first):
             found.append(name)
-    return sorted(found)
+    return found
+
+
+def _learned(card: versions.Card, first: Offset) -> bool:
+    """Whether a version may have learned an event at or after ``first``; one that does not say it clearly may have."""
+    until = None if card.data_range is None else card.data_range.get("until")
+    try:
+        return until is not None and Offset.parse(until)[:2] >= first[:2]
+    except ValueError:
+        return True
 
 
 async def take_away(
@@ -84,7 +98,8 @@ async def _deleted(place: Place, names: list[str], reason: str) -> bool:
             if (await activation.active(place.store, place.keys)).version in names:
                 return False
             for name in names:
-                await place.artifacts.delete(f"{versions.folder(place.keys, name)}/{versions.CARD}")
+                for card in (versions.CARD, versions.READY):
+                    await place.artifacts.delete(f"{versions.folder(place.keys, name)}/{card}")
                 await place.artifacts.clear(versions.folder(place.keys, name))
     except Conflict:
         return False

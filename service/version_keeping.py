@@ -29,6 +29,14 @@ from service.store import Store, reaching
 log = structlog.get_logger(__name__)
 
 WRITING_SECONDS = 600
+PUBLISH_SECONDS = 900.0
+"""How long activations may keep a version from being published; one takes at most a third of it."""
+
+POLL_SECONDS = 0.2
+
+
+class _Gone(Conflict):
+    """A version was taken away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +77,32 @@ async def delete(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str)
     """
     async with activation.fence(store, keys):
         await versions.delete(artifacts, keys, name, await uses(store, keys))
+
+
+async def publish(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str) -> versions.Card:
+    """Let a version that is committed be seen (``versions.publish``), as soon as none is activated or deleted.
+
+    Raises
+    ------
+    Conflict
+        It was taken away since, or others are activated again and again.
+    Damaged, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PUBLISH_SECONDS
+    while True:
+        try:
+            async with activation.fence(store, keys):
+                try:
+                    return await versions.publish(artifacts, keys, name)
+                except UnknownVersion as error:
+                    raise _Gone("the version was taken away before it was whole; ask for it again") from error
+        except _Gone:
+            raise
+        except Conflict:
+            if loop.time() > deadline:
+                raise
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def retain(store: Store, artifacts: Artifacts, keys: ModelKeys, keep: int) -> list[str]:

@@ -2,6 +2,7 @@
 
     <model>/<incarnation>/versions/<id>/<i>-<array>.npy   an array, not compressed: the processes of a host share it
     <model>/<incarnation>/versions/<id>/card.json         what it is, with the checksum of each file; written last
+    <model>/<incarnation>/versions/<id>/ready.json        its card, as long as its job may still take the version back
 
 A version has names of its own for features and labels, so it depends on no index and no other version. Reading one
 checks every byte, then maps the files; nothing in them is ever run: numbers and text only, no pickle.
@@ -30,6 +31,7 @@ from service.model_replica import new_secret
 
 FORMAT = 1
 CARD = "card.json"
+READY = "ready.json"
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "joblib")
 
 _ID = re.compile(r"[0-9a-z]{8,32}")
@@ -158,6 +160,7 @@ async def write(
     job: str | None = None,
     name: str | None = None,
     check: Callable[[], None] = lambda: None,
+    whole: bool = True,
 ) -> Card:
     """Write a fitted method as a version of a model.
 
@@ -169,6 +172,8 @@ async def write(
         Its id, from ``new_id``.
     check : callable
         Called several times a second, in a thread; what it raises ends the writing.
+    whole : bool
+        False: all but the card, which ``publish`` writes; until then nobody sees the version.
 
     Raises
     ------
@@ -205,7 +210,11 @@ async def write(
             meta=meta,
             files=files,
         )
-        return await finish(artifacts, keys, card)
+        if whole:
+            return await finish(artifacts, keys, card)
+        card = card.sealed()
+        await artifacts.put(f"{folder(keys, name)}/{READY}", msgspec.json.encode(card))
+        return card
     except BaseException:
         await artifacts.clear(folder(keys, name))
         raise
@@ -216,6 +225,34 @@ async def finish(artifacts: Artifacts, keys: ModelKeys, card: Card) -> Card:
     card = card.sealed()
     await artifacts.put(f"{folder(keys, card.id)}/{CARD}", msgspec.json.encode(card))
     return card
+
+
+async def publish(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
+    """Write the card of a version that ``write`` made without; once more does no harm.
+
+    Whoever calls this holds the fence of activations, since a forgetting may take away what is not published.
+
+    Raises
+    ------
+    UnknownVersion
+        It was taken away.
+    Damaged, UnknownApplyVersion, ArtifactsUnavailable
+    """
+    try:
+        return await card_of(artifacts, keys, name)
+    except UnknownVersion:
+        card = await ready_of(artifacts, keys, name)
+    await finish(artifacts, keys, card)
+    await artifacts.delete(f"{folder(keys, name)}/{READY}")
+    return card
+
+
+async def ready_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
+    """The card that a version will have; raises as ``publish``."""
+    try:
+        return decoded(await artifacts.get(f"{folder(keys, name)}/{READY}"))
+    except UnknownArtifact:
+        raise UnknownVersion(f"the model {keys.name} has no version {name} that is about to be") from None
 
 
 async def card_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
@@ -263,6 +300,13 @@ async def ids(artifacts: Artifacts, keys: ModelKeys) -> list[str]:
     start = len(folder(keys)) + 1
     names = [name[start:].split("/") for name in await artifacts.names(folder(keys))]
     return [parts[0] for parts in names if parts[1:] == [CARD] and is_id(parts[0])]
+
+
+async def ready(artifacts: Artifacts, keys: ModelKeys) -> list[str]:
+    """The ids of versions that are written and not published."""
+    start = len(folder(keys)) + 1
+    names = [name[start:].split("/") for name in await artifacts.names(folder(keys))]
+    return [parts[0] for parts in names if parts[1:] == [READY] and is_id(parts[0])]
 
 
 async def cards(artifacts: Artifacts, keys: ModelKeys) -> list[Card]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
-from core.errors import Conflict
-from service import activation, version_keeping, versions
+from core.config import ModelConfig
+from core.errors import Cancelled, Conflict, UnknownVersion
+from core.types import Offset
+from service import activation, fitting, forgotten_versions, version_keeping, versions
 from service.artifacts import Artifacts
 from service.datasets import FOLDER, Datasets
+from service.fit_params import fit_params
 from service.store import Store
+from tests.core.methods.toy import made
 from tests.service.test_versions import KEYS, fit, write
 
 
@@ -61,3 +69,89 @@ async def test_files_of_data_sets_that_nothing_points_to_are_swept(store: Store,
         assert await known.sweep(artifacts) == 1
         assert await artifacts.names(FOLDER) == [f"{FOLDER}/busy.jsonl"]
     assert await known.sweep(artifacts) == 1
+
+
+async def begin(artifacts: Artifacts, **given: Any) -> versions.Card:
+    """A version as a job writes it before it commits."""
+    return await write(artifacts, fit("frequency"), whole=False, **given)
+
+
+def place_of(store: Store, artifacts: Artifacts) -> activation.Place:
+    return activation.Place(store, artifacts, KEYS)
+
+
+async def test_what_is_not_published_is_not_seen(store: Store, artifacts: Artifacts) -> None:
+    begun = await begin(artifacts)
+    assert await versions.ids(artifacts, KEYS) == []
+    with pytest.raises(UnknownVersion):
+        await activation.activate(place_of(store, artifacts), begun.id, "a test")
+    for _ in range(2):
+        assert await version_keeping.publish(store, artifacts, KEYS, begun.id) == begun
+    assert [card.id for card in await versions.cards(artifacts, KEYS)] == [begun.id]
+    assert await versions.ready(artifacts, KEYS) == []
+    assert (await versions.load(artifacts, KEYS, begun.id)).card == begun
+
+
+async def test_a_version_is_published_when_nobody_activates_any_more(store: Store, artifacts: Artifacts) -> None:
+    begun = await begin(artifacts)
+    async with activation.fence(store, KEYS):
+        publishing = asyncio.create_task(version_keeping.publish(store, artifacts, KEYS, begun.id))
+        await asyncio.sleep(0)
+        assert await versions.ids(artifacts, KEYS) == []
+    assert await publishing == begun
+
+
+async def test_what_was_taken_away_is_not_published(store: Store, artifacts: Artifacts) -> None:
+    begun = await begin(artifacts)
+    await artifacts.clear(versions.folder(KEYS, begun.id))
+    with pytest.raises(Conflict, match="taken away"):
+        await version_keeping.publish(store, artifacts, KEYS, begun.id)
+
+
+async def test_a_forgetting_finds_what_is_not_published(store: Store, artifacts: Artifacts) -> None:
+    place = cast(Any, SimpleNamespace(artifacts=artifacts, keys=KEYS))
+    older = await begin(artifacts, data_range={"after": None, "until": "5-0.0"})
+    newer = await begin(artifacts, data_range={"after": None, "until": "50-0.0"})
+    unclear = await write(artifacts, fit("frequency"), data_range={"after": None, "until": "not an offset"})
+    assert await forgotten_versions.fitted_on(place, Offset.parse("10-0.0")) == sorted([newer.id, unclear.id])
+    assert older.id in await forgotten_versions.fitted_on(place, Offset.parse("1-0.0"))
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_job_commits_before_its_version_is_seen(
+    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    seen: list[list[str]] = []
+
+    async def read(*given: object) -> fitting.Read:
+        return fitting.Read(made(80, seed=0), None, Offset.parse("5-0.0"))
+
+    async def commit(prefix: str) -> None:
+        seen.append(await versions.ids(artifacts, KEYS))
+        if cancelled:
+            raise Cancelled("the job was told to stop")
+
+    monkeypatch.setattr(fitting, "_read", read)
+    settings = SimpleNamespace(cluster=None, group=lambda kind: kind())
+    job = SimpleNamespace(id="j", committed=False, kept=[], config=None, data="set", activate="no")
+    context = SimpleNamespace(
+        store=store,
+        artifacts=artifacts,
+        living=SimpleNamespace(keys=KEYS, config=ModelConfig()),
+        job=job,
+        settings=settings,
+        threads=1,
+        will_write=AsyncMock(),
+        now=AsyncMock(return_value=1.0),
+        check=lambda: None,
+        commit=commit,
+    )
+    fit_of = fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
+    if cancelled:
+        with pytest.raises(Cancelled):
+            await fit_of
+        assert await versions.ids(artifacts, KEYS) == []
+    else:
+        outcome = await fit_of
+        assert await versions.ids(artifacts, KEYS) == [outcome["version"]]
+    assert seen == [[]]
