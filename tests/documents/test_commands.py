@@ -75,6 +75,31 @@ def test_a_command_that_is_named_exists_with_its_options(text: str) -> None:
     assert named <= options | {"--help", "-h"}, text
 
 
+def modules_in_the_text() -> list[str]:
+    """What the pages start with ``python -m``, of this repository."""
+    named = re.compile(r"\bpython3? -m ((?:benchmarks|core|service|tests|examples)(?:\.\w+)*)")
+    return sorted({name for page in PAGES for name in named.findall(page.read_text())})
+
+
+def is_program(name: str) -> bool:
+    """Whether ``python -m`` finds something to run under a name: a module, or a package with ``__main__``."""
+    place = ROOT.joinpath(*name.split("."))
+    return place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
+
+
+@pytest.mark.parametrize("name", modules_in_the_text())
+def test_a_module_that_is_to_be_run_exists(name: str) -> None:
+    assert is_program(name)
+
+
+def test_what_is_a_program() -> None:
+    assert is_program("benchmarks.faults")
+    assert is_program("tests.documents.fill")
+    assert not is_program("benchmarks.nothing")
+    assert not is_program("benchmarks")
+    assert len(modules_in_the_text()) > 10
+
+
 @pytest.mark.parametrize(
     ("said", "printed", "good"),
     [
