@@ -67,9 +67,12 @@ async function send(method, path, options) {
   }
 }
 
+/** An idempotency key that nobody else gives. */
+export const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((one) => one.toString(16).padStart(2, "0")).join("");
+
 /** An answer as JSON; Problem where it is an error. */
-export async function ask(method, path, { body, signal } = {}) {
-  const headers = headersFor(body === undefined ? {} : { "Content-Type": "application/json" });
+export async function ask(method, path, { body, signal, headers: more = {} } = {}) {
+  const headers = headersFor(body === undefined ? more : { ...more, "Content-Type": "application/json" });
   const answer = await send(method, path, {
     headers,
     signal,

@@ -23,9 +23,11 @@ export function show(root, { signal, problem }) {
     parts.said,
   );
   fill(root, newSet, card("Data sets", parts.list));
+  let typed = false;
+  name.addEventListener("input", () => { typed = name.value !== ""; });
   file.addEventListener("change", () => {
     const given = file.files[0]?.name;
-    if (given && !name.value) name.value = given.replace(/[^A-Za-z0-9_.-]/g, "-").replace(/^[^A-Za-z0-9]+/, "").slice(0, 64);
+    if (given && !typed) name.value = given.replace(/[^A-Za-z0-9_.-]/g, "-").replace(/^[^A-Za-z0-9]+/, "").slice(0, 64);
   });
   list();
 
@@ -79,6 +81,7 @@ export function show(root, { signal, problem }) {
       fill(parts.said, h("p", { class: "better" }, `“${name.value}” is there.`));
       announce(`The data set ${name.value} is there.`);
       name.value = file.value = "";
+      typed = false;
       await list();
     } catch (error) {
       fill(parts.said, error.name === "AbortError" ? h("p", { class: "note" }, "Stopped; nothing is kept.") : problem(error));

@@ -46,7 +46,7 @@ export function empty(title, ...next) {
   return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), h("p", {}, next));
 }
 
-/** A table; cells are text or elements. Columns that begin with "#" hold numbers. */
+/** A table; cells are text or elements. Columns that begin with "#" hold numbers; a last one without a name, buttons. */
 export function table(caption, columns, rows) {
   const isNumber = columns.map((name) => name.startsWith("#"));
   const cell = (tag, value, at, props = {}) => h(tag, { ...props, class: isNumber[at] ? "number" : null }, value);
@@ -55,7 +55,7 @@ export function table(caption, columns, rows) {
     { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     h(
       "table",
-      {},
+      { class: columns.at(-1) === "" ? "acts" : null },
       h("caption", { class: "unseen" }, caption),
       h("thead", {}, h("tr", {}, columns.map((name, at) => cell(name ? "th" : "td", name.replace("#", ""), at, name ? { scope: "col" } : {})))),
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value, at) => cell("td", value, at))))),

@@ -204,7 +204,7 @@ export function show(root, { model, signal, problem, every }) {
     const names = { index: "index", features: "names of features", labels: "names of labels", receipts: "idempotency keys" };
     fill(
       parts.size,
-      gauge("Memory", stats.memory, config.max_memory, bytes, "max_memory"),
+      gauge("Memory", stats.memory, config.max_memory, bytes, "max_memory", "no bound of its own: all models share the memory of a replica"),
       gauge("Features", stats.features, config.max_features, count, "max_features"),
       gauge("Classes", stats.classes, config.max_classes, count, "max_classes"),
       gauge("Connections a feature, mean", Number(stats.mean_out_degree.toFixed(2)), config.update === "sls" ? config.slots : config.d_max, (n) => String(n), config.update === "sls" ? "slots" : "d_max"),
@@ -237,11 +237,11 @@ function marksOf(stats) {
   return found.slice(-MOST_MARKS).map((mark) => ({ x: mark.learned, name: mark.after < mark.before ? "▼" : "▲", isBad: mark.after < mark.before }));
 }
 
-function gauge(name, n, bound, format, setting) {
+function gauge(name, n, bound, format, setting, unbound = "no bound") {
   const share = bound ? Math.min(1, n / bound) : 0;
   const filling = h("i", {});
   filling.style.width = `${100 * share}%`;
-  const said = bound ? `${format(n)} of ${format(bound)}` : `${format(n)}, no bound`;
+  const said = bound ? `${format(n)} of ${format(bound)}` : `${format(n)}, ${unbound}`;
   return h(
     "div",
     { class: `gauge ${share > 0.9 ? "full" : ""}` },

@@ -1,12 +1,13 @@
 // Try it: an instance in, ranked labels as it is typed, what speaks for each, and corrections.
 
 import { announce, card, debounced, empty, field, fill, h, newId } from "./dom.js";
-import { get, modelPath, part, post } from "./api.js";
+import { get, modelPath, newKey, part, post } from "./api.js";
 import { bars } from "./charts.js";
 import { count, score } from "./format.js";
 
 const TYPED_MS = 150;
 const MOST_BARS = 12;
+const TWICE_MS = 500; // a second press so soon is of a double click
 const HOW = "One a line: name: value. A number is a value, a word means name=word, true is 1. Or a JSON object.";
 
 export function show(root, { model, about, signal, problem, every }) {
@@ -31,7 +32,10 @@ export function show(root, { model, about, signal, problem, every }) {
   let asked = 0;
   let before = null;
   let offset = null;
+  let teaching = false;
+  let unsure = null; // what was sent without an answer, and its key: sent again, it is learned once
 
+  const learn = h("button", { class: "primary teaches" }, "Learn");
   const choice = (value, said) =>
     h("label", {}, h("input", { type: "radio", name, value, checked: value === kind, onchange: () => use(value) }), said);
   parts.features.hidden = true;
@@ -48,9 +52,9 @@ export function show(root, { model, about, signal, problem, every }) {
         h("div", { class: "fields" }, field("Labels at most", k), field("Ranked by", version)),
         h(
           "form",
-          { class: "field", onsubmit: (event) => { event.preventDefault(); teach(label.value.trim()); } },
+          { class: "field", onsubmit: (event) => { event.preventDefault(); teach(label.value.trim(), readable()); } },
           h("label", { for: (label.id = newId("label")) }, "Teach it: the right label"),
-          h("div", { class: "row" }, h("div", { class: "grow" }, label), h("button", { class: "primary" }, "Learn")),
+          h("div", { class: "row" }, h("div", { class: "grow" }, label), learn),
           h("p", { class: "hint" }, "It is learned at once, by all replicas, and answers change with it."),
           known,
         ),
@@ -83,44 +87,78 @@ export function show(root, { model, about, signal, problem, every }) {
     return features.value.trim() ? { features: readFeatures(features.value) } : null;
   }
 
-  async function rank(least = offset) {
+  /** The instance as it stands, or null: what is wrong with it stands beside the labels already. */
+  function readable() {
+    try {
+      return instance();
+    } catch {
+      return null;
+    }
+  }
+
+  /** No labels, so none to teach: this in their place. */
+  function withoutLabels(...said) {
+    answered = null;
+    fill(parts.ranks, ...said);
+    fill(parts.because, h("p", { class: "note" }, "Choose a label, and see which features speak for it."));
+  }
+
+  async function rank(least = offset, plainly = false) {
     const number = (asked += 1);
     let given;
     try {
       given = instance();
     } catch (error) {
-      fill(parts.ranks, h("p", { class: "worry" }, error.message));
+      withoutLabels(h("p", { class: "worry" }, error.message));
       return;
     }
     if (given === null) {
-      answered = null;
-      fill(parts.ranks, about.learned ? empty("Nothing typed yet.", "Labels show here as you type.") : empty("This model has learned nothing yet.", "Type something, name its label, and press Learn."));
-      fill(parts.because, h("p", { class: "note" }, "Choose a label, and see which features speak for it."));
+      withoutLabels(about.learned ? empty("Nothing typed yet.", "Labels show here as you type.") : empty("This model has learned nothing yet.", "Type something, name its label, and press Learn."));
       return;
     }
-    const explains = (version.value || about.version) === "live";
+    const explains = !plainly && (version.value || about.version) === "live";
     const request = { ...given, k: Number(k.value), explain: explains };
     if (version.value) request.version = version.value;
     if (least) request.min_offset = least;
     try {
       const answer = await post(`${modelPath(model)}/classify`, request, { signal });
       if (number !== asked) return; // a newer question was asked meanwhile
-      answered = answer;
+      if (!explains && !plainly && !version.value && answer.version === "live") {
+        about.version = "live"; // it serves again, and explains
+        await rank(least);
+        return;
+      }
+      answered = { ...answer, given };
       draw();
     } catch (error) {
-      if (number === asked && !signal.aborted) fill(parts.ranks, problem(error));
+      if (number !== asked || signal.aborted) return;
+      if (explains && error.status === 422 && error.said.field === "explain") {
+        lookAgain();
+        await rank(least, true);
+      } else withoutLabels(problem(error));
+    }
+  }
+
+  /** Something else serves than was known here: ask what. */
+  async function lookAgain() {
+    try {
+      Object.assign(about, await get(modelPath(model), { signal }));
+      await listVersions();
+    } catch {
+      // The next question finds out as well.
     }
   }
 
   function draw() {
-    const { labels } = answered;
+    const { labels, given } = answered;
     if (labels.length === 0) {
       fill(parts.ranks, empty("No label has any of these features.", "Name the right one, and press Learn."));
       fill(parts.because, h("p", { class: "note" }, "Nothing speaks for any label yet."));
       announce("No label found.");
       return;
     }
-    const focused = parts.ranks.contains(document.activeElement) ? document.activeElement.dataset.label : null;
+    const { activeElement } = document;
+    const focused = parts.ranks.contains(activeElement) ? { of: activeElement.classList.contains("teaches") ? ".teaches" : ".rank", label: activeElement.dataset.label } : null;
     const best = Math.max(...labels.map((one) => one.score), 1e-12);
     if (!labels.some((one) => one.label === chosen)) chosen = labels[0].label;
     fill(
@@ -139,12 +177,12 @@ export function show(root, { model, about, signal, problem, every }) {
             h("span", { class: "name" }, one.label, " ", moved(one.label, at)),
             h("span", { class: "score" }, score(one.score)),
           ),
-          h("button", { type: "button", class: "small quiet", "aria-label": `${one.label} is right: learn it`, onclick: () => teach(one.label) }, "✓ Right"),
+          h("button", { type: "button", class: "small quiet teaches", "aria-label": `${one.label} is right: learn it`, "aria-disabled": String(teaching), "data-label": one.label, onclick: () => teach(one.label, given) }, "✓ Right"),
         );
       })),
       h("p", { class: "hint" }, `By ${answered.version === "live" ? "the live index" : `version ${answered.version}`}, with all events up to ${answered.offset}.`),
     );
-    if (focused) [...parts.ranks.querySelectorAll(".rank")].find((one) => one.dataset.label === focused)?.focus();
+    if (focused) [...parts.ranks.querySelectorAll(focused.of)].find((one) => one.dataset.label === focused.label)?.focus();
     announce(`${labels.length} labels; first ${labels[0].label}, score ${score(labels[0].score)}.`);
     explain(labels.find((one) => one.label === chosen));
   }
@@ -182,19 +220,26 @@ export function show(root, { model, about, signal, problem, every }) {
     });
   }
 
-  async function teach(right) {
-    let given = null;
-    try {
-      given = instance();
-    } catch {
-      // What is wrong with it stands beside the labels already.
-    }
+  /** What teaches stays reachable by keyboard while it does nothing. */
+  function hold(is) {
+    teaching = is;
+    for (const one of root.querySelectorAll(".teaches")) one.setAttribute("aria-disabled", String(is));
+  }
+
+  /** Learn that a label is right for an instance: of a ranked one, for that which it was ranked for. */
+  async function teach(right, given) {
+    if (teaching) return;
     if (given === null || !right) {
       fill(parts.learned, h("p", { class: "worry" }, "There has to be an instance, and its label."));
       return;
     }
+    const what = JSON.stringify([given, right]);
+    if (unsure?.what !== what) unsure = { what, key: newKey() };
+    const pressed = performance.now();
+    hold(true);
     try {
-      const answer = await post(`${modelPath(model)}/learn`, { ...given, labels: [right], source: "page" }, { signal });
+      const answer = await post(`${modelPath(model)}/learn`, { ...given, labels: [right], source: "page" }, { signal, headers: { "Idempotency-Key": unsure.key } });
+      unsure = null;
       before = answered ? answered.labels.map((one) => one.label) : [];
       offset = answer.offset;
       about.learned += 1;
@@ -205,6 +250,8 @@ export function show(root, { model, about, signal, problem, every }) {
       await rank(answer.offset);
     } catch (error) {
       if (!signal.aborted) fill(parts.learned, problem(error));
+    } finally {
+      setTimeout(() => hold(false), Math.max(0, TWICE_MS - (performance.now() - pressed)));
     }
   }
 
@@ -220,8 +267,12 @@ export function show(root, { model, about, signal, problem, every }) {
   async function listVersions() {
     try {
       const found = await get(`${modelPath(model)}/versions`, { signal });
-      if (about.version !== "live") version.append(h("option", { value: "blend" }, "the index and the active one, blended"));
-      version.append(...(found.versions || []).map((one) => h("option", { value: one.id }, `${one.method} ${one.id.slice(0, 8)}`)));
+      const ways = [["", "the active one"], ["live", "live index"]];
+      if (about.version !== "live") ways.push(["blend", "the index and the active one, blended"]);
+      ways.push(...(found.versions || []).map((one) => [one.id, `${one.method} ${one.id.slice(0, 8)}`]));
+      const chosenWay = version.value;
+      fill(version, ways.map(([value, said]) => h("option", { value }, said)));
+      version.value = ways.some(([value]) => value === chosenWay) ? chosenWay : "";
     } catch {
       // Without versions there is the index.
     }

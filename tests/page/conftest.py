@@ -58,7 +58,9 @@ def open_page(browser: Any, serving: Serving) -> Iterator[Open]:
     """Open a view in a window of its own; at the end nothing may stand in its console."""
     contexts, wrong = [], []
 
-    def open_page(view: str = "overview", url: str | None = None, expected: str = "", **options: Any) -> Any:
+    def open_page(
+        view: str = "overview", url: str | None = None, expected: tuple[str, ...] = (), **options: Any
+    ) -> Any:
         context = browser.new_context(
             **{"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce"} | options
         )
@@ -71,7 +73,7 @@ def open_page(browser: Any, serving: Serving) -> Iterator[Open]:
         )
 
         def note(message: Any) -> None:
-            if message.type in ("error", "warning") and not (expected and expected in message.text):
+            if message.type in ("error", "warning") and not any(one in message.text for one in expected):
                 wrong.append(f"{message.type}: {message.text} {message.location}")
 
         page.on("console", note)

@@ -70,6 +70,31 @@ def test_a_phone_scrolls_in_one_direction(open_page: Open) -> None:
         assert page.evaluate(SMALL) == [], view
 
 
+def test_a_phone_shows_the_buttons_of_a_row(open_page: Open) -> None:
+    version = {"method": "unweighted", "created": 1.7e9, "bytes": 2**30, "needed": False}
+    version |= {"metrics": {"R@1": 0.5, "R@5": 0.9}, "sizes": {"instances": 10**6, "classes": 10**5}}
+    versions = [version | {"id": "0" * 32}, version | {"id": "1" * 32}]
+    data = {"name": "a-name-" * 9, "instances": 10**6, "features": 10**6, "classes": 10**5, "bytes": 2**30}
+    page = open_page("overview", viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True)
+    page.route("**/models/default/versions", lambda route: route.fulfill(json={"versions": versions}))
+    contest = {"contenders": [{"version": "0" * 32}], "contest": None}
+    page.route("**/models/default/contenders", lambda route: route.fulfill(json=contest))
+    page.route("**/datasets", lambda route: route.fulfill(json={"datasets": [data | {"created": 1.7e9}]}))
+    for view, table, n in (("versions", "Versions, newest first", 6), ("datasets", "Data sets", 1)):
+        page.evaluate("(view) => { location.hash = `${view}/default`; }", view)
+        buttons = page.get_by_role("region", name=table).locator("table").get_by_role("button")
+        expect(buttons).to_have_count(n)
+        assert view == "datasets" or buttons.first.text_content() == "Stop contending"
+        for button in buttons.all():
+            box = button.bounding_box()
+            row = button.locator("xpath=ancestor::tr").bounding_box()
+            first = button.locator("xpath=ancestor::tr/td[1]/*").bounding_box()
+            assert box["x"] >= 0, (view, box)
+            assert box["x"] + box["width"] <= 360, (view, box)
+            assert first["y"] + first["height"] <= box["y"], (view, first, box)
+            assert box["y"] + box["height"] <= row["y"] + row["height"], (view, row, box)
+
+
 def test_all_by_keyboard(open_page: Open) -> None:
     page = open_page("overview")
     expect(page.locator(".tile").first).to_be_visible()
@@ -150,7 +175,7 @@ def test_the_first_paint_is_there_within_a_second(open_page: Open) -> None:
         )
         took.append(paints["first-contentful-paint"])
     print(f"first contentful paint, ms: {took}")
-    assert min(took) < FIRST_PAINT_MS
+    assert max(took) < FIRST_PAINT_MS
 
 
 def test_charts_come_after_the_first_paint(open_page: Open) -> None:

@@ -62,6 +62,7 @@ def test_overview(open_page: Open, serving: Serving) -> None:
     budgets = page.get_by_role("region", name="Size against its budgets")
     expect(budgets.get_by_role("meter", name="Connections a feature, mean")).to_have_attribute("aria-valuemax", "25")
     expect(budgets).to_contain_text("max_features")
+    expect(budgets).to_contain_text("no bound of its own: all models share the memory of a replica max_memory")
 
 
 def test_events_a_second_are_counted(open_page: Open, serving: Serving) -> None:
@@ -142,8 +143,59 @@ def test_a_correction_changes_the_answer(open_page: Open, serving: Serving) -> N
     assert stats(serving)["learned"] == learned + 5
 
 
+def test_what_is_taught_is_what_the_labels_were_ranked_for(open_page: Open, serving: Serving) -> None:
+    page = open_page("try", expected=("ERR_FAILED",))
+    box = page.get_by_role("textbox", name="Text")
+    box.fill("wheat harvest in kansas")
+    right = page.get_by_role("button", name="grain is right")
+    expect(right).to_be_visible()
+    held: list[Any] = []
+    page.route("**/classify", lambda route: held.append(route))
+    with page.expect_request("**/classify"):
+        box.fill("cocoa beans of the ivory coast")
+    with page.expect_request("**/classify"), page.expect_request("**/learn") as learning:
+        right.click()
+    assert learning.value.post_data_json["text"] == "wheat harvest in kansas"
+    for route in held:
+        route.abort()
+    ranked = page.get_by_role("region", name="Ranked labels")
+    expect(ranked.get_by_role("alert")).to_contain_text("No answer")
+    expect(ranked.get_by_role("button")).to_have_count(0)
+
+
+def test_a_double_click_learns_once_and_an_unsure_one_again_with_its_key(open_page: Open, serving: Serving) -> None:
+    page = open_page("try", expected=("ERR_FAILED",))
+    sent = []
+    page.on("request", lambda request: request.url.endswith("/learn") and sent.append(request))
+    page.get_by_role("textbox", name="Text").fill("wheat harvest in kansas")
+    right = page.get_by_role("button", name="grain is right")
+    expect(right).to_be_visible()
+    learned = stats(serving)["learned"]
+    right.dblclick()
+    expect(page.get_by_text("Learned “grain”.")).to_be_visible()
+    expect(right).to_be_enabled()
+    assert len(sent) == 1
+    assert stats(serving)["learned"] == learned + 1
+    lost: list[Any] = []
+
+    def lose(route: Any) -> None:
+        route.fetch()  # it is learned, and the answer lost
+        lost.append(route)
+        route.abort()
+
+    page.route("**/learn", lose, times=1)
+    right.click()
+    expect(page.get_by_role("alert")).to_contain_text("No answer")
+    assert len(lost) == 1
+    right.click()
+    expect(page.get_by_text("Learned “grain”.")).to_be_visible()
+    keys = [request.headers["idempotency-key"] for request in sent]
+    assert keys[1] == keys[2] != keys[0]
+    assert stats(serving)["learned"] == learned + 2
+
+
 def test_what_is_wrong_with_an_instance_is_said(open_page: Open) -> None:
-    page = open_page("try", expected="status of 422")
+    page = open_page("try", expected=("status of 422",))
     page.get_by_role("radio", name="Features").check()
     box = page.get_by_role("textbox", name="Features")
     box.fill('{"price": null}')
@@ -204,6 +256,13 @@ def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open,
     row = page.get_by_role("region", name="Versions", exact=True).locator("tbody tr")
     expect(row).to_contain_text(version["id"][:8])
 
+    other = open_page("try", expected=("status of 422",))
+    refused = []
+    other.on("response", lambda answer: answer.status == 422 and refused.append(answer.url))
+    typed, ranked = other.get_by_role("textbox", name="Text"), other.get_by_role("region", name="Ranked labels")
+    typed.fill("wheat harvest")
+    expect(ranked).to_contain_text("By the live index")
+
     row.get_by_role("button", name="Activate").click()
     page.get_by_role("dialog").get_by_role("button", name="Activate").click()
     now = page.get_by_role("region", name="Serving now")
@@ -211,12 +270,23 @@ def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open,
     expect(row.get_by_text("serving")).to_be_visible()
     assert httpx.get(f"{serving.url}/models/default").json()["version"] == version["id"]
 
+    typed.fill("wheat harvest in")
+    expect(ranked).to_contain_text(f"By version {version['id']}")
+    expect(other.get_by_label("Ranked by").locator("option[value=blend]")).to_have_count(1)
+    typed.fill("wheat harvest in kansas")
+    expect(other.locator(".rank .name").first).to_have_text("grain")
+    expect(ranked.get_by_role("alert")).to_have_count(0)
+    assert len(refused) == 1
+
     now.get_by_role("button", name="Roll back").or_(
         now.get_by_role("button", name="Serve the live index")
     ).first.click()
     page.get_by_role("dialog").locator("button.primary").click()
     expect(now.get_by_text("the live index serves.")).to_be_visible(timeout=30_000)
     assert httpx.get(f"{serving.url}/models/default").json()["version"] == "live"
+    typed.fill("wheat harvest in texas")
+    expect(ranked).to_contain_text("By the live index")
+    painted(other, "Why")
 
 
 def test_a_version_contends(open_page: Open, serving: Serving) -> None:
@@ -230,7 +300,7 @@ def test_a_version_contends(open_page: Open, serving: Serving) -> None:
 
 
 def test_a_wrong_parameter_is_said_where_it_is(open_page: Open) -> None:
-    page = open_page("versions", expected="status of 422")
+    page = open_page("versions", expected=("status of 422",))
     form = page.get_by_role("region", name="Start a job")
     form.get_by_label("Method").select_option("ind")
     form.get_by_text("Parameters", exact=True).click()
@@ -240,12 +310,21 @@ def test_a_wrong_parameter_is_said_where_it_is(open_page: Open) -> None:
 
 
 def test_a_data_set_is_uploaded_and_deleted(open_page: Open, serving: Serving, tmp_path: Path) -> None:
-    page = open_page("datasets")
+    page = open_page("datasets", expected=("status of 422",))
+    broken = tmp_path / "broken.svm"
+    broken.write_text("no numbers here\n")
+    page.get_by_label("File").set_input_files(broken)
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    expect(page.get_by_label("Name")).to_have_value("broken.svm")
     file = tmp_path / "news.jsonl.gz"
     file.write_bytes(gzip.compress(b"".join(json.dumps(one).encode() + b"\n" for one in news(200))))
     page.get_by_label("File").set_input_files(file)
     expect(page.get_by_label("Name")).to_have_value("news.jsonl.gz")
     page.get_by_label("Name").fill("news")
+    page.get_by_label("File").set_input_files(broken)
+    page.get_by_label("File").set_input_files(file)
+    expect(page.get_by_label("Name")).to_have_value("news")
     page.get_by_role("button", name="Upload").click()
     expect(page.get_by_text("“news” is there.")).to_be_visible(timeout=120_000)
     row = page.get_by_role("region", name="Data sets").locator("tbody tr")
