@@ -1,8 +1,8 @@
 """Checking a data set: ``python -m service.dataset_check FILE BYTES``, in a process of its own.
 
 Reads a file of the artifact store line by line, as a job would, and says on standard output, as JSON, what is in it, or
-what is wrong with it (``error``, with the number of the line) or that it has more than BYTES unpacked (``too_large``).
-What it takes of memory is every name once.
+what is wrong with it (``error``, with the number of the line) or that it has more than BYTES unpacked, or more names
+than there may be (``too_large``). What it takes of memory is every name once; the system holds it to ``ROOM_BYTES``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import sys
 import threading
 from pathlib import Path
@@ -33,8 +34,16 @@ from service.process import end_with_parent
 from service.settings import Settings
 from service.store import Store, StoreParams
 
+NAME_BYTES = 2**29
+"""Most that the names of a file's features and labels may have together, each with ``NAME_COST`` besides its bytes."""
 
-def counts(path: Path, plain_bytes: int) -> dict[str, int]:
+NAME_COST = 100
+
+ROOM_BYTES = 2**32
+"""Memory that the process may take besides what it has at its start."""
+
+
+def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[str, int]:
     """What is in a file.
 
     Raises
@@ -46,9 +55,9 @@ def counts(path: Path, plain_bytes: int) -> dict[str, int]:
     vectorize = Vectorizer(ModelConfig(), LIMITS).vectorize
     features, ids = Vocabulary(new_secret()), np.empty(LIMITS.max_features, np.int32)
     labels: set[str] = set()
-    n = labelled = nnz = assertions = size = 0
+    n = labelled = nnz = assertions = named = 0
     try:
-        for instance in read_file(str(path)):
+        for instance in read_file(str(path), plain_bytes=plain_bytes):
             try:
                 if instance.labels:
                     pack_labels(instance.labels, LIMITS)
@@ -58,14 +67,14 @@ def counts(path: Path, plain_bytes: int) -> dict[str, int]:
             active = int.from_bytes(vector[:4], "little")
             features.make_room(active, len(vector) - 4 - 6 * active)
             intern_vector(features.arrays, vector, 0, ids[:active])
+            named += sum(NAME_COST + len(label.encode()) for label in set(instance.labels) - labels)
             labels.update(instance.labels)
+            if named + features.n_bytes > name_bytes:
+                raise TooLarge(f"the names of the file's features and labels take over {name_bytes} bytes")
             n += 1
             labelled += bool(instance.labels)
             nnz += active
             assertions += len(set(instance.labels))
-            size += len(instance.features or b"") + len(instance.text or "")
-            if size > plain_bytes:
-                raise TooLarge(f"the file has over {plain_bytes} bytes, unpacked")
     except Malformed as error:
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
     if not assertions or not nnz:
@@ -89,6 +98,8 @@ async def check(name: str, plain_bytes: int) -> dict[str, Any]:
         await artifacts.join(store)
         async with local_file(artifacts, name) as path:
             return dict(counts(path, plain_bytes))
+    except MemoryError:
+        return {"too_large": "checking the file takes more memory than it may"}
     except TooLarge as error:
         return {"too_large": str(error)}
     except AboundError as error:
@@ -97,10 +108,20 @@ async def check(name: str, plain_bytes: int) -> dict[str, Any]:
         await store.close()
 
 
+def hold(room: int) -> None:
+    """Let this process take at most so many bytes of memory more than it has mapped; no less than it was held to."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else None
+    if pages is not None:
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = pages * resource.getpagesize() + room
+        resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+
+
 def main() -> int:
     """Run the process; returns its exit code."""
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     place()
+    hold(ROOM_BYTES)
     json.dump(asyncio.run(check(sys.argv[1], int(sys.argv[2]))), sys.stdout)
     return 0
 

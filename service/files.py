@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, get_args
 import zstandard
 
 from core.dataset import Format, Instance, read_instances
-from core.errors import Malformed
+from core.errors import Malformed, TooLarge
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -59,7 +59,9 @@ def format_of(name: str) -> tuple[Format, str]:
     )
 
 
-def read_file(name: str, progress: Callable[[int], None] | None = None) -> Iterator[Instance]:
+def read_file(
+    name: str, progress: Callable[[int], None] | None = None, plain_bytes: int | None = None
+) -> Iterator[Instance]:
     """The instances of a file, one at a time.
 
     Parameters
@@ -67,9 +69,13 @@ def read_file(name: str, progress: Callable[[int], None] | None = None) -> Itera
     name : str
     progress : callable or None
         Told now and then how many bytes of the file, as it lies on the disk, have been read; see :func:`size_of`.
+    plain_bytes : int or None
+        Most bytes of all its lines together, unpacked; None: no bound.
 
     Raises
     ------
+    TooLarge
+        It has more than ``plain_bytes``.
     Malformed
         The file cannot be opened or read, is damaged, or a line is not of its format; names the file and the line.
     """
@@ -78,7 +84,7 @@ def read_file(name: str, progress: Callable[[int], None] | None = None) -> Itera
     try:
         with _opened(name, compression) as (stream, position):
             tell = None if progress is None else lambda: progress(position())
-            yield from read_instances(_lines(stream, tell, shown), form, shown)
+            yield from read_instances(_lines(stream, tell, shown, plain_bytes), form, shown)
     except OSError as error:  # gzip.BadGzipFile is one
         raise Malformed(f"{shown}: {error.strerror or error}") from error
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
@@ -153,10 +159,13 @@ class _Zstandard(io.RawIOBase):
         return b"".join(parts)
 
 
-def _lines(stream: _Readable, tell: Callable[[], None] | None, shown: str) -> Iterator[bytes]:
-    number = 0
+def _lines(stream: _Readable, tell: Callable[[], None] | None, shown: str, plain_bytes: int | None) -> Iterator[bytes]:
+    number = size = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
+        size += len(line)
+        if plain_bytes is not None and size > plain_bytes:
+            raise TooLarge(f"the file has over {plain_bytes} bytes, unpacked")
         if len(line) > MAX_LINE_BYTES:
             raise Malformed(f"{shown}: line {number}: longer than {MAX_LINE_BYTES} bytes")
         if tell is not None and number % LINES_A_REPORT == 0:

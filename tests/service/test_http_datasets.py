@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,39 @@ def test_what_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     file.write_bytes(gzip.compress(b'{"text": "a b", "labels": ["x"]}\n' * 10_000))
     with pytest.raises(TooLarge, match="unpacked"):
         counts(file, 10_000)
+
+
+@pytest.mark.parametrize("line", [b"\n", b'{"features": {"x": 1}, "labels": ["' + b"a" * 500 + b'"]}\n'])
+def test_every_byte_that_unpacks_counts(tmp_path: Path, line: bytes) -> None:
+    file = tmp_path / "bomb.jsonl.zst"
+    file.write_bytes(zstandard.compress(line * (20_000 // len(line))))
+    with pytest.raises(TooLarge, match="unpacked"):
+        counts(file, 10_000)
+
+
+@pytest.mark.parametrize("kind", ["labels", "features"])
+def test_too_many_names_are_refused(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "names.jsonl"
+    names = [f"{i:0500}" for i in range(500)]
+    file.write_text(
+        "".join(
+            json.dumps(
+                {"features": {name if kind == "features" else "x": 1}, "labels": [name if kind == "labels" else "x"]}
+            )
+            + "\n"
+            for name in names
+        )
+    )
+    assert counts(file, 10**7, 10**6)["classes" if kind == "labels" else "features"] == 500
+    with pytest.raises(TooLarge, match="names"):
+        counts(file, 10**7, 100_000)
+
+
+def test_the_process_that_checks_is_held_to_its_memory() -> None:
+    program = "from service.dataset_check import hold; hold(2**26); bytearray(2**27)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "MemoryError" in done.stderr
 
 
 def test_a_wrong_line_is_refused_and_nothing_is_changed(place: Place) -> None:
