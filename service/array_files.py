@@ -7,6 +7,7 @@ import io
 import math
 import mmap
 import re
+import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,20 @@ from core.errors import Damaged
 from service.artifacts import PIECE_BYTES, Artifacts
 
 MOST_HEADER_BYTES = 10_000
+MOST_DIMENSIONS = 8
 KINDS = "biufU"
 """Kinds of arrays that there can be: numbers and text, nothing that would have to be run."""
+
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    SyntaxError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    tokenize.TokenError,
+)
+"""What numpy may meet in a header that it cannot read."""
 
 _HEADER = 10
 """Bytes of a file before its header: magic, format, length of the header."""
@@ -101,10 +114,12 @@ def checked(one: ArrayFile, data: bytearray | mmap.mmap) -> Array:
         if np.lib.format.read_magic(head) != (1, 0):
             raise Damaged(f"its file {one.file} has a format that is not known")
         shape, in_columns, dtype = np.lib.format.read_array_header_1_0(head)
-    except ValueError as error:
+    except UNREADABLE as error:
         raise Damaged(f"its file {one.file} has no header that can be read: {error}") from None
     if dtype.kind not in KINDS or dtype.str != one.dtype or list(shape) != one.shape:
         raise Damaged(f"its file {one.file} holds another array than its card says")
+    if not dtype.itemsize or dtype.hasobject or any(n < 0 for n in shape) or len(shape) > MOST_DIMENSIONS:
+        raise Damaged(f"its file {one.file} holds an array that cannot be")
     if len(view) - at != dtype.itemsize * math.prod(shape):
         raise Damaged(f"its file {one.file} has not the size of its array")
     return np.frombuffer(data, dtype, math.prod(shape), at).reshape(shape, order="F" if in_columns else "C")

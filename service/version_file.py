@@ -20,6 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from core.errors import Damaged, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
+from core.methods.fitted import OPAQUE
 from service import version_keeping, versions
 from service.array_files import ArrayFile
 from service.array_parts import checksum_of
@@ -144,8 +145,10 @@ class _Reader:
         card = versions.decoded(plain)
         if any(one.size <= 0 for one in card.files) or len(card.files) > MOST_FILES:
             raise Damaged("the file has a part of a size that cannot be")
+        if any(one.name.startswith(OPAQUE) for one in card.files):
+            raise InvalidInstance("a version with a graph is not taken over: nobody can check it; fit it here", "body")
         n_bytes = sum(one.size for one in card.files)
-        if n_bytes != card.n_bytes or any(not _is_name(one.file) for one in card.files):
+        if n_bytes != card.n_bytes:
             raise Damaged("the card of the file lists what cannot be in it")
         if n_bytes > limit:
             raise TooLarge(f"the version has {n_bytes} bytes, of at most {limit}")
@@ -173,7 +176,3 @@ class _Reader:
         taken = bytes(memoryview(self._held)[:n])
         del self._held[:n]
         return taken
-
-
-def _is_name(file: str) -> bool:
-    return file.endswith(".npy") and len(file) < 128 and all(sign.isalnum() or sign in "-." for sign in file)

@@ -23,6 +23,7 @@ import msgspec
 
 from core.errors import Conflict, Damaged, UnknownApplyVersion, UnknownArtifact, UnknownVersion
 from core.methods.fitted import Fitted
+from service import card_rules
 from service.array_files import ArrayFile, checked, mapped, write_array
 from service.array_parts import checksum_of
 from service.artifacts import Artifacts
@@ -292,6 +293,7 @@ def decoded(packed: bytes) -> Card:
         raise Damaged(f"the card of the version {card.id} is not what was written")
     if len({one.file for one in card.files} | {CARD}) != len(card.files) + 1:
         raise Damaged(f"the card of the version {card.id} names a file twice")
+    card_rules.check(card)
     return card
 
 

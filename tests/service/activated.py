@@ -50,7 +50,7 @@ async def write(artifacts: Artifacts, keys: ModelKeys, made: Fitted, **fields: A
         "offset": "0-0.0",
         "created": 1e9,
         "metrics": {},
-        "sizes": {"instances": 20, "features": 27, "classes": len(made.labels), "nnz": 40},
+        "sizes": {"instances": 20, "features": 27, "classes": len(made.labels), "nnz": 40, "assertions": 20},
     }
     return await versions.write(artifacts, keys, made, **(given | fields))
 

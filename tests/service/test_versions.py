@@ -41,7 +41,7 @@ async def write(artifacts: Artifacts, fitted: Fitted, **fields: Any) -> Card:
         "offset": "9-0.0",
         "created": 1e9,
         "metrics": {"R@1": 0.5},
-        "sizes": {"instances": 80, "features": 60, "classes": 6, "nnz": 900},
+        "sizes": {"instances": 80, "features": 60, "classes": 6, "nnz": 900, "assertions": 120},
         "job": "0123456789abcdef0123",
     }
     return await versions.write(artifacts, KEYS, fitted, **(given | fields))

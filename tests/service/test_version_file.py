@@ -1,0 +1,154 @@
+"""A file of a version that somebody made by hand: refused for what is wrong with it, and nothing of it stays."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from core.errors import InvalidInstance, Malformed
+from service import versions
+from service.array_files import ArrayFile
+from service.array_parts import checksum_of
+from service.artifacts import Artifacts
+from service.store import Store
+from service.version_file import FORMAT, MAGIC, export_version, import_version
+from service.versions import Card
+from tests.service.test_versions import KEYS, OTHER, fit, write
+
+HEAD = struct.Struct("<8sII16s")
+
+
+@pytest.fixture
+async def artifacts(store: Store, tmp_path: Path) -> Artifacts:
+    artifacts = Artifacts(str(tmp_path))
+    await artifacts.join(store)
+    return artifacts
+
+
+async def taken(store: Store, artifacts: Artifacts, card: Card, bodies: list[bytes]) -> Card:
+    """Import a file of this card, whose checksums are made to fit, and of these files."""
+    plain = msgspec.json.encode(
+        msgspec.structs.replace(
+            card, digest=versions.digest_of(card.meta, card.files), n_bytes=sum(map(len, bodies))
+        ).sealed()
+    )
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield HEAD.pack(MAGIC, FORMAT, len(plain), bytes.fromhex(checksum_of(plain))) + plain
+        for body in bodies:
+            yield body
+
+    return await import_version(store, artifacts, OTHER, pieces(), 2**30, "9-0.0")
+
+
+async def whole(artifacts: Artifacts) -> tuple[Card, list[bytes]]:
+    card = await write(artifacts, fit("swnn"))
+    names = [f"{versions.folder(KEYS, card.id)}/{one.file}" for one in card.files]
+    return card, [await artifacts.get(name) for name in names]
+
+
+def header(text: str, data: bytes) -> bytes:
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text) + 1) + text.encode() + b"\n" + data
+
+
+async def refused(store: Store, artifacts: Artifacts, card: Card, bodies: list[bytes]) -> None:
+    with pytest.raises((Malformed, InvalidInstance)):
+        await taken(store, artifacts, card, bodies)
+    assert await artifacts.names(versions.folder(OTHER)) == []
+
+
+async def test_what_was_not_changed_is_taken(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await whole(artifacts)
+    new = await taken(store, artifacts, card, bodies)
+    assert [one.id for one in await versions.cards(artifacts, OTHER)] == [new.id]
+    exported = await export_version(artifacts, OTHER, new.id)
+    assert len(b"".join([piece async for piece in exported.pieces])) == exported.size
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sizes": {"instances": -1, "features": 1, "classes": 1, "nnz": 1, "assertions": 1}},
+        {"sizes": {"instances": 1}},
+        {"data_range": {"foo": "bar"}},
+        {"data_range": {"after": "x", "until": "not-an-offset"}},
+        {"offset": "now"},
+        {"created": -1.0},
+        {"seed": -1},
+        {"metrics": {"R@1": "text"}},
+        {"metrics": {"R" * 1000: 1.0}},
+        {"method": "another"},
+        {"params": {"S": 1}},
+        {"data": "d" * 10_000},
+        {"libraries": {str(i): "1" for i in range(1000)}},
+    ],
+    ids=str,
+)
+async def test_a_card_that_breaks_a_rule_is_refused(store: Store, artifacts: Artifacts, fields: dict[str, Any]) -> None:
+    card, bodies = await whole(artifacts)
+    await refused(store, artifacts, msgspec.structs.replace(card, **fields), bodies)
+
+
+async def test_a_card_that_breaks_a_rule_does_not_hide_the_others(store: Store, artifacts: Artifacts) -> None:
+    kept = await write(artifacts, fit("frequency"))
+    await write(artifacts, fit("frequency"), sizes={"instances": -1})
+    assert await versions.cards(artifacts, KEYS) == [kept]
+
+
+WRONG_FILES = [
+    ({"file": "é.npy"}, None),
+    ({"file": ".npy"}, None),
+    ({"file": "../x.npy"}, None),
+    ({"file": "n" * 200 + ".npy"}, None),
+    ({"dtype": "<U0", "shape": [2]}, header("{'descr': '<U0', 'fortran_order': False, 'shape': (2,), }", b"")),
+    (
+        {"dtype": "<u2", "shape": [-2, -3]},
+        header("{'descr': '<u2', 'fortran_order': False, 'shape': (-2, -3), }", bytes(12)),
+    ),
+    ({"dtype": "|O", "shape": [2]}, header("{'descr': '|O', 'fortran_order': False, 'shape': (2,), }", bytes(16))),
+    ({}, header("{'descr': '<u2', 'fortran_order': False, 'shape': " + "-" * 9000 + "1, }", b"")),
+    ({}, header("{'descr': " + "(" * 3000, b"")),
+    ({}, header("{'descr': [('a', '<u2')], 'fortran_order': False, 'shape': (1,), }", bytes(2))),
+    ({}, b"\x93NUMPY"),
+]
+
+
+@pytest.mark.parametrize(("fields", "body"), WRONG_FILES)
+async def test_a_file_that_is_no_array_is_refused(
+    store: Store, artifacts: Artifacts, fields: dict[str, Any], body: bytes | None
+) -> None:
+    card, bodies = await whole(artifacts)
+    bodies[0] = bodies[0] if body is None else body
+    first = msgspec.structs.replace(card.files[0], size=len(bodies[0]), checksum=checksum_of(bodies[0]))
+    files = [msgspec.structs.replace(first, **fields), *card.files[1:]]
+    await refused(store, artifacts, msgspec.structs.replace(card, files=files), bodies)
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+async def test_numbers_out_of_range_are_refused(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await whole(artifacts)
+    at = [one.name for one in card.files].index("model/features")
+    wrong = np.full_like(np.load(io.BytesIO(bodies[at])), 2**31 - 1)
+    bodies[at] = npy(wrong)
+    files = list(card.files)
+    files[at] = msgspec.structs.replace(files[at], size=len(bodies[at]), checksum=checksum_of(bodies[at]))
+    await refused(store, artifacts, msgspec.structs.replace(card, files=files), bodies)
+
+
+async def test_a_graph_is_not_taken(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await whole(artifacts)
+    body = npy(np.zeros(9, np.uint8))
+    graph = ArrayFile("model/graph/0", "099-graph.npy", len(body), checksum_of(body), "|u1", [9])
+    await refused(store, artifacts, msgspec.structs.replace(card, files=[*card.files, graph]), [*bodies, body])
