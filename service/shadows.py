@@ -141,9 +141,9 @@ class Shadows:
     async def _is_over(self, model: ModelReplica, adopt: Adopt, at: Offset) -> bool:
         """Get the shadow, or else a snapshot past the adoption; whether there is one now."""
         try:
-            if model.shadow is None or not model.shadow.attached:
+            if model.prepared != adopt.index:  # one that is there may be of another adoption, which never came
                 await self._bring_up(model, adopt)
-            if model.shadow is not None and model.shadow.attached:
+            if model.prepared == adopt.index:
                 return True
         except AboundError as error:
             model.halted = f"it cannot adopt the index {adopt.index} at {at}: {error}"

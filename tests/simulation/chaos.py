@@ -149,14 +149,14 @@ class Chaos:
 
     def _fail_over(self) -> None:
         store = self._store
-        if not store.copies or not store.is_up:
+        if not store.can_fail_over:
             return
         if self.rng.random() < 0.5 and store.lag == 0.0:
             store.lag = self.rng.random()
             self._later(self._fail_over, self.rng.random())
             return
         policy = store.policy if self.rng.random() < 0.7 else self.rng.choice(("always", "everysec"))
-        store.fail_over(policy, self.rng.choice((0.0, 0.0, -5.0, 5.0)))
+        self._promote(store, policy)
         store.process.resume()
         self._zombies.append(store)
         if self.rng.random() < 0.6:
@@ -164,12 +164,18 @@ class Chaos:
         else:
             self._later(lambda: self._end(store), self.rng.random())
 
+    def _promote(self, old: Store, policy: str) -> Store:
+        """A copy of a store in its place, with a clock of its own."""
+        new = old.fail_over(policy, self.rng.choice((0.0, 0.0, -5.0, 5.0)))
+        self.n_set_back += new.skew < old.skew - 1.0
+        return new
+
     def _demote(self) -> None:
         """A failover after which the old primary copies the new one, and keeps its connections for a while."""
         old = self._store
-        if not old.copies or not old.is_up:
+        if not old.can_fail_over:
             return
-        new = old.fail_over(old.policy, self.rng.choice((0.0, 0.0, -5.0, 5.0)))
+        new = self._promote(old, old.policy)
         self._zombies.append(old)
 
         def demote() -> None:

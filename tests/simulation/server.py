@@ -172,6 +172,11 @@ class Store:
         self.process = self._loop.process("store")
         self._begin(self._rng.choice((0.0, 0.05, 0.5)))
 
+    @property
+    def can_fail_over(self) -> bool:
+        """Whether there is a copy to promote: one that has had, once, all that the store began with."""
+        return self._is_up and bool(self.copies) and self.copies[0].received >= self._inherited
+
     def fail_over(self, policy: str, skew: float) -> Store:
         """The first copy becomes the store, with a clock and a policy of its own.
 
