@@ -16,6 +16,7 @@ import structlog
 from core.contenders import Decision, GateParams
 from core.errors import AboundError
 from core.serving import LIVE, Serving
+from core.types import Offset
 from service import activation
 from service.activation import Place
 from service.ending import end
@@ -48,6 +49,7 @@ class Gate:
         self._lease = lease
         self._activating: asyncio.Task[None] | None = None
         self._quiet_until = 0.0
+        self._due: Offset | None = None
 
     def fallback(self, standing: Standing, serving: Serving) -> list[str]:
         """What may come back in place of what is served: only the gate's own doing is undone by it."""
@@ -62,6 +64,9 @@ class Gate:
             done.result()
         if self._activating is not None or asyncio.get_running_loop().time() < self._quiet_until:
             return
+        # What was activated is not served here until it comes back from the log.
+        if self._due is not None and Offset.parse(standing.offset)[:2] < self._due[:2]:
+            return
         promotable = [name for name in contenders if name != serving.version]
         decision = standing.contest.decide(self.params, promotable, self.fallback(standing, serving))
         if decision is not None:
@@ -75,7 +80,7 @@ class Gate:
         log.info("the gate decides", model=self._place.keys.name, version=decision.version, reason=said)
         try:
             await self._lease.check()
-            await activation.activate(self._place, decision.version, said, if_active=decision.instead_of)
+            self._due = await activation.activate(self._place, decision.version, said, if_active=decision.instead_of)
         except LeaseLost:
             return
         except AboundError as error:
