@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from core.errors import Conflict, Damaged, InvalidInstance, Overloaded, TooLarge, UnknownDataset
+from core.errors import Conflict, Damaged, InvalidInstance, Overloaded, StoreUnavailable, TooLarge, UnknownDataset
 from service.artifacts import Artifacts
 from service.ending import end
 from service.files import format_of
@@ -292,7 +292,7 @@ class Datasets:
             yield
         finally:
             await end(keeping)
-            with reaching():
+            with contextlib.suppress(StoreUnavailable), reaching():
                 await self._store.client.hdel(WRITING_KEY, file)
 
     async def _say(self, file: str) -> None:
@@ -303,7 +303,8 @@ class Datasets:
     async def _keep_saying(self, file: str) -> None:
         while True:
             await asyncio.sleep(WRITING_SECONDS / 10)
-            await self._say(file)
+            with contextlib.suppress(StoreUnavailable):
+                await self._say(file)
 
 
 def _decoded(packed: bytes) -> DatasetCard:
