@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from core.errors import Damaged, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
+from core.errors import Conflict, Damaged, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
 from core.methods.fitted import OPAQUE
 from service import version_keeping, versions
 from service.array_files import ArrayFile
@@ -27,6 +27,7 @@ from service.array_parts import checksum_of
 from service.artifacts import PIECE_BYTES, Artifacts
 from service.catalog import ModelKeys
 from service.store import Store, reaching
+from service.version_keeping import VersionParams
 from service.versions import Card
 
 MAGIC = b"ABOUNDVF"
@@ -35,6 +36,7 @@ MEDIA_TYPE = "application/vnd.abound.version"
 
 MOST_CARD_BYTES = 16 * 2**20
 MOST_FILES = 10_000
+DEFAULT = VersionParams()
 
 _HEAD = struct.Struct("<8sII16s")
 
@@ -63,7 +65,13 @@ async def export_version(artifacts: Artifacts, keys: ModelKeys, name: str) -> Ex
 
 
 async def import_version(
-    store: Store, artifacts: Artifacts, keys: ModelKeys, pieces: AsyncIterator[bytes], limit: int, offset: str
+    store: Store,
+    artifacts: Artifacts,
+    keys: ModelKeys,
+    pieces: AsyncIterator[bytes],
+    limit: int,
+    offset: str,
+    params: VersionParams = DEFAULT,
 ) -> Card:
     """Take over a version from a file; its new card.
 
@@ -73,23 +81,32 @@ async def import_version(
         Most bytes of the file.
     offset : str
         Of the model, as it is.
+    params : VersionParams
+        How many stay, and their bytes. Of versions that are taken over at one time each sees those before it.
 
     Raises
     ------
     Malformed, InvalidInstance, TooLarge
         The file is damaged, of a newer release, or over ``limit``.
+    Conflict
+        The versions of the model would have too many bytes.
     ArtifactsUnavailable, StoreUnavailable
     """
     reader = _Reader(pieces)
     name = versions.new_id()
     try:
         card = await reader.card(limit)
+        total = card.n_bytes + sum(one.n_bytes for one in await versions.cards(artifacts, keys))
+        if total > params.total_bytes:
+            raise Conflict(f"the versions would have {total} bytes, of at most {params.total_bytes}; delete one before")
         async with version_keeping.writing(store, keys, name):
             try:
-                return await _taken(store, artifacts, keys, name, card, reader, offset)
+                taken = await _taken(store, artifacts, keys, name, card, reader, offset)
             except BaseException:
                 await artifacts.clear(versions.folder(keys, name))
                 raise
+        await version_keeping.retain(store, artifacts, keys, params.keep)
+        return taken
     except Damaged as error:
         raise Malformed(str(error)) from error
     except UnknownApplyVersion as error:

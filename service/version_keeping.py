@@ -47,13 +47,18 @@ class VersionParams:
     ----------
     keep : int
         The newest of each model that stay, besides those that are needed.
+    total_bytes : int
+        Of all versions of a model together; past it none is taken over from a file.
     """
 
     keep: int = 20
+    total_bytes: int = 64 * 2**30
 
     def __post_init__(self) -> None:
         if self.keep < 1:
             raise ValueError("keep must be at least 1")
+        if self.total_bytes < 1:
+            raise ValueError("total_bytes must be at least 1")
 
 
 async def uses(store: Store, keys: ModelKeys) -> dict[str, str]:

@@ -111,13 +111,13 @@ async def export(
     "/models/{model}/versions",
     status_code=201,
     summary="Take over a version from a file",
-    responses=problems(400, 404, 413, 415, 422, 503),
+    responses=problems(400, 404, 409, 413, 415, 422, 503),
     openapi_extra={"requestBody": {"required": True, "content": FILE}},
 )
 async def import_(
     model: ModelName, request: Request, parts: PartsDep, place: ArtifactsDep, actor: ActorDep, response: Response
 ) -> CardAnswer:
-    """It gets an id of its own, and serves when it is activated."""
+    """It gets an id of its own, and serves when it is activated. The oldest that are not needed may go for it."""
     replica, limit = parts.replica, parts.settings.max_import_bytes
     known = replica.model(model)
     headers = dict(request.scope["headers"])
@@ -125,7 +125,8 @@ async def import_(
     check_length(headers, limit)
     async with act(replica.store, actor, "version.import", model=model) as details:
         body: AsyncIterator[bytes] = pieces_of(request, limit)
-        card = await import_version(replica.store, place, known.keys, body, limit, str(known.offset))
+        kept = parts.settings.group(version_keeping.VersionParams)
+        card = await import_version(replica.store, place, known.keys, body, limit, str(known.offset), kept)
         details["version"] = card.id
     response.headers["location"] = f"/models/{model}/versions/{card.id}"
     return card_shape(card, {})

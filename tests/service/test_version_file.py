@@ -12,13 +12,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from core.errors import InvalidInstance, Malformed
+from core.errors import Conflict, InvalidInstance, Malformed
 from service import versions
 from service.array_files import ArrayFile
 from service.array_parts import checksum_of
 from service.artifacts import Artifacts
 from service.store import Store
-from service.version_file import FORMAT, MAGIC, export_version, import_version
+from service.version_file import DEFAULT, FORMAT, MAGIC, export_version, import_version
+from service.version_keeping import VersionParams
 from service.versions import Card
 from tests.service.test_versions import KEYS, OTHER, fit, write
 
@@ -32,7 +33,9 @@ async def artifacts(store: Store, tmp_path: Path) -> Artifacts:
     return artifacts
 
 
-async def taken(store: Store, artifacts: Artifacts, card: Card, bodies: list[bytes]) -> Card:
+async def taken(
+    store: Store, artifacts: Artifacts, card: Card, bodies: list[bytes], params: VersionParams = DEFAULT
+) -> Card:
     """Import a file of this card, whose checksums are made to fit, and of these files."""
     plain = msgspec.json.encode(
         msgspec.structs.replace(
@@ -45,7 +48,7 @@ async def taken(store: Store, artifacts: Artifacts, card: Card, bodies: list[byt
         for body in bodies:
             yield body
 
-    return await import_version(store, artifacts, OTHER, pieces(), 2**30, "9-0.0")
+    return await import_version(store, artifacts, OTHER, pieces(), 2**30, "9-0.0", params)
 
 
 async def whole(artifacts: Artifacts) -> tuple[Card, list[bytes]]:
@@ -152,3 +155,18 @@ async def test_a_graph_is_not_taken(store: Store, artifacts: Artifacts) -> None:
     body = npy(np.zeros(9, np.uint8))
     graph = ArrayFile("model/graph/0", "099-graph.npy", len(body), checksum_of(body), "|u1", [9])
     await refused(store, artifacts, msgspec.structs.replace(card, files=[*card.files, graph]), [*bodies, body])
+
+
+async def test_the_newest_stay_when_one_comes(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await whole(artifacts)
+    made = [await taken(store, artifacts, card, bodies, VersionParams(keep=2)) for _ in range(3)]
+    assert [one.id for one in await versions.cards(artifacts, OTHER)] == [one.id for one in made[:0:-1]]
+
+
+async def test_versions_of_too_many_bytes_are_not_taken(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await whole(artifacts)
+    bound = VersionParams(total_bytes=card.n_bytes * 3 // 2)
+    first = await taken(store, artifacts, card, bodies, bound)
+    with pytest.raises(Conflict, match="bytes"):
+        await taken(store, artifacts, card, bodies, bound)
+    assert await versions.ids(artifacts, OTHER) == [first.id]

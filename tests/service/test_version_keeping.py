@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from core.config import ModelConfig
-from core.errors import Cancelled, Conflict, UnknownVersion
+from core.errors import Cancelled, Conflict, StoreUnavailable, UnknownVersion
 from core.types import Offset
 from service import activation, fitting, forgotten_versions, version_keeping, versions
 from service.artifacts import Artifacts
@@ -155,3 +155,20 @@ async def test_a_job_commits_before_its_version_is_seen(
         outcome = await fit_of
         assert await versions.ids(artifacts, KEYS) == [outcome["version"]]
     assert seen == [[]]
+
+
+async def test_a_file_is_said_again_after_the_store_was_away(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, said, enough = Datasets(store), 0, asyncio.Event()
+    monkeypatch.setattr("service.datasets.WRITING_SECONDS", 0.01)
+
+    async def say(file: str) -> None:
+        nonlocal said
+        said += 1
+        if said == 2:
+            raise StoreUnavailable("away")
+        if said == 4:
+            enough.set()
+
+    monkeypatch.setattr(known, "_say", say)
+    async with known._writing("x"), asyncio.timeout(30):
+        await enough.wait()
