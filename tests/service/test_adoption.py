@@ -330,6 +330,21 @@ async def test_of_two_adoptions_the_first_one_stays(house: House) -> None:
     assert model.live.n_learned == 45
 
 
+async def test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_from_the_next(house: House) -> None:
+    """As after a store that has lost the end of one adoption, and let another one begin."""
+    one = await house.replica()
+    await one.learn("default", drafts(20))
+    after = one.model("default").offset
+    never, next_ = [await house.index(model_of(30, seed), after) for seed in (9, 10)]
+    place = await house.place()
+    prepare = Prepare("never", never.id, never.after, never.digest)
+    assert await pending.say(house.store, place.keys, Pending("never", prepare))
+    await until(lambda: one.model("default").prepared == never.id)
+    (at,) = await house.append(Adopt("next", next_.id, next_.after, next_.digest))
+    assert await digest_at(one, at) == await house.expected()
+    await until(lambda: one.status().ready)
+
+
 async def test_what_the_log_has_of_an_adoption_is_found_again(house: House) -> None:
     await house.append(*events(3))
     place = await house.place()
