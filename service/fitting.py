@@ -58,7 +58,10 @@ HISTORY = "history"
 DEPTH = 100
 """Labels that are ranked to judge a version."""
 
-RANKED_AT_ONCE = 256
+READ_AT_ONCE = 256
+
+JUDGED_AT_ONCE = 2048
+"""Instances that are ranked between two reports; a method divides them into pieces for its threads or machines."""
 
 
 class Read(NamedTuple):
@@ -192,7 +195,7 @@ def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Mat
 
     def told() -> Iterator[Instance]:
         for at, instance in enumerate(read_file(str(path))):
-            if at % RANKED_AT_ONCE == 0:
+            if at % READ_AT_ONCE == 0:
                 progress("reading the data set", min(1.0, at / max(1, n)))
             yield instance
 
@@ -244,9 +247,9 @@ def _judged_and_fitted(
 def judged(fitted: Fitted, train: Matrices, test: Matrices, progress: Progress) -> dict[str, float | None]:
     """Every measure (``core/metrics.py``) of a fitted method on instances in the same columns."""
     n, blocks = test.X.shape[0], []
-    for first in range(0, n, RANKED_AT_ONCE):
+    for first in range(0, n, JUDGED_AT_ONCE):
         progress("judging: ranking the newest", first / n)
-        blocks.append(fitted.rank(test.X[first : first + RANKED_AT_ONCE], DEPTH))
+        blocks.append(fitted.rank(test.X[first : first + JUDGED_AT_ONCE], DEPTH))
     weights = Propensity().weights(train.label_counts, train.X.shape[0])
     return evaluate(joined(blocks), test.label_sets, weights)
 

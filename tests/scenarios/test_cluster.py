@@ -25,7 +25,7 @@ from service.kernel_cache import place
 from service.parentage import dies_with_parent
 from tests.service.activated import vector
 
-pytest.importorskip("distributed")
+Client = pytest.importorskip("distributed").Client
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -75,13 +75,29 @@ def fitted(method: str) -> tuple[Fitted, Rankings]:
     return made, made.rank_vectors(vectors, 10)
 
 
+def applied(cluster: str) -> dict[int, int]:
+    """How many pieces of work each worker has done, by its process."""
+
+    def pieces() -> tuple[int, int]:
+        from core.methods import spread
+
+        return os.getpid(), sum(spread._unpacked.cache_info()[:2])
+
+    with Client(cluster.replace("dask://", "tcp://")) as client:
+        return dict(client.run(pieces).values())
+
+
 @pytest.mark.parametrize("method", ["swnn", "one_vs_rest"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_as_here_to_the_bit(cluster: str, method: str) -> None:
     with parallel(None, 1):
         here, ranked = fitted(method)
+    before = applied(cluster)
     with parallel(cluster, 1):
         there, again = fitted(method)
+    after = applied(cluster)
+    assert os.getpid() not in after
+    assert sum(after.values()) > sum(before.values()), "nothing was done on the cluster"
     arrays, others = here.to_arrays(), there.to_arrays()
     assert arrays.keys() == others.keys()
     for name, array in arrays.items():
