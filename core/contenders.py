@@ -9,8 +9,9 @@ paired instances. Evidence is the capital of a gambler who bets, fairly, that d 
 multiplies it by 1 + b d, where the bet b in [0, 1/2] is fixed by the instances before (aGRAPA of Waudby-Smith and
 Ramdas, Estimating means of bounded random variables by betting, JRSS B 2024, appendix B). As long as the contender is
 not better, whatever the instances before were, that is a supermartingale, and with it never reaches 1/p with more than
-chance p (Ville, 1939), *however often one looks*; at most four contenders and the index make it ``5 / alpha``. So the
-chance that anything takes over without being better is at most ``alpha`` from one change of what is served to the next.
+chance p (Ville, 1939), *however often one looks*; at most four contenders and the index make it ``5 / alpha``. So from
+one change of what is served to the next the chance that anything takes over without being better is at most ``alpha``
+for those that contend together, and at most ``alpha / 5`` more for each that comes after another has left.
 
 Being better can begin late: a bet that lost for months would have to win it back. So a new gambler begins every
 ``EVERY`` instances with a part 1/(j (j + 1)) of the capital, which sums to 1 and keeps the bound (mixtures over the
@@ -50,7 +51,8 @@ class GateParams:
     Attributes
     ----------
     alpha : float, 1e-6 to 0.5
-        Largest chance that something takes over though it is not better, between two changes of what is served.
+        Largest chance that something takes over though it is not better, between two changes of what is served, of
+        all that contend together; each that comes after another has left has a fifth of it.
     min_events : int
         Fewest paired instances.
     """
