@@ -117,6 +117,22 @@ async def test_a_forgetting_finds_what_is_not_published(store: Store, artifacts:
     assert older.id in await forgotten_versions.fitted_on(place, Offset.parse("1-0.0"))
 
 
+async def test_a_job_that_died_after_it_committed_goes_on(store: Store, artifacts: Artifacts) -> None:
+    begun = await begin(artifacts)
+    job = SimpleNamespace(id="j", committed=True, kept=[versions.folder(KEYS, begun.id)], activate="no")
+    context = SimpleNamespace(
+        store=store,
+        artifacts=artifacts,
+        living=SimpleNamespace(keys=KEYS),
+        job=job,
+        settings=SimpleNamespace(group=lambda kind: kind()),
+    )
+    for _ in range(2):
+        outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
+        assert outcome["version"] == begun.id
+        assert await versions.ids(artifacts, KEYS) == [begun.id]
+
+
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_a_job_commits_before_its_version_is_seen(
     store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, cancelled: bool
