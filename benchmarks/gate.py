@@ -71,7 +71,8 @@ async def fitted(rows: list[Row], method: str, artifacts: Artifacts, living: Liv
         gathering.add(vector, labels, text=True)
     matrices = gathering.matrices()
     made = fitting.fit(method, matrices, registry.params_of(method, {}), np.random.default_rng(SEED), quietly)
-    sizes = {"instances": len(rows), "features": len(made.features), "classes": len(made.labels), "nnz": matrices.X.nnz}
+    counts = (len(rows), len(made.features), len(made.labels), matrices.X.nnz, matrices.Y.nnz)
+    sizes = dict(zip(("instances", "features", "classes", "nnz", "assertions"), map(int, counts), strict=True))
     return await versions.write(
         artifacts,
         living.keys,
