@@ -14,7 +14,6 @@ any place is :class:`Damaged`, never another model.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -22,17 +21,14 @@ import msgspec
 
 from core.config import ModelConfig
 from core.errors import Damaged, InvalidInstance, TooLarge, UnknownApplyVersion
-from service.array_parts import ArrayShape, Part, check_part, checksum_of
+from service.array_parts import ArrayShape, Part, check_part
 from service.events import APPLY_VERSION
+from service.pieces import Kind, Pieces, start_of
 
-MAGIC = b"ABOUNDMF"
-FORMAT = 1
+KIND = Kind(b"ABOUNDMF", 1, "model", "header")
 MEDIA_TYPE = "application/vnd.abound.model"
 
-MOST_HEADER_BYTES = 16 * 2**20
 MOST_PART_BYTES = 64 * 2**20
-
-_HEAD = struct.Struct("<8sII16s")
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +76,7 @@ _header = msgspec.json.Decoder(Header)
 def packed(header: Header) -> bytes:
     """Everything before the parts."""
     plain = msgspec.json.encode(header)
-    return _HEAD.pack(MAGIC, FORMAT, len(plain), bytes.fromhex(checksum_of(plain))) + plain
+    return start_of(KIND, plain)
 
 
 class Reader:
@@ -95,9 +91,8 @@ class Reader:
     """
 
     def __init__(self, pieces: AsyncIterator[bytes], limit: int) -> None:
-        self._pieces = pieces
+        self._pieces = Pieces(pieces)
         self._limit = limit
-        self._held = bytearray()
 
     async def header(self) -> Header:
         """What the file holds.
@@ -110,16 +105,7 @@ class Reader:
             A newer release wrote it.
         TooLarge
         """
-        magic, number, size, checksum = _HEAD.unpack(await self._take(_HEAD.size, "its first bytes"))
-        if magic != MAGIC:
-            raise Damaged("this is not the file of a model")
-        if number != FORMAT:
-            raise UnknownApplyVersion(f"the file has the format {number}, and this release reads {FORMAT}")
-        if size > MOST_HEADER_BYTES:
-            raise Damaged("the header of the file is longer than it can be")
-        plain = await self._take(size, "its header")
-        if checksum_of(plain) != checksum.hex():
-            raise Damaged("the header of the file is not what was written")
+        plain = await self._pieces.head(KIND)
         try:
             header = _header.decode(plain)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -137,21 +123,7 @@ class Reader:
     async def parts(self, header: Header) -> AsyncIterator[bytes]:
         """The parts, each checked; Damaged when one is not what was written, or something follows the last."""
         for i, part in enumerate(header.parts):
-            data = await self._take(part.size, f"its part {i}")
+            data = await self._pieces.take(part.size, f"its part {i}")
             check_part(i, data, part)
             yield data
-        if self._held:
-            raise Damaged("something follows the last part of the file")
-        async for piece in self._pieces:
-            if piece:
-                raise Damaged("something follows the last part of the file")
-
-    async def _take(self, n: int, what: str) -> bytes:
-        while len(self._held) < n:
-            try:
-                self._held += await anext(self._pieces)
-            except StopAsyncIteration:
-                raise Damaged(f"the file ends in {what}") from None
-        taken = bytes(memoryview(self._held)[:n])
-        del self._held[:n]
-        return taken
+        await self._pieces.end()

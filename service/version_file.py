@@ -13,7 +13,6 @@ artifact store. An imported version has an id of its own, and its card says what
 
 from __future__ import annotations
 
-import struct
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
@@ -23,22 +22,18 @@ from core.errors import Conflict, Damaged, InvalidInstance, Malformed, TooLarge,
 from core.methods.fitted import OPAQUE
 from service import version_keeping, versions
 from service.array_files import ArrayFile
-from service.array_parts import checksum_of
 from service.artifacts import PIECE_BYTES, Artifacts
 from service.catalog import ModelKeys
+from service.pieces import Kind, Pieces, start_of
 from service.store import Store, reaching
 from service.version_keeping import VersionParams
 from service.versions import Card
 
-MAGIC = b"ABOUNDVF"
-FORMAT = 1
+KIND = Kind(b"ABOUNDVF", 1, "version", "card")
 MEDIA_TYPE = "application/vnd.abound.version"
 
-MOST_CARD_BYTES = 16 * 2**20
 MOST_FILES = 10_000
 DEFAULT = VersionParams()
-
-_HEAD = struct.Struct("<8sII16s")
 
 
 class Exported(NamedTuple):
@@ -53,7 +48,7 @@ async def export_version(artifacts: Artifacts, keys: ModelKeys, name: str) -> Ex
     """A version as one file. UnknownVersion, Damaged, ArtifactsUnavailable."""
     card = await versions.card_of(artifacts, keys, name)
     plain = msgspec.json.encode(card)
-    head = _HEAD.pack(MAGIC, FORMAT, len(plain), bytes.fromhex(checksum_of(plain))) + plain
+    head = start_of(KIND, plain)
 
     async def pieces() -> AsyncIterator[bytes]:
         yield head
@@ -144,21 +139,11 @@ class _Reader:
     """Reads a file piece by piece: ``card``, then ``file`` for each that it lists, then ``end``."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._pieces = pieces
-        self._held = bytearray()
+        self._pieces = Pieces(pieces)
 
     async def card(self, limit: int) -> Card:
         """What the file holds."""
-        magic, number, size, checksum = _HEAD.unpack(await self._take(_HEAD.size, "its first bytes"))
-        if magic != MAGIC:
-            raise Damaged("this is not the file of a version")
-        if number != FORMAT:
-            raise UnknownApplyVersion(f"the file has the format {number}, and this release reads {FORMAT}")
-        if size > MOST_CARD_BYTES:
-            raise Damaged("the card of the file is longer than it can be")
-        plain = await self._take(size, "its card")
-        if checksum_of(plain) != checksum.hex():
-            raise Damaged("the card of the file is not what was written")
+        plain = await self._pieces.head(KIND)
         card = versions.decoded(plain)
         if any(one.size <= 0 for one in card.files) or len(card.files) > MOST_FILES:
             raise Damaged("the file has a part of a size that cannot be")
@@ -175,21 +160,10 @@ class _Reader:
         """The bytes of the next file."""
         left = one.size
         while left:
-            piece = await self._take(min(left, PIECE_BYTES), f"its part {one.file}")
+            piece = await self._pieces.take(min(left, PIECE_BYTES), f"its part {one.file}")
             left -= len(piece)
             yield piece
 
     async def end(self) -> None:
         """Damaged when something follows the last file."""
-        if self._held or [piece async for piece in self._pieces if piece]:
-            raise Damaged("something follows the last part of the file")
-
-    async def _take(self, n: int, what: str) -> bytes:
-        while len(self._held) < n:
-            try:
-                self._held += await anext(self._pieces)
-            except StopAsyncIteration:
-                raise Damaged(f"the file ends in {what}") from None
-        taken = bytes(memoryview(self._held)[:n])
-        del self._held[:n]
-        return taken
+        await self._pieces.end()

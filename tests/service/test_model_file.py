@@ -16,7 +16,7 @@ from core.limits import Limits
 from core.live import LiveModel
 from service.array_parts import Part, checksum_of, live_of, parts_of, shapes_of
 from service.events import APPLY_VERSION
-from service.model_file import FORMAT, MAGIC, Header, Reader, packed
+from service.model_file import KIND, Header, Reader, packed
 from tests.service.adopting import digest_of, model_of
 
 REFUSALS = (Damaged, TooLarge, UnknownApplyVersion)
@@ -69,7 +69,7 @@ def read(data: bytes, size: int = 10_000, limit: int = LIMIT) -> LiveModel:
 def with_header(changes: dict[str, object], body: bytes = BODY) -> bytes:
     """The file with another header, its checksum right."""
     plain = msgspec.json.encode({**HEADER, **changes})
-    head = struct.pack("<8sII16s", MAGIC, FORMAT, len(plain), bytes.fromhex(checksum_of(plain)))
+    head = struct.pack("<8sII16s", KIND.magic, KIND.format, len(plain), bytes.fromhex(checksum_of(plain)))
     return head + plain + body
 
 
@@ -89,7 +89,7 @@ def test_a_file_is_the_model_however_it_comes(size: int) -> None:
         (FILE[:-1], Damaged, "ends in its part"),
         (FILE + b"x", Damaged, "follows the last part"),
         (b"PK" + FILE[2:], Damaged, "not the file of a model"),
-        (FILE[:8] + struct.pack("<I", FORMAT + 1) + FILE[12:], UnknownApplyVersion, "format 2"),
+        (FILE[:8] + struct.pack("<I", KIND.format + 1) + FILE[12:], UnknownApplyVersion, "format 2"),
         (FILE[:12] + struct.pack("<I", 2**31) + FILE[16:], Damaged, "longer than it can be"),
         (FILE[:60] + b"~" + FILE[61:], Damaged, "header of the file is not what was written"),
         (FILE[:-5] + bytes([FILE[-5] ^ 1]) + FILE[-4:], Damaged, "part .* is not what was written"),

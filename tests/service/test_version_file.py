@@ -18,7 +18,7 @@ from service.array_files import ArrayFile
 from service.array_parts import checksum_of
 from service.artifacts import Artifacts
 from service.store import Store
-from service.version_file import DEFAULT, FORMAT, MAGIC, export_version, import_version
+from service.version_file import DEFAULT, KIND, export_version, import_version
 from service.version_keeping import VersionParams
 from service.versions import Card
 from tests.service.test_versions import KEYS, OTHER, fit, write
@@ -44,7 +44,7 @@ async def taken(
     )
 
     async def pieces() -> AsyncIterator[bytes]:
-        yield HEAD.pack(MAGIC, FORMAT, len(plain), bytes.fromhex(checksum_of(plain))) + plain
+        yield HEAD.pack(KIND.magic, KIND.format, len(plain), bytes.fromhex(checksum_of(plain))) + plain
         for body in bodies:
             yield body
 
