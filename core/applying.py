@@ -128,23 +128,57 @@ class Applying:
                 self._record += n_empty
                 self._run += 1
                 continue
-            unit = self._units[keyed] if keyed >= 0 else None
-            if unit is not None and self._in_run == 0 and self._came_before(keyed, unit):
+            if keyed >= 0 and self._in_run == 0 and self._came_before(keyed, self._units[keyed]):
                 self._pass_over(n)
                 self._run += 1
                 continue
+            end, n = self._stretch(limit)
             first, most = self._record, min(limit, n - self._in_run)
             self._at, applied = self._model.apply(
                 self._buffer, self._at, self.ranks[first : first + most], self.updated[first : first + most]
             )
-            self._record += applied
-            self._in_run += applied
             limit = limit - applied if applied == most else 0
-            if self._in_run == n:
-                if unit is not None:
-                    self._keep_receipt(unit, self._record - n)
-                self._run += 1
-                self._in_run = 0
+            self._go_on(end, applied)
+
+    def _stretch(self, limit: int) -> tuple[int, int]:
+        """Where the runs end that can be applied at once, about ``limit`` records from here on, and their records.
+
+        Units with keys are, as long as their keys are new and none comes twice: so nothing of what one of them leads
+        to is asked by the next.
+        """
+        end, n = self._run + 1, self._runs[self._run].n
+        if self._runs[self._run].unit < 0:
+            return end, n
+        keys = {self._units[self._runs[self._run].unit].key}
+        while n < limit and end < len(self._runs):
+            run = self._runs[end]
+            key = self._units[run.unit].key if run.unit >= 0 and not run.batch else None
+            if key is None or key in keys or self._model.receipts.get(key) is not None:
+                break
+            keys.add(key)
+            n += run.n
+            end += 1
+        return end, n
+
+    def _go_on(self, end: int, applied: int) -> None:
+        """Count records that were applied, and keep the receipts of the units that are whole by now."""
+        first = self._record - self._in_run
+        self._record += applied
+        self._in_run += applied
+        ranks = updated = None
+        at = 0
+        while self._run < end and self._in_run >= self._runs[self._run].n:
+            n, unit, *_ = self._runs[self._run]
+            if unit >= 0:
+                if ranks is None or updated is None:
+                    ranks = self.ranks[first : self._record].tolist()
+                    updated = self.updated[first : self._record].tolist()
+                offset = Offset(self._entry[0], self._entry[1], first + at)
+                receipt = Receipt(self._units[unit].body, offset, ranks[at : at + n], updated[at : at + n])
+                self._model.receipts.put(self._units[unit].key or "", receipt)
+            at += n
+            self._in_run -= n
+            self._run += 1
 
     def _pass_over(self, n: int) -> None:
         self._at = self._model.pass_over(self._buffer, self._at, n)
@@ -169,16 +203,6 @@ class Applying:
             return False
         self.outcomes[at] = receipt if receipt.body == unit.body else AnotherBody(unit.key or "")
         return True
-
-    def _keep_receipt(self, unit: Unit, first: int) -> None:
-        last = first + unit.n
-        receipt = Receipt(
-            body=unit.body,
-            offset=self._entry._replace(position=first),
-            ranks=self.ranks[first:last].tolist(),
-            updated=self.updated[first:last].tolist(),
-        )
-        self._model.receipts.put(unit.key or "", receipt)
 
 
 def _runs(units: Sequence[Unit], first: int = 0) -> list[_Run]:

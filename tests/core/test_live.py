@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -258,6 +259,13 @@ def test_the_order_of_receipts_is_in_the_digest() -> None:
             table.put(key, Receipt(b"", Offset(1, 0, 0), [1], [False]))
         tables.append(table)
     assert tables[0].digest_bytes() != tables[1].digest_bytes()
+
+
+def test_receipts_with_one_key_twice_are_no_table() -> None:
+    receipt = Receipt(b"", Offset(1, 0, 0), [1], [False])
+    packed = msgspec.msgpack.encode([("k", receipt), ("k", receipt)])
+    with pytest.raises(ValueError, match="one key"):
+        Receipts.from_arrays({"receipts": np.frombuffer(packed, np.uint8)})
 
 
 def test_answers_only_what_is_asked_for() -> None:
