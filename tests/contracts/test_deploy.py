@@ -147,6 +147,17 @@ def test_an_image_without_a_tag_is_taken_from_the_node_and_that_of_production_is
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
+def test_no_service_of_the_cluster_sets_a_setting(folder: str) -> None:
+    """Kubernetes tells every container of each Service: of ``abound`` by ABOUND_PORT=tcp://..., which is no port."""
+    documents = rendered(folder)
+    services = [one for one in documents if one["kind"] == "Service" and one["spec"].get("clusterIP") != "None"]
+    told = {f"{one['metadata']['name'].upper().replace('-', '_')}_PORT" for one in services}
+    settings = {f"ABOUND_{name.upper()}" for name in Settings.model_fields}
+    assert told & settings, "no Service is called like a setting: then nothing has to be switched off"
+    assert all(pod["enableServiceLinks"] is False for pod in pods(documents))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_no_apply_sets_the_scale_back(folder: str) -> None:
     documents = rendered(folder)
     scaled = one_of(documents, "HorizontalPodAutoscaler", "replica")["spec"]["scaleTargetRef"]
