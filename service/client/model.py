@@ -187,7 +187,7 @@ class _Keys:
     """Idempotency keys that nobody else gives."""
 
     def __init__(self) -> None:
-        self._prefix = uuid.uuid4().hex
+        self._prefix = uuid.uuid4().hex.encode()
         self._n = 0
 
     def encoded(self, instance: Labelled, keyed: bool) -> bytes:
@@ -196,7 +196,7 @@ class _Keys:
         if not keyed or instance.key is not None:
             return line
         self._n += 1
-        return b'%b,"key":"%b:%d"}' % (line[:-1], self._prefix.encode(), self._n)
+        return b'%b,"key":"%b:%d"}' % (line[:-1], self._prefix, self._n)
 
 
 def _labelled(instances: Iterable[Labelled], keyed: bool) -> Iterator[bytes]:
