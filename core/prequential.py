@@ -104,16 +104,25 @@ class Prequential:
             "drift": {name: None if ever["n"] == 0 else lately[name] - ever[name] for name in MEASURES},
         }
 
+    def newest(self, n: int) -> dict[str, Any]:
+        """R@1, R@5 and MRR over the newest ``n`` instances, of which there are ``WINDOW`` at most."""
+        learned = self.n_learned
+        n = min(n, learned, WINDOW)
+        return _of_ranks(self.arrays.window[np.arange(learned - n, learned) % WINDOW])
+
     def trace(self) -> dict[str, Any]:
         """R@1, R@5 and MRR over time: each point is over the ``stride`` instances that end with it.
 
-        Lists of one length: ``learned`` has the instances learned by then, ``groups`` the measures of the labels of
-        each group that came in between, None where none did.
+        Lists of one length: ``learned`` has the instances learned by then, ``groups`` the ``n`` labels of each group
+        that came in between and their measures, None where none did.
         """
         n_points = self.n_learned // int(self.arrays.stride[0])
         counts = np.diff(self.arrays.trace_counts[:n_points], axis=0, prepend=0)
         reciprocal = np.diff(self.arrays.trace_reciprocal[:n_points], axis=0, prepend=0.0)
-        groups = {name: _series(counts[:, row], reciprocal[:, row]) for row, name in enumerate(GROUPS, start=1)}
+        groups = {
+            name: _series(counts[:, row], reciprocal[:, row]) | {"n": counts[:, row, LEARNED].tolist()}
+            for row, name in enumerate(GROUPS, start=1)
+        }
         return {
             "stride": int(self.arrays.stride[0]),
             "learned": self.arrays.trace_counts[:n_points, 0, LEARNED].tolist(),

@@ -358,12 +358,18 @@ class SeriesShape(Shape):
     mrr: list[float | None] = Field(alias="MRR")
 
 
+class GroupSeriesShape(SeriesShape):
+    """Measures over time, of the labels of a group."""
+
+    n: list[int] = Field(description="Labels of the group that came in between.")
+
+
 class TraceShape(SeriesShape):
     """The score over time: a point is over the `stride` instances that end with it. At most 256 points."""
 
     stride: int
     learned: list[int] = Field(description="Instances learned by each point.")
-    groups: dict[Literal["tail", "torso", "head"], SeriesShape]
+    groups: dict[Literal["tail", "torso", "head"], GroupSeriesShape]
 
 
 class LabelsAnswer(Shape):
@@ -371,7 +377,7 @@ class LabelsAnswer(Shape):
 
     labels: list[str]
     learned: list[int] = Field(description="How often each was learned.")
-    total: int = Field(description="Labels that begin with `prefix`.")
+    total: int = Field(description="Labels that begin with `prefix` and have `contains` in them.")
 
 
 class PointingShape(Shape):

@@ -94,7 +94,7 @@ class AsyncClient:
         return await self._ask(calls.stats(name))
 
     async def labels(self, name: str, **query: str | int | None) -> Answer:
-        """Labels that a model knows: with a ``prefix``, at most ``limit``, from ``offset`` on."""
+        """Labels that a model knows: with a ``prefix``, or that ``contains``; at most ``limit``, from ``offset`` on."""
         return await self._ask(calls.labels(name, query))
 
     async def configure(self, name: str, fields: Answer) -> Answer:

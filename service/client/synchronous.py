@@ -95,7 +95,7 @@ class Client:
         return self._ask(calls.stats(name))
 
     def labels(self, name: str, **query: str | int | None) -> Answer:
-        """Labels that a model knows: with a ``prefix``, at most ``limit``, from ``offset`` on."""
+        """Labels that a model knows: with a ``prefix``, or that ``contains``; at most ``limit``, from ``offset`` on."""
         return self._ask(calls.labels(name, query))
 
     def configure(self, name: str, fields: Answer) -> Answer:

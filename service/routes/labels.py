@@ -34,20 +34,24 @@ async def get_labels(
     model: ModelName,
     replica: ReplicaDep,
     prefix: Annotated[str, Query(max_length=512, description="Only labels that begin with this.")] = "",
+    contains: Annotated[
+        str, Query(max_length=512, description="Only labels that have this in them, in capitals or not.")
+    ] = "",
     limit: Annotated[int, Query(ge=1, le=MAX_LABELS_LISTED, description="At most so many.")] = 100,
     offset: Annotated[int, Query(ge=0, le=2**31, description="Leave out so many.")] = 0,
 ) -> LabelsAnswer:
-    """In the order in which they were first seen."""
+    """In the order in which they were first seen. With `prefix` or `contains` all of them are looked at, in slices."""
     live = replica.model(model).live
-    if not prefix:
+    if not (prefix or contains):
         n = len(live.labels)
         return _answer(live, list(range(min(offset, n), min(offset + limit, n))), n)
-    wanted = prefix.encode("utf-8", "surrogatepass")
+    begin, part = prefix.encode("utf-8", "surrogatepass"), contains.casefold()
     pace = Pace()
     found = []
     total = 0
     for class_id in range(len(live.labels)):
-        if live.labels.key(class_id).startswith(wanted):
+        label = live.labels.key(class_id)
+        if label.startswith(begin) and (not part or part in label.decode().casefold()):
             if offset <= total < offset + limit:
                 found.append(class_id)
             total += 1

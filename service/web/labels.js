@@ -1,4 +1,4 @@
-// The labels that a model knows: found by their beginning, how often each was learned, and what points to it.
+// The labels that a model knows: found by a part of their name, how often each was learned, and what points to it.
 
 import { announce, card, debounced, empty, field, fill, h } from "./dom.js";
 import { get, modelPath, part } from "./api.js";
@@ -29,7 +29,7 @@ export function show(root, { model, signal, problem }) {
     h(
       "div",
       { class: "halves" },
-      card("Labels", field("Begins with", search), parts.found),
+      card("Labels", field("Contains", search), parts.found),
       card("What points to it", parts.about),
     ),
   );
@@ -41,7 +41,7 @@ export function show(root, { model, signal, problem }) {
     const number = (asked += 1);
     const begin = isMore ? shown.length : 0;
     try {
-      const answer = await get(`${modelPath(model)}/labels?limit=${PAGE}&offset=${begin}&prefix=${part(search.value)}`, { signal });
+      const answer = await get(`${modelPath(model)}/labels?limit=${PAGE}&offset=${begin}&contains=${part(search.value)}`, { signal });
       if (number !== asked) return;
       const rows = answer.labels.map((name, at) => ({ name, learned: answer.learned?.[at] }));
       shown = isMore ? [...shown, ...rows] : rows;
@@ -54,7 +54,7 @@ export function show(root, { model, signal, problem }) {
 
   function draw(first = null) {
     if (shown.length === 0) {
-      fill(parts.found, search.value ? empty("No label begins so.", "Capitals count.") : empty("This model knows no labels yet.", "They come with what is learned; nothing is declared before."));
+      fill(parts.found, search.value ? empty("No label has that in it.", "Capitals do not count.") : empty("This model knows no labels yet.", "They come with what is learned; nothing is declared before."));
       announce("No label found.");
       return;
     }

@@ -118,12 +118,12 @@ export function show(root, { model, signal, problem, every }) {
       return;
     }
     if (!charts.trace.element.isConnected) fill(parts.trace, charts.trace.element);
-    const points = (values) => blocks(trace.learned, values);
-    const series = [{ name: "all events", colour: "ink", isMain: true, points: points(trace["R@1"]) }];
+    const series = [{ name: "all events", colour: "ink", isMain: true, points: blocks(trace.learned, trace["R@1"]) }];
     const dashes = { torso: [6, 3], tail: [2, 3] };
     for (const [name] of GROUPS) {
       if (trace.groups[name]["R@1"].some((value) => value !== null)) {
-        series.push({ name: `${name} labels`, colour: name, dash: dashes[name], points: points(trace.groups[name]["R@1"]) });
+        const { n, "R@1": values } = trace.groups[name];
+        series.push({ name: `${name} labels`, colour: name, dash: dashes[name], points: blocks(trace.learned, values, n) });
       }
     }
     const last = trace["R@1"].at(-1);
@@ -219,14 +219,23 @@ function drifted(points) {
   return h("span", { class: kind }, change(points));
 }
 
-/** Neighbouring points as one, at their mean, so that a line of long life is a line: [[x, y]...]. */
-function blocks(learned, values) {
+/**
+ * Neighbouring points as one, at their mean, so that a line of long life is a line: [[x, y]...]. `weights`: of how many
+ * each value is the mean; all are of as many where they are left out.
+ */
+export function blocks(learned, values, weights = values.map(() => 1)) {
   const size = Math.ceil(learned.length / MOST_POINTS);
   const found = [];
   for (let first = 0; first < learned.length; first += size) {
-    const known = values.slice(first, first + size).filter((value) => value !== null);
     const end = Math.min(first + size, learned.length) - 1;
-    found.push([learned[end], known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null]);
+    let sum = 0;
+    let n = 0;
+    for (let at = first; at <= end; at += 1) {
+      if (values[at] === null) continue;
+      sum += weights[at] * values[at];
+      n += weights[at];
+    }
+    found.push([learned[end], n ? sum / n : null]);
   }
   return found;
 }

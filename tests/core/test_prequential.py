@@ -89,6 +89,9 @@ def test_the_trace_has_the_score_of_each_stretch_however_long_the_stream() -> No
             torso = plain(ranks[end - stride : min(end, 3000)])
             assert trace["groups"]["torso"]["MRR"][i] == pytest.approx(torso["MRR"], abs=1e-4)
             assert trace["groups"]["tail"]["MRR"][i] is None
+            assert trace["groups"]["torso"]["n"][i] == len(ranks[end - stride : min(end, 3000)])
+            assert trace["groups"]["head"]["n"][i] == stride - trace["groups"]["torso"]["n"][i]
+            assert trace["groups"]["tail"]["n"][i] == 0
         assert Prequential.from_arrays(score.to_arrays()).trace() == trace
 
 

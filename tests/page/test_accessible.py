@@ -18,6 +18,15 @@ SMALL = """[...document.querySelectorAll("button, select, input:not([type=radio]
     .filter((one) => one.checkVisibility() && one.getBoundingClientRect().height < 24)
     .map((one) => one.outerHTML)"""
 
+SCROLLED_AWAY = """(button) => {
+    const [scroll, table] = [button.closest(".scroll"), button.closest("table")];
+    const before = [table.getBoundingClientRect().x, button.getBoundingClientRect().x];
+    scroll.scrollLeft = scroll.scrollWidth;
+    const after = [table.getBoundingClientRect().x, button.getBoundingClientRect().x];
+    scroll.scrollLeft = 0;
+    return { table: after[0] < before[0], button: Math.abs(after[1] - before[1]) > 1 };
+}"""
+
 LUMINANCE = """(() => {
     const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number);
     return (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
@@ -93,6 +102,8 @@ def test_a_phone_shows_the_buttons_of_a_row(open_page: Open) -> None:
             assert box["x"] + box["width"] <= 360, (view, box)
             assert first["y"] + first["height"] <= box["y"], (view, first, box)
             assert box["y"] + box["height"] <= row["y"] + row["height"], (view, row, box)
+            moved = button.evaluate(SCROLLED_AWAY)
+            assert moved == {"table": True, "button": False}, (view, moved)
 
 
 def test_all_by_keyboard(open_page: Open) -> None:

@@ -207,11 +207,25 @@ def test_what_is_wrong_with_an_instance_is_said(open_page: Open) -> None:
     expect(page.get_by_text("has no value yet")).to_be_visible()
 
 
+def test_a_line_over_a_long_life_weighs_its_points(open_page: Open) -> None:
+    page = open_page("overview")
+    blocks = page.evaluate(
+        """import(document.querySelector("script[type=module]").src.replace("app.js", "overview.js"))
+        .then(({ blocks }) => {
+            const learned = Array.from({ length: 96 }, (_, at) => 10 * (at + 1));
+            const values = learned.map((_, at) => (at < 2 ? at : at === 3 ? 0.5 : null));
+            const weights = learned.map((_, at) => [1, 3, 0, 2][at] ?? 0);
+            return [blocks(learned, values, weights), blocks(learned, values)].map((all) => all.slice(0, 3));
+        })"""
+    )
+    assert blocks == [[[20, 0.75], [40, 0.5], [60, None]], [[20, 0.5], [40, 0.5], [60, None]]]
+
+
 def test_labels(open_page: Open, serving: Serving) -> None:
     page = open_page("labels")
-    said = httpx.get(f"{serving.url}/models/default/labels", params={"prefix": "co"}).json()
+    said = httpx.get(f"{serving.url}/models/default/labels", params={"contains": "OFF"}).json()
     expect(page.locator(".label").first).to_be_visible()
-    page.get_by_label("Begins with").fill("co")
+    page.get_by_label("Contains").fill("OFF")
     expect(page.locator(".label .name")).to_have_text(said["labels"])
     expect(page.locator(".label .score")).to_have_text([f"learned {n:,}×" for n in said["learned"]])
     page.locator(".label", has_text="coffee").click()
@@ -221,8 +235,8 @@ def test_labels(open_page: Open, serving: Serving) -> None:
     painted(page, "What points to it")
     points.get_by_text("As a table").click()
     expect(points.locator("tbody tr td:first-child")).to_have_text([one["feature"] for one in about["features"]])
-    page.get_by_label("Begins with").fill("nothing of it")
-    expect(page.get_by_text("No label begins so.")).to_be_visible()
+    page.get_by_label("Contains").fill("nothing of it")
+    expect(page.get_by_text("No label has that in it.")).to_be_visible()
 
 
 def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, serving: Serving) -> None:

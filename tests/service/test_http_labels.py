@@ -40,6 +40,10 @@ def test_labels_in_the_order_seen(service: Served) -> None:
     assert labels(prefix="b1", limit=2, offset=3) == {"labels": ["b12", "b13"], "learned": [1, 1], "total": 11}
     assert labels(prefix="ä") == {"labels": ["äö"], "learned": [3], "total": 1}
     assert labels(prefix="B") == {"labels": [], "learned": [], "total": 0}
+    assert labels(contains="ÖX") == {"labels": [], "learned": [], "total": 0}
+    assert labels(contains="Ö") == {"labels": ["äö"], "learned": [3], "total": 1}
+    assert labels(contains="1", limit=2, offset=1) == {"labels": ["b10", "b11"], "learned": [1, 1], "total": 11}
+    assert labels(prefix="b1", contains="9") == {"labels": ["b19"], "learned": [1], "total": 1}
 
 
 def test_features_that_point_to_a_label_are_those_that_explain_it(service: Served) -> None:
