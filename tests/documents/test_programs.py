@@ -1,0 +1,185 @@
+"""Commands in the sentences of the documents, and in blocks that are not run, as far as they can be run cheaply.
+
+What takes minutes, a cluster or a registry is not done; it is held against what would do it: the program's own parser
+of options, the files and tests that are there, make's rules, the compose file. ``LEFT`` names the rest, and why.
+(`abound ...` is in test_commands.py.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.documents.blocks import PAGES, ROOT, blocks_of
+
+LEFT = {
+    "git clone": "clones what is here already",
+    "pip-audit": "asks a server on the internet",
+    "skopeo": "asks a registry",
+    "docker buildx": "asks a registry",
+    "docker image": "wants Docker and an image in it",
+    "kind": "wants a cluster",
+    "minikube": "wants a cluster",
+    "kubectl rollout": "wants a cluster",
+    "kubectl exec": "wants a cluster",
+    "kubectl port-forward": "wants a cluster",
+    "pre-commit": "makes a hook in this clone; tests/test_habits.py has what the hook runs",
+}
+
+STARTS = re.compile(
+    r"(?:\w+=\S+ )*(?:python3? -m|pytest|make|docker|kubectl|pip-audit|skopeo|git|kind|minikube|pre-commit) "
+)
+
+PLACES = {"N": "1", "K": "1", "<new>": "1", "DIR": ".", "FILE": "file", "REGISTRY/abound:X.Y.Z": "registry/abound:1"}
+"""What stands for a value of one's own, and one."""
+
+
+def commands() -> list[str]:
+    """All there are, each once."""
+    found: set[str] = set()
+    for page in PAGES:
+        text = re.sub(r"<details>.*?</details>", "", page.read_text(), flags=re.DOTALL)
+        text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        found |= {" ".join(code.split()) for code in re.findall(r"`([^`]+)`", text)}
+        for block in blocks_of(page):
+            if block.reason:
+                found |= {command.text.partition(" # ")[0].strip() for command in block.commands}
+    parts = {part.strip() for one in found for part in re.split(r" && | \| | > \w+", one)}
+    return sorted(part for part in parts if STARTS.match(part + " ") and part not in ("make", "git", "kind"))
+
+
+COMMANDS = commands()
+
+
+def words_of(command: str) -> list[str]:
+    """Its words, with values in the place of what stands for them; variables before it are left out."""
+    words = [PLACES.get(word, word).replace("...", "x") for word in shlex.split(command)]
+    while "=" in words[0]:
+        words.pop(0)
+    return words
+
+
+class Parsed(Exception):
+    """Stops a program as soon as it has its parser."""
+
+
+def check_module(name: str, given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The options are ones that the program takes; one without a parser is given none."""
+    place = ROOT.joinpath(*name.split("."))
+    path = place.with_suffix(".py") if place.with_suffix(".py").is_file() else place / "__main__.py"
+    if "argparse" not in path.read_text():
+        assert not given or "sys.argv" in path.read_text()
+        return
+    module = importlib.import_module(name if path.name != "__main__.py" else f"{name}.__main__")
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(parser: argparse.ArgumentParser) -> None:
+        parse(parser, given)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    with pytest.raises(Parsed):
+        module.main()
+
+
+def check_pytest(given: list[str]) -> None:
+    """Files are there, the marker is one, and a test is called as ``-k`` says."""
+    words = iter(given)
+    places, named = [], None
+    for word in words:
+        if word == "-m":
+            assert f'"{next(words)}:' in (ROOT / "pyproject.toml").read_text()
+        elif word == "-k":
+            named = next(words)
+        elif not word.startswith("-"):
+            places.append(ROOT / word)
+    files = [file for place in places for file in (place.glob("test_*.py") if place.is_dir() else [place])]
+    assert files
+    texts = [file.read_text() for file in files]
+    assert named is None or any(re.search(rf"def test_\w*{named}", text) for text in texts)
+
+
+def check_compose(given: list[str]) -> None:
+    """The file, its services and profiles are there."""
+    words = iter(given)
+    assert next(words) == "-f"
+    compose = yaml.safe_load((ROOT / next(words)).read_text())
+    verb = next(words)
+    rest = list(words)
+    assert verb in ("up", "exec")
+    if verb == "exec":
+        assert rest[0] in compose["services"]
+    else:
+        assert set(rest) <= {"--build"}
+
+
+def check_kubectl(given: list[str]) -> None:
+    """What is applied can be rendered, and a secret made as it is said is one."""
+    words = [word for word in given if word not in ("-n", "abound", "monitoring")]
+    if words[0] == "apply":
+        path = ROOT / words[2]
+        if words[1] == "-k":
+            subprocess.run(["kubectl", "kustomize", str(path)], check=True, capture_output=True)
+        else:
+            assert list(yaml.safe_load_all(path.read_text()))
+        return
+    assert words[:3] == ["create", "secret", "generic"]
+    made = subprocess.run(
+        ["kubectl", *given, "--dry-run=client", "-o", "yaml"], capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    kubernetes_validate.validate(yaml.safe_load(made.stdout), "1.30", strict=True)
+
+
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory with the file that a step before has written."""
+    (tmp_path / "key").write_text("abk_a_key\n")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.usefixtures("key")
+def test_a_program_would_take_the_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = words_of(command)
+    program, given = words[0], words[1:]
+    verb = [word for word in given if word not in ("-n", "abound", "monitoring")][:1]
+    reason = LEFT.get(" ".join([program, *verb])) or LEFT.get(program)
+    if program.startswith("python"):
+        if not given[1].startswith(("benchmarks", "tests", "core", "service")):
+            pytest.skip("a module of Python's own")
+        check_module(given[1], given[2:], monkeypatch)
+    elif program == "pytest":
+        check_pytest(given)
+    elif program == "make":
+        subprocess.run(["make", "-n", *given], cwd=ROOT, check=True, capture_output=True)
+    elif reason:
+        pytest.skip(reason)
+    elif program == "docker":
+        assert given[0] == "compose"
+        check_compose(given[1:])
+    else:
+        assert program == "kubectl"
+        if shutil.which("kubectl") is None:
+            pytest.skip("kubectl is not installed")
+        check_kubectl(given)
+
+
+def test_commands_are_found() -> None:
+    programs = {words_of(command)[0] for command in COMMANDS}
+    assert programs >= {"python", "pytest", "make", "docker", "kubectl"}
+    assert len(COMMANDS) > 30
+
+
+def test_an_option_that_no_program_takes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit):
+        check_module("benchmarks.client", ["--instance-s", "3"], monkeypatch)
