@@ -1,10 +1,15 @@
 """Durable appends beside the store's own: ``python -m benchmarks.durability [--json]``.
 
-For 1, 32 and 256 clients at once, events of 26 features a second at the levels ``log`` and ``fsync``: learned by a
-replica in this process (``learn``: acknowledged when durable; ``applied``: and applied, as ``/learn`` does by default),
-by a service over HTTP (with wrk, if it is there), and appended by XADD alone, each event an entry, with as many
-commands in a pipeline as there are clients, on one connection of the same kind, in the same run, in turn. A level that
-the store cannot confirm is left out.
+For 1, 32 and 256 clients at once, each with one event of 26 features on its way at a time, at the levels ``log`` and
+``fsync``; all of it in turn, in one run, over one connection of the same kind:
+
+    xadd       XADD alone: each client sends its event as an entry of its own and awaits its own reply
+    bulk       XADD alone: one client sends as many commands in one go, and counts replies; nobody awaits one
+    learn      a replica in this process: acknowledged when durable, while it applies what was learned before
+    applied    acknowledged when durable and applied, as ``/learn`` does by default
+    http       a service, with wrk, if it is there
+
+A level that the store cannot confirm is left out.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import gc
 import json
 import shutil
 import statistics
@@ -65,6 +71,29 @@ def commands(pool: list[Draft], key: bytes) -> list[bytes]:
 
 
 def xadd_alone(link: Link, made: list[bytes], clients: int) -> Round:
+    """As many clients, each appending one event after the other: what ``learned`` does, with the store alone."""
+
+    async def run(seconds: float) -> float:
+        loop = asyncio.get_running_loop()
+        began = time.perf_counter()
+        counts = [0] * clients
+
+        async def client(number: int) -> None:
+            at = number * 7919
+            while time.perf_counter() - began < seconds:
+                answered: asyncio.Future[object] = loop.create_future()
+                link.send(made[at % POOL], answered.set_result, 10.0)
+                assert type(await answered) is bytes
+                at += 1
+                counts[number] += 1
+
+        await asyncio.gather(*(client(number) for number in range(clients)))
+        return sum(counts) / (time.perf_counter() - began)
+
+    return run
+
+
+def xadd_in_bulk(link: Link, made: list[bytes], clients: int) -> Round:
     """Pipelines of as many XADD as there are clients, each sent when the one before it is answered."""
 
     async def run(seconds: float) -> float:
@@ -124,6 +153,8 @@ async def beside(policy: str, directory: Path, seconds: float, rounds: int) -> d
     link = await store.open_link("benchmark")
     pool, key = drafts(), b"benchmark:log"
     made = commands(pool, key)
+    gc.collect()
+    gc.freeze()  # as the service does when it is ready
     figures: dict[str, Any] = {}
     try:
         for clients in CLIENTS:
@@ -133,6 +164,7 @@ async def beside(policy: str, directory: Path, seconds: float, rounds: int) -> d
                     continue
                 kinds: dict[str, Round] = {
                     "xadd": xadd_alone(link, made, clients),
+                    "bulk": xadd_in_bulk(link, made, clients),
                     "learn": learned(replica, pool, clients, level, "log"),
                     "applied": learned(replica, pool, clients, level, "applied"),
                 }
@@ -143,10 +175,10 @@ async def beside(policy: str, directory: Path, seconds: float, rounds: int) -> d
                     await store.client.delete(key)
                 row = {name: round(statistics.median(values)) for name, values in rates.items()}
                 ratios = {
-                    f"{name}_to_xadd": round(
-                        statistics.median(a / b for a, b in zip(rates[name], rates["xadd"], strict=True)), 2
+                    f"{name}_to_{other}": round(
+                        statistics.median(a / b for a, b in zip(rates[name], rates[other], strict=True)), 2
                     )
-                    for name in ("learn", "applied")
+                    for name, other in (("learn", "xadd"), ("applied", "xadd"), ("learn", "bulk"))
                 }
                 figures[f"{level}, {clients}"] = row | ratios
     finally:

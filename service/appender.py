@@ -78,6 +78,7 @@ class Appender:
         self._groups: dict[int, Group] = {}
         self._n_waiting = 0
         self._n_bytes = 0
+        self._safe: Facts | None = None  # looked at already
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -114,7 +115,8 @@ class Appender:
         if level != "log":
             facts.check_level(level)
         if len(drafts) == 1:
-            n, n_bytes = drafts[0].n, len(drafts[0].records)
+            [draft] = drafts
+            n, n_bytes = draft.n, len(draft.records)
         else:
             n, n_bytes = sum([draft.n for draft in drafts]), sum([len(draft.records) for draft in drafts])
         if n_bytes > self.params.request_bytes:
@@ -181,18 +183,17 @@ class Appender:
         """The next group of a queue: requests up to the bounds, or one control event; None when nothing waits."""
         group: Group | None = None
         n = n_bytes = n_units = 0
+        most_events, most_bytes = self.params.group_events, self.params.group_bytes
         while queue:
-            waiting = queue[0]
+            waiting = queue.popleft()
             if waiting.future.done():
-                self._leave(queue.popleft())
+                self._leave(waiting)
                 continue
             if group is not None and (
-                waiting.event is not None
-                or n + waiting.n > self.params.group_events
-                or n_bytes + waiting.n_bytes > self.params.group_bytes
+                waiting.event is not None or n + waiting.n > most_events or n_bytes + waiting.n_bytes > most_bytes
             ):
+                queue.appendleft(waiting)
                 break
-            queue.popleft()
             if group is None:
                 group = Group(next(self._sequences))
                 self._groups[group.sequence] = group
@@ -201,7 +202,8 @@ class Appender:
             n_bytes += waiting.n_bytes
             n_units += len(waiting.drafts)
             group.waiting.append(waiting)
-            group.patient = group.patient and waiting.wait
+            if not waiting.wait:
+                group.patient = False
             if waiting.event is not None:
                 break
         return group
@@ -217,17 +219,19 @@ class Appender:
             if not (group.lost and group.sighted):
                 return
             reached = 0
-        if group.patient and not group.sighted:
+        sighted = group.sighted
+        if group.patient and not sighted:
             return
         left = []
         for waiting in group.waiting:
-            if waiting.future.done():
-                self._leave(waiting)
-            elif group.sighted or not waiting.wait:
-                waiting.future.set_result(waiting.result(group, reached))
-                self._leave(waiting)
-            else:
-                left.append(waiting)
+            future = waiting.future
+            if not future.done():
+                if not sighted and waiting.wait:
+                    left.append(waiting)
+                    continue
+                future.set_result(waiting.result(group, reached))
+            self._n_waiting -= 1
+            self._n_bytes -= waiting.n_bytes
         group.waiting = left
         if not left:
             self._groups.pop(group.sequence, None)
@@ -248,10 +252,13 @@ class Appender:
 
     def _facts(self) -> Facts:
         line = self._fast.line
-        if line.link is None or line.facts is None:
+        facts = line.facts
+        if line.link is None or facts is None:
             raise StoreUnavailable("the store is away; nothing was appended")
-        line.facts.check_safe()
-        return line.facts
+        if facts is not self._safe:
+            facts.check_safe()
+            self._safe = facts
+        return facts
 
     def _admit(self, waiting: Waiting) -> None:
         params = self.params

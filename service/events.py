@@ -266,12 +266,15 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
     event = entry.event
     if type(event) is Learn:
         n = n_empty = 0
-        for left, unit in zip(range(len(event.units), 0, -1), event.units, strict=True):
-            if unit.n < 1 or not 1 <= unit.batch <= left:
+        left = len(event.units)
+        for unit in event.units:
+            n_unit = unit.n
+            if n_unit < 1 or not 1 <= unit.batch <= left:
                 raise Damaged("a request without instances, or a batch that goes on past its entry")
-            n += unit.n
+            left -= 1
+            n += n_unit
             if unit.emptied:
-                n_empty += unit.n
+                n_empty += n_unit
         if not 1 <= n == event.n <= MOST_POSITIONS:
             raise Damaged("its requests do not have as many instances as it says")
         check_records(event.records, n - n_empty)

@@ -314,12 +314,14 @@ class Follower:
         seconds = BLOCK_SECONDS + self._store.params.reply_seconds
         words: list[str | bytes | int] = ["XREAD", "COUNT", self._pace.count, "BLOCK", int(BLOCK_SECONDS * 1000)]
         words += ["STREAMS", CATALOG_KEY]
-        words += [model.keys.log for model in followed]
+        words += [model.log_key for model in followed]
         words.append(self.catalog.offset.entry)
         words += [model.offset.entry for model in followed]
-        keys = [stream.trimmed_key(model.keys.log) for model in followed] or [stream.trimmed_key(CATALOG_KEY)]
+        keys = [stream.trimmed_key(model.log_key) for model in followed] or [stream.trimmed_key(CATALOG_KEY)]
         reply, trims, role = await link.call_all(tuple(words), ("MGET", *keys), stream.ROLE, seconds=seconds)
         stream.check_primary(role)
+        if reply:
+            await asyncio.sleep(0)  # what others have to send goes out first: the store is busy while we apply
         reply = reply or ()
         left = []
         for one, text in zip(followed, trims, strict=False):

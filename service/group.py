@@ -41,7 +41,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     batch: int = 1
 
 
-class Learned(msgspec.Struct, frozen=True):
+class Learned(msgspec.Struct, frozen=True, gc=False):
     """What came of a draft.
 
     Attributes
@@ -69,7 +69,7 @@ class Learned(msgspec.Struct, frozen=True):
     refused: InvalidInstance | None = None
 
 
-class Waiting(msgspec.Struct):
+class Waiting(msgspec.Struct, gc=False):
     """A request on its way: from its lane, through a group, to its end.
 
     Attributes
@@ -103,21 +103,20 @@ class Waiting(msgspec.Struct):
 
     def result(self, group: Group, reached: int) -> Offset | list[Learned]:
         """What the request is told, once its group is in the log."""
-        entry, applied = group.entry, group.applied
+        entry, applied, first = group.entry, group.applied, self.first
         if entry is None:
             raise AssertionError("a group ends in the log or not at all")
         if self.event is not None:
             return entry
         durability = LEVELS[min(self.level, reached)]
+        milliseconds, sequence, _ = entry
         learned = []
-        first = self.first
         for at, draft in enumerate(self.drafts, self.first_unit):
             n = draft.n
-            offset = Offset(entry[0], entry[1], first)
-            outcome = applied.outcomes[at] if applied is not None else None
+            offset = Offset(milliseconds, sequence, first)
             if applied is None:
                 learned.append(Learned(offset, n, None, None, False, durability))
-            elif outcome is None:
+            elif (outcome := applied.outcomes[at]) is None:
                 ranks, updated = group.ranks[first : first + n], group.updated[first : first + n]
                 learned.append(Learned(offset, n, ranks, updated, True, durability))
             elif isinstance(outcome, AnotherBody):

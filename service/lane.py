@@ -29,13 +29,21 @@ class Lane:
         self._appender = appender
         self._careful = careful
         self._busy = False
+        self._alone = False
         self._loop = asyncio.get_running_loop()
 
     def put(self, waiting: Waiting) -> None:
-        """Queue a request. It goes out with all others that come before the event loop's next turn."""
+        """Queue a request. It goes out with all others that come before the event loop's next turn.
+
+        Where the request before it went alone there are no others to wait for, and it goes out at once.
+        """
         self.queue.append(waiting)
-        if not self._busy:
-            self._busy = True
+        if self._busy:
+            return
+        self._busy = True
+        if self._alone:
+            self._send()
+        else:
             self._loop.call_soon(self._send)
 
     def _send(self) -> None:
@@ -51,6 +59,7 @@ class Lane:
         if group is None:
             self._busy = False
             return
+        self._alone = len(group.waiting) == 1
         began = self._loop.time()
         command = self._appender.command(group)
         timeout = self._appender.reply_seconds

@@ -139,6 +139,8 @@ class ModelReplica:
     Attributes
     ----------
     keys : ModelKeys
+    log_key : bytes
+        ``keys.log``, made once.
     live : LiveModel
         Read it as you like between two ``await``; nobody but ``apply`` changes it.
     position : Position
@@ -169,6 +171,7 @@ class ModelReplica:
         self, keys: ModelKeys, config: ModelConfig, slice_events: int = 32, limits: Limits | None = None
     ) -> None:
         self.keys = keys
+        self.log_key = keys.log
         self.limits = limits or Limits()
         self.appender: Appender | None = None
         self.shadow: Shadow | None = None
@@ -213,7 +216,8 @@ class ModelReplica:
     @property
     def held_bytes(self) -> int:
         """Size of what the log holds now, without what was trimmed off it."""
-        return max(0, self.position.log_bytes - self.trim.log_bytes)
+        held = self.position.log_bytes - self.trim.log_bytes
+        return held if held > 0 else 0
 
     @property
     def prepared(self) -> str | None:
