@@ -146,6 +146,18 @@ def test_an_image_without_a_tag_is_taken_from_the_node_and_that_of_production_is
             assert re.fullmatch(r"\S+/abound@sha256:[0-9a-f]{64}", image)
 
 
+def test_every_image_of_others_is_pinned_by_its_whole_version() -> None:
+    compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    store = one_of(rendered("base"), "StatefulSet", "store")["spec"]["template"]["spec"]["containers"][0]["image"]
+    images = {one["image"] for one in compose.values()} - {"abound"}
+    assert store in images, "the compose file and Kubernetes run one store"
+    images |= set(re.findall(r"^ARG BASE=(\S+)$", dockerfile, re.MULTILINE))
+    assert len(images) == 5
+    assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) == {"${BASE}"}
+    assert [image for image in images if not re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+(-[\w.-]+)?", image)] == []
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_service_of_the_cluster_sets_a_setting(folder: str) -> None:
     """Kubernetes tells every container of each Service: of ``abound`` by ABOUND_PORT=tcp://..., which is no port."""
