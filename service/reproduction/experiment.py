@@ -77,6 +77,8 @@ class Bound:
     named : str
         What the page calls the other one.
     ratio : bool
+    above : bool
+        Whether a figure beyond ``most`` is no miss: it is better than was expected, and the page says so.
     """
 
     measure: str
@@ -85,6 +87,7 @@ class Bound:
     than: Experiment | None = None
     named: str = ""
     ratio: bool = False
+    above: bool = False
 
     def value(self, own: Mapping[str, float], other: Mapping[str, float]) -> float | None:
         """What is bounded, out of the figures of the experiment and of ``than``; None where they are not known."""
@@ -97,9 +100,16 @@ class Bound:
         return own[self.measure] - other[self.measure]
 
     def holds(self, value: float) -> bool:
-        """Whether a figure is within, at the digits in which it is shown."""
-        slack = 5e-4 if self.ratio or self.measure == "rank" else 5e-3
-        return self.least - slack <= value <= self.most + slack
+        """Whether a figure is within, at the digits in which it is shown, or better."""
+        return self.least - self._slack <= value and (self.above or not self.exceeds(value))
+
+    def exceeds(self, value: float) -> bool:
+        """Whether a figure is beyond ``most``."""
+        return value > self.most + self._slack
+
+    @property
+    def _slack(self) -> float:
+        return 5e-4 if self.ratio or self.measure == "rank" else 5e-3
 
     def __str__(self) -> str:
         what = self.measure

@@ -40,20 +40,29 @@ def page(tables: Sequence[Table], plots: Sequence[Plot], kept: Kept, folder: str
 
 def _summary(tables: Sequence[Table], kept: Kept, n: int, found: Sequence[Figures]) -> str:
     lines = [f"{len(found)} of {n} experiments ran."]
-    missed = []
+    missed, above = [], []
     n_bounds = 0
     for table in tables:
         for row in table.rows:
             for bound, value in _values(row, kept):
                 n_bounds += 1
+                line = f"- {table.title}, {row.label}: {bound}, and it is {value:.2f}"
                 if not bound.holds(value):
-                    missed.append(f"- {table.title}, {row.label}: {bound}, and it is {value:.2f}")
+                    missed.append(line)
+                elif bound.exceeds(value):
+                    above.append(line)
     lines.append(f"{n_bounds - len(missed)} of {n_bounds} figures that were to be reached are.")
     for what in ("with", "on"):
         values = sorted({figures[what] for figures in found})
         if values:
             lines.append(f"{'With' if what == 'with' else 'On'} {'; '.join(values)}.")
-    return "\n".join([" ".join(lines), *(["", "Missed:", "", *missed] if missed else []), ""])
+    listed = [
+        part
+        for title, found in (("Missed:", missed), ("Better than was expected:", above))
+        if found
+        for part in ("", title, "", *found)
+    ]
+    return "\n".join([" ".join(lines), *listed, ""])
 
 
 def _table(table: Table, kept: Kept) -> str:
@@ -127,7 +136,7 @@ def _plot(plot: Plot, kept: Kept, folder: str, drawn: bool) -> str:
 def command(experiment: Experiment) -> str:
     """What runs an experiment by itself."""
     source = SETS.get(experiment.data)
-    if source is None or not source.stored or experiment.each_pass:
+    if source is None or not source.stored or experiment.each_pass or len(experiment.seeds) > 1:
         return f"abound reproduce --only '{experiment.id}'"
     parts = [f"abound evaluate --train {experiment.data}/train.* --test {experiment.data}/test.*"]
     parts.append(f"--method {experiment.method}")
@@ -139,7 +148,7 @@ def command(experiment: Experiment) -> str:
     if experiment.depth != 100:
         parts.append(f"--depth {experiment.depth}")
     if experiment.seeds != (0,):
-        parts.append(f"--seed {', '.join(map(str, experiment.seeds))}")
+        parts.append(f"--seed {experiment.seeds[0]}")
     return " ".join(parts)
 
 

@@ -94,10 +94,11 @@ def _distances() -> Plot:
     return Plot(
         name="fsu-distances",
         title="FSU alone: distance of estimated and true proportions (figure 22)",
-        x="distance",
-        y="l1",
+        x="",
+        y="distance",
         lines=tuple(
-            Line(label=f"w_min {w_min:g}", points=(("l1", _alone("drawn", w_min)),)) for w_min in (0.0, 0.01, 0.1)
+            Line(label=f"w_min {w_min:g}", points=tuple((name, _alone("drawn", w_min)) for name in ("l1", "max")))
+            for w_min in (0.0, 0.01, 0.1)
         ),
         bars=True,
     )

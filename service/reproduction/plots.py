@@ -11,6 +11,9 @@ from service.reproduction.kept import Kept
 
 SIZE = (6.4, 4.0)
 
+MARKERS = "os^vD*P"
+"""Signs of points; with the ten colours there are 70 different ones."""
+
 
 def drawing() -> Any:
     """matplotlib's pyplot, without a screen.
@@ -52,7 +55,7 @@ def draw(plots: tuple[Plot, ...], kept: Kept, folder: Path) -> list[str]:
             axes.set_xscale("log")
         axes.set(title=plot.title, xlabel=plot.x, ylabel=plot.y)
         axes.grid(alpha=0.3)
-        if axes.get_legend_handles_labels()[1]:
+        if axes.get_legend() is None:
             axes.legend(fontsize=7)
         folder.mkdir(parents=True, exist_ok=True)
         figure.savefig(folder / f"{plot.name}.svg", metadata={"Date": None, "Creator": None})
@@ -74,18 +77,18 @@ def _points(line: Line, measure: str, kept: Kept) -> tuple[list[Any], list[float
             xs, ys = [*xs, *across], [*ys, *up]
             continue
         known = figures["measures"] | figures.get("cost", {})
-        if measure in known and (not isinstance(x, str) or not x.startswith("cost ") or x[5:] in known):
+        shown = measure if measure in known else x  # bars of several measures are named by them
+        if shown in known and (not isinstance(x, str) or not x.startswith("cost ") or x[5:] in known):
             xs.append(max(known[x[5:]], 1e-3) if isinstance(x, str) and x.startswith("cost ") else x)
-            ys.append(known[measure])
+            ys.append(known[shown])
     return xs, ys
 
 
 def _named_points(axes: Any, lines: list[tuple[str, list[Any], list[float]]]) -> None:
-    """A name beside each point: there are more of them than colours."""
-    for label, xs, ys in lines:
-        axes.plot(xs, ys, marker="o", markersize=4, color="C0")
-        axes.annotate(label, (xs[0], ys[0]), (4, 3), textcoords="offset points", fontsize=7)
-    axes.margins(x=0.15)
+    """A sign for each point, best first at the side: beside the points names would lie on each other."""
+    for number, (label, xs, ys) in enumerate(sorted(lines, key=lambda line: -line[2][0])):
+        axes.plot(xs, ys, MARKERS[number % len(MARKERS)], color=f"C{number % 10}", label=label, linestyle="none")
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _bars(axes: Any, lines: list[tuple[str, list[Any], list[float]]]) -> None:

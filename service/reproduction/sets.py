@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from core.config import ModelConfig
+from core.config import AnalyzerConfig, ModelConfig
 from core.dataset import Dataset, Instance, vectorized
 from core.evaluate import LIMITS
 from core.methods.data import Matrices
@@ -48,6 +48,8 @@ class DataSet:
     exactly_one : bool
     counts : bool
         Words as plain counts, instead of 1 + ln of them.
+    min_length : int
+        Words of so many characters at least; 1 is what the service takes, 2 what scikit-learn does.
     tree : bool
         With the hierarchy of WordNet's hypernyms over the labels.
     """
@@ -58,6 +60,7 @@ class DataSet:
     labels: tuple[str, ...] | None = None
     exactly_one: bool = False
     counts: bool = False
+    min_length: int = 1
     tree: bool = False
 
     def files(self, data: Path) -> tuple[Path, Path] | None:
@@ -86,6 +89,7 @@ SETS = {
     "newsgroups20": DataSet(folder="newsgroups20"),
     "newsgroups20-random": DataSet(folder="newsgroups20", test_share=0.2),
     "reuters10-random": DataSet(folder="reuters21578", test_share=0.1, labels=TOP_TEN),
+    "reuters10-words": DataSet(folder="reuters21578", test_share=0.1, labels=TOP_TEN, min_length=2),
     "reuters10-single": DataSet(folder="reuters21578", test_share=0.1, labels=TOP_TEN, exactly_one=True),
     "austen-random": DataSet(folder=None, test_share=0.1),
     "wordnet-hypernyms": DataSet(folder="wordnet-hypernyms"),
@@ -141,7 +145,8 @@ def read(source: DataSet, data: Path, *, boolean: bool) -> Held:
     Malformed
         A file cannot be read.
     """
-    vectorize = Vectorizer(ModelConfig(boolean=boolean), LIMITS).vectorize
+    config = ModelConfig(boolean=boolean, analyzer=AnalyzerConfig(min_length=source.min_length))
+    vectorize = Vectorizer(config, LIMITS).vectorize
     seen = _Seen()
 
     def held(instances: Iterable[Instance]) -> Dataset:

@@ -13,11 +13,13 @@ import pytest
 
 from core.config import ModelConfig
 from core.errors import Malformed
+from core.methods.registry import METHODS
 from service import cli
 from service.reproduction.comparisons import PLOTS, TABLES, wanted
-from service.reproduction.experiment import Bound, Experiment, Row, Table
+from service.reproduction.experiment import Bound, Experiment, Line, Plot, Row, Table
 from service.reproduction.kept import Kept
 from service.reproduction.page import command, page
+from service.reproduction.plots import draw
 from service.reproduction.sets import SETS, DataSet, read
 from service.trial import Trial
 
@@ -153,6 +155,8 @@ def test_the_page_says_what_is_kept_and_whether_it_is_enough(tmp_path: Path) -> 
         Row(label="first", experiment=one, paper="58", bounds=(Bound(measure="P@1", least=58.0),)),
         Row(label="second", experiment=other, bounds=(Bound(measure="P@1", least=1.0, than=one, named="first"),)),
         Row(label="third", experiment=Experiment(data="bibtex", method="ind")),
+        Row(label="fourth", experiment=one, bounds=(Bound(measure="P@1", least=55.0, most=57.0, above=True),)),
+        Row(label="fifth", experiment=one, bounds=(Bound(measure="P@1", least=55.0, most=57.0),)),
     )
     table = Table(name="some", title="Some", note="", measures=("P@1",), rows=rows)
     kept = Kept(tmp_path)
@@ -164,9 +168,35 @@ def test_the_page_says_what_is_kept_and_whether_it_is_enough(tmp_path: Path) -> 
     assert "| first | 58 | 57.90 | P@1 >= 58: **missed** | 1.3 | 0.500 | 2.0 | 1 |" in text
     assert "| second |  | 59.00 (58.50 to 59.50) | P@1 - that of first >= 1: yes |" in text
     assert "| third |  | not run |" in text
-    assert "1 of 2 figures that were to be reached are." in text
-    assert "- Some, first: P@1 >= 58, and it is 57.90" in text
-    assert "--train bibtex/train.* --test bibtex/test.* --method ogeec --seed 0, 1`" in text
+    assert "| fourth |  | 57.90 | P@1 55 to 57: yes |" in text
+    assert "2 of 4 figures that were to be reached are." in text
+    missed, better = text.split("Better than was expected:")
+    assert "- Some, first: P@1 >= 58, and it is 57.90" in missed
+    assert "- Some, fifth: P@1 55 to 57, and it is 57.90" in missed
+    assert "- Some, fourth: P@1 55 to 57, and it is 57.90" in better.split("## Some")[0]
+    assert "--train bibtex/train.* --test bibtex/test.* --method swnn`" in text
+    assert "`abound reproduce --only 'bibtex ogeec seeds=0,1'`" in text
+
+
+def test_a_plot_has_points_of_several_measures_and_a_sign_for_each_method(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    methods = list(METHODS)
+    for number, method in enumerate(methods):
+        measures = {"l1": number / 10, "max": number / 20}
+        kept.keep({"id": f"bibtex {method}", "measures": measures, "cost": {"fit": 1.0 + number}})
+    experiments = [Experiment(data="bibtex", method=method) for method in methods]
+    bars = tuple(Line(label=one.method, points=(("l1", one), ("max", one))) for one in experiments)
+    points = tuple(Line(label=one.method, points=(("cost fit", one),)) for one in experiments)
+    plots = (
+        Plot(name="bars", title="", x="", y="distance", lines=bars, bars=True),
+        Plot(name="points", title="", x="fit", y="l1", lines=points, log=True),
+    )
+    assert draw(plots, kept, tmp_path) == ["bars", "points"]
+    drawn = (tmp_path / "bars.svg").read_text()
+    assert ">l1<" in drawn
+    assert ">max<" in drawn
+    names = (tmp_path / "points.svg").read_text()
+    assert all(names.count(f">{method}<") == 1 for method in methods)
 
 
 def test_damaged_figures_are_refused(tmp_path: Path) -> None:
@@ -220,6 +250,9 @@ def test_random_splits_are_of_the_seed_and_cover_all(data: Path) -> None:
     assert held.split(0)[1].vectors == test.vectors
     assert held.split(1)[1].vectors != test.vectors
     assert held.text
+    longer = read(DataSet(folder="newsgroups20", test_share=0.2, min_length=2), data, boolean=False)
+    assert min(map(len, held.matrices(0)[0].keys)) == 1
+    assert min(map(len, longer.matrices(0)[0].keys)) == 2
     counted = read(DataSet(folder="newsgroups20", counts=True, queries=3), data, boolean=False)
     assert not counted.text
     assert counted.test is not None
