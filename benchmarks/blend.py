@@ -5,9 +5,13 @@
 
 The commits of Git in time order. The version is fitted anew on all that came before at some shares of the stream, as a
 user would who starts a job now and then, and activated; the index learns on. Every instance is ranked by all before it
-is learned. The blend's weights are those of the service: learned by ``core.blend.Weighing`` and taken over every
-``--every`` instances, as the events do it. Told are R@1 and MRR over all instances since the first version, and over
-stretches of ``--window``; and by how much the blend lies below the better of the two where it does so the most.
+is learned. The blend's weights are those of the service: learned by ``core.blend.Weighing``, which is told how the
+version and the index did on the newest instances before (a version is judged on them as a job does it), and taken over
+when they are due, every ``--every`` instances at last, as the events do it.
+
+Told are R@1 and MRR over all instances since the first version, and over stretches of ``--window``; by how much the
+blend lies below the better of the two where it does so the most, over all so far (from instance ``WARM`` on) and in
+stretches; and how many standard errors of the paired difference that is in the worst stretch.
 """
 
 from __future__ import annotations
@@ -41,6 +45,9 @@ from service.files import read_file
 WARM = 1000
 """Instances after the first version before sums over all of them are compared: a difference of few says nothing."""
 
+HELD_OUT, MOST_HELD_OUT = 0.1, 5000
+"""What a job judges a version on, by default."""
+
 SIDES = ("live", "batch", "blend")
 
 
@@ -63,6 +70,17 @@ def listed(made: Fitted, vectors: list[bytes]) -> list[Listed]:
     ]
 
 
+def advantage(method: str, given: dict[str, Any], vectors: list[bytes], rows: list[Instance], live: LiveModel) -> float:
+    """By how much the method, fitted without the newest, has a greater MRR on these than the index had."""
+    n = min(int(len(rows) * HELD_OUT), MOST_HELD_OUT)
+    judged = fit(method, given, vectors[:-n], rows[:-n])
+    ranks = [
+        rank_in(one.labels, set(row.labels)) for one, row in zip(listed(judged, vectors[-n:]), rows[-n:], strict=True)
+    ]
+    mine = live.prequential.newest(n)["MRR"]
+    return float(np.mean([1.0 / rank if rank else 0.0 for rank in ranks])) - mine
+
+
 def rank_in(labels: Any, true: set[str]) -> int:
     """The place of the first true label, 0 without one."""
     return next((place for place, label in enumerate(labels, 1) if label in true), 0)
@@ -79,7 +97,7 @@ def measure(rows: list[Instance], options: argparse.Namespace) -> dict[str, Any]
     weights: list[tuple[int, float]] = []
     weighing, used, seconds = Weighing(), (0.5, 0.5), {"fit": 0.0, "rank": 0.0, "blend": 0.0}
     batch: list[Listed] = []
-    since, first = 0, points[0]
+    since, weighed, first, advantages = 0, 0, points[0], []
     for i, row in enumerate(rows):
         if i in points:
             clock = time.process_time()
@@ -89,9 +107,10 @@ def measure(rows: list[Instance], options: argparse.Namespace) -> dict[str, Any]
             end = next((point for point in points if point > i), len(rows))
             batch, since = listed(made, vectors[i:end]), i
             seconds["rank"] += time.process_time() - clock
-            weighing.begin_anew()
-            if i > first:
-                used = weighing.weights
+            advantages.append(advantage(options.method, given, vectors[:i], rows[:i], live))
+            weighing.begin_anew(advantages[-1])
+            used, weighed = weighing.weights, 0
+            weights.append((i, used[1]))
         true = set(row.labels)
         if batch:
             clock = time.process_time()
@@ -101,14 +120,15 @@ def measure(rows: list[Instance], options: argparse.Namespace) -> dict[str, Any]
             rank = int(ranks_under(index, other, np.array([used]), true)[0])
             weighing.note(index, other, true)
             ranks.append((rank_in(index.labels, true), rank_in(other.labels, true), rank))
-            if weighing.n % options.every == 0 or weighing.n == 1:
-                used = weighing.weights
+            if weighing.due(weighed, options.every):
+                used, weighed = weighing.weights, weighing.since
                 weights.append((i + 1, used[1]))
             seconds["blend"] += time.process_time() - clock
         applying = live.begin(vectors[i] + pack_labels(row.labels, LIMITS), 1, [Unit(1)])
         while not applying.done:
             applying.step(1)
-    return told(np.array(ranks), first, options) | {"weights": weights, "cpu_seconds": seconds, "refits": points}
+    said = {"weights": weights, "cpu_seconds": seconds, "refits": points, "advantages": advantages}
+    return told(np.array(ranks), first, options) | said
 
 
 def told(ranks: npt.NDArray[np.int64], first: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -122,12 +142,17 @@ def told(ranks: npt.NDArray[np.int64], first: int, options: argparse.Namespace) 
         windows = np.array([values[start : start + options.window].mean(axis=0) for start in starts])
         behind_all = (over_all[:, 2] - over_all[:, :2].max(axis=1))[WARM:]
         behind = windows[:, 2] - windows[:, :2].max(axis=1)
+        worst = int(np.argmin(behind))
+        stretch = values[worst * options.window : (worst + 1) * options.window]
+        paired = stretch[:, 2] - stretch[:, int(np.argmax(windows[worst, :2]))]
+        error = float(paired.std() / np.sqrt(len(paired)))
         result[name] = {
             "all": dict(zip(SIDES, over_all[-1].round(4).tolist(), strict=True)),
             "windows": {side: windows[:, i].round(4).tolist() for i, side in enumerate(SIDES)},
             "blend_minus_better": {
                 "over_all_least": round(float(behind_all.min()), 4),
                 "windows_least": round(float(behind.min()), 4),
+                "windows_least_in_errors": round(float(behind.min()) / error, 1) if error else 0.0,
                 "windows_mean": round(float(behind.mean()), 4),
                 "windows_below": int((behind < 0).sum()),
                 "windows": len(behind),

@@ -1,16 +1,24 @@
 """The blend: one ranking out of two, that of the live index and that of a batch version.
 
 The live index knows the newest labels and what was learned a moment ago, the version what many passes over the past
-can find. Their scores have nothing in common, so each list is brought to 0..1 first, between the first and the last of
-its best ``DEPTH`` (what fusion of retrieval systems calls min-max, or CombSUM: Fox and Shaw, TREC-2, 1994; Lee, SIGIR
-1997). A label that a list lacks has 0 there. Of the ways that were tried (reciprocal ranks of three kinds, shares of
-the sum, of the length, of the best) this one, with its best weights, is the best or within 0.003 of it in every
-measure, with a good live index and with a poor one; it takes scores of any sign.
+can find. Their scores have nothing in common, so each list is brought to shares first: of its best ``DEPTH``, the
+squares of what each score is above the last one, divided by their sum. So scores of any sign can be taken, and a list
+whose first label stands out says so louder than one that hesitates. A label that a list lacks has 0 there. (Between
+the first and the last alone is what fusion of retrieval systems calls min-max, or CombSUM: Fox and Shaw, TREC-2, 1994;
+Lee, SIGIR 1997. ``docs/results.md`` has what was measured of this and other ways.)
 
 How much each counts is **learned** from the ranks that the true labels would have had under each of ``MIXTURES``,
-before they were learned: the leader by discounted reciprocal ranks (Cesa-Bianchi and Lugosi, Prediction, Learning, and
-Games, 2006, section 2.11). The discount is what lets it change its mind: what was ``1 / (1 - DISCOUNT)`` instances ago
-counts a third.
+before they were learned. Of discounted sums of their reciprocal ranks
+
+1. the better of the index alone and the version alone is the *side*;
+2. the mixture is the mean of all, weighed by the exponentials of their sums (the exponentially weighted forecaster:
+   Cesa-Bianchi and Lugosi, Prediction, Learning, and Games, 2006, section 2.2);
+3. the mixture is taken where it has gained more than the side, by ``SURE`` standard errors of that difference, and the
+   side where it has not. For the first instances with a version the mixture has the benefit of the doubt.
+
+The discount is what lets it change its mind: what was ``1 / (1 - DISCOUNT)`` instances ago counts a third. Before the
+first instance it goes by what may be expected: the version beats the index by as much as on the instances that it was
+judged on, and of two lists both are mostly worth something.
 
 >>> mix(Listed(["a", "b"], [2.0, 1.0]), Listed(["b", "c"], [0.9, 0.1]), (0.6, 0.4), 2)
 [('a', 0.6), ('b', 0.4)]
@@ -18,6 +26,7 @@ counts a third.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
@@ -35,10 +44,24 @@ MIXTURES: tuple[tuple[float, float], ...] = tuple((1.0 - share, share) for share
 """The weights that are tried: of the live index, of the version."""
 
 DISCOUNT = 0.9995
-HEAD_START = 10.0
-"""So much more than the index alone must another mixture have gained: what differs by less is left to the index."""
+RATE = 0.05
+"""Of the exponential weights, an instance's reciprocal rank being 1 at most."""
 
-KEPT = 250.0
+SURE = 1.5
+
+DOUBT = 5.0
+"""So much, in reciprocal ranks, may a mixture have lost at the beginning before the side is taken in its place ..."""
+
+DOUBT_KEPT = 0.995
+"""... and so much of that is left after each instance."""
+
+JUDGED = 200.0
+"""The instances that a version was judged on count as so many."""
+
+BOTH = 6.0
+"""What an even mixture is expected to have gained at the beginning, beyond what lies between both sides."""
+
+KEPT = 1000.0
 """Evidence that a new version begins with is no more than that of so many instances."""
 
 _MIXTURES = np.array(MIXTURES)
@@ -53,20 +76,24 @@ class Listed(NamedTuple):
     scores: Sequence[float] | Floats
 
 
-def normalised(scores: Sequence[float] | Floats) -> Floats:
-    """Scores of a list, best first, brought to 0..1: 1 the best, 0 the ``DEPTH``-th or the last, and all behind it."""
+def shares_of(scores: Sequence[float] | Floats) -> Floats:
+    """Scores of a list, best first, as shares of 1; 0 for the ``DEPTH``-th or the last, and for all behind it.
+
+    Equal scores have equal shares.
+    """
     given = np.asarray(scores, np.float64)
+    shares = np.zeros(len(given))
     if not len(given):
-        return given
-    best, last = given[0], given[min(len(given), DEPTH) - 1]
-    if not best > last:
-        return np.ones(len(given))
-    shares: Floats = np.maximum(0.0, (given - last) / (best - last))
+        return shares
+    first = given[:DEPTH]
+    best, last = first[0], first[-1]
+    above = np.square((first - last) / (best - last)) if best > last else np.ones(len(first))
+    shares[: len(first)] = above / above.sum()
     return shares
 
 
 def mix(live: Listed, batch: Listed, weights: tuple[float, float], k: int) -> list[tuple[str, float]]:
-    """The best ``k`` labels of both lists together, best first, with what they have of 0..1.
+    """The best ``k`` labels of both lists together, best first, with their shares, 0..1.
 
     Equal scores go by the place in the live list, then in the other one. Ask for ``DEPTH`` labels of each, or ``k``
     where that is more: so the first of the answer do not depend on ``k``.
@@ -112,12 +139,12 @@ def ranks_under(live: Listed, batch: Listed, mixtures: Floats, true: Set[str]) -
 
 
 def _together(live: Listed, batch: Listed) -> tuple[list[str], Floats]:
-    """All labels of two lists in the order of ties, and their normalised scores, shape (2, n)."""
+    """All labels of two lists in the order of ties, and their shares, shape (2, n)."""
     places: dict[str, int] = {}
     columns = [[places.setdefault(label, len(places)) for label in one.labels] for one in (live, batch)]
     shares = np.zeros((2, len(places)))
     for row, (one, column) in enumerate(zip((live, batch), columns, strict=True)):
-        shares[row, column] = normalised(one.scores)
+        shares[row, column] = shares_of(one.scores)
     return list(places), shares
 
 
@@ -128,33 +155,71 @@ class Weighing(msgspec.Struct, kw_only=True):
     ----------
     n : int
         Instances that it has seen.
+    since : int
+        Of these, the ones with the present version.
     gains : list of float, one a mixture
         Discounted sums of reciprocal ranks.
+    squares : (list of float, list of float), one a mixture
+        Discounted sums of the squares of what a mixture had more or less than the index alone, and than the version.
+    advantage : float
+        By how much the version was better than the index, in reciprocal ranks, where both were judged before it came;
+        0 where that is not known.
     """
 
     n: int = 0
+    since: int = 0
     gains: list[float] = msgspec.field(default_factory=lambda: [0.0] * len(MIXTURES))
+    squares: tuple[list[float], list[float]] = msgspec.field(
+        default_factory=lambda: ([0.0] * len(MIXTURES), [0.0] * len(MIXTURES))
+    )
+    advantage: float = 0.0
 
     def __post_init__(self) -> None:
-        if len(self.gains) != len(MIXTURES):
+        if any(len(sums) != len(MIXTURES) for sums in (self.gains, *self.squares)):
             raise ValueError(f"there are {len(MIXTURES)} mixtures")
 
     @property
     def weights(self) -> tuple[float, float]:
-        """Of the live index and the version; of mixtures that are equally good the one with more of the live index."""
-        return MIXTURES[int(np.argmax([self.gains[0] + HEAD_START, *self.gains[1:]]))]
+        """Of the live index and the version, by the three steps at the top of this file; one of ``MIXTURES``."""
+        shares = _MIXTURES[:, 1]
+        expected = JUDGED * self.advantage * shares + BOTH * 4.0 * shares * (1.0 - shares)
+        gains = np.array(self.gains) + DISCOUNT**self.since * expected
+        side = len(MIXTURES) - 1 if gains[-1] > gains[0] else 0
+        trust = np.exp(RATE * (gains - gains.max()))
+        mixed = int(np.argmin(np.abs(shares - trust @ shares / trust.sum())))
+        error = math.sqrt(self.squares[side > 0][mixed])
+        doubt = DOUBT * DOUBT_KEPT**self.since
+        return MIXTURES[mixed if gains[mixed] - gains[side] > SURE * error - doubt else side]
+
+    def due(self, weighed: int, every: int) -> bool:
+        """Whether others are to hear of the weights: after ``every`` instances, and at the beginning after fewer.
+
+        ``weighed``: ``since`` when they heard of them last.
+        """
+        return not 0 <= self.since - weighed < min(every, max(1, self.since // 4))
 
     def note(self, live: Listed, batch: Listed, true: Set[str]) -> npt.NDArray[np.int64]:
         """Learn from an instance, and return the rank of its best true label under each mixture."""
         ranks = ranks_under(live, batch, _MIXTURES, true)
-        gains = np.array(self.gains) * DISCOUNT
-        gains[ranks > 0] += 1.0 / ranks[ranks > 0]
-        self.gains = gains.tolist()
+        gained = np.where(ranks > 0, 1.0 / np.maximum(ranks, 1), 0.0)
+        self.gains = (np.array(self.gains) * DISCOUNT + gained).tolist()
+        index, version = (
+            (np.array(sums) * DISCOUNT + np.square(gained - gained[side])).tolist()
+            for side, sums in zip((0, -1), self.squares, strict=True)
+        )
+        self.squares = (index, version)
         self.n += 1
+        self.since += 1
         return ranks
 
-    def begin_anew(self) -> None:
-        """Another version comes into the mixture: of what was learned with the one before only a little stays."""
+    def begin_anew(self, advantage: float = 0.0) -> None:
+        """Another version comes into the mixture: of what was learned with the one before only a part stays.
+
+        ``advantage``: see above.
+        """
         full = (1.0 - DISCOUNT**self.n) / (1.0 - DISCOUNT)
         if full > KEPT:
-            self.gains = [gain * KEPT / full for gain in self.gains]
+            self.gains, *squares = ([one * KEPT / full for one in sums] for sums in (self.gains, *self.squares))
+            self.squares = (squares[0], squares[1])
+        self.since = 0
+        self.advantage = advantage

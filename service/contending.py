@@ -46,6 +46,7 @@ from service.snapshots import restore_newest
 from service.source import Source
 from service.standing import Standing
 from service.store import Store
+from service.versions import Card
 
 AT_ONCE = 256
 """Instances that versions are asked about together."""
@@ -160,10 +161,21 @@ class Contending:
         partner = names[0] if names else None
         if partner != self.standing.partner:
             self.standing.partner = partner
-            self.standing.weighing.begin_anew()
+            self.standing.weighing.begin_anew(self._advantage(self._roster.loaded[partner].card) if partner else 0.0)
             self.standing.weighed = 0
             self.standing.contest.scores.pop(BLEND, None)
             self.standing.contest.comparisons.pop(BLEND, None)
+
+    def _advantage(self, card: Card) -> float:
+        """By how much a version was better than the index on the newest instances, which it was judged on.
+
+        Only about so: the index has its ranks of the newest by now. 0 where it was judged on others.
+        """
+        n, theirs = card.metrics.get("held_out"), card.metrics.get("MRR")
+        if card.data_range is None or card.origin is not None or not n or theirs is None:
+            return 0.0
+        ours = self.model.live.prequential.newest(n)["MRR"]
+        return theirs - ours if ours is not None else 0.0
 
     @property
     def is_contended(self) -> bool:
@@ -288,10 +300,9 @@ class Contending:
         partner, weights = self.standing.partner, self.standing.weighing.weights
         if partner is None or partner != serving.version:
             return
-        first = not self.standing.weighed and weighing.n > 0
-        if not first and weighing.n - self.standing.weighed < self._params.weigh_every:
+        if self.standing.weighed and not weighing.due(self.standing.weighed, self._params.weigh_every):
             return
-        self.standing.weighed = weighing.n
+        self.standing.weighed = weighing.since
         if weights != serving.weights:
             await self._lease.check()
             await activation.weigh(self._store, self._keys, partner, weights)

@@ -51,7 +51,7 @@ class Standing(msgspec.Struct, kw_only=True):
     partner : str or None
         The version that is blended with the index.
     weighed : int
-        Instances of ``weighing`` when weights were last appended.
+        Instances with the partner (``weighing.since``) when weights were last appended.
     promoted : str
         The activation by which the gate brought what is served, empty when somebody else did.
     decisions : list of Decided

@@ -1,20 +1,30 @@
 """The blend of two rankings, and how its weights are learned."""
 
+import copy
+
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.blend import DEPTH, MIXTURES, Listed, Weighing, mix, normalised, ranks_under
+from core.blend import DEPTH, MIXTURES, Listed, Weighing, mix, ranks_under, shares_of
 
 LIVE = Listed(["a", "b", "c"], [3.0, 2.0, 1.0])
 BATCH = Listed(["c", "d"], [-1.0, -5.0])
 
 
 def test_worked_by_hand() -> None:
-    # live: a 1, b 0.5, c 0; batch: c 1, d 0
-    assert mix(LIVE, BATCH, (0.75, 0.25), 10) == [("a", 0.75), ("b", 0.375), ("c", 0.25), ("d", 0.0)]
-    assert mix(LIVE, BATCH, (0.25, 0.75), 2) == [("c", 0.75), ("a", 0.25)]
+    # Above the last, squared: a 4, b 1, c 0, so shares of 0.8, 0.2, 0; batch: c 1, d 0
+    assert shares_of(LIVE.scores).tolist() == [0.8, 0.2, 0.0]
+    assert mix(LIVE, BATCH, (0.75, 0.25), 10) == [("a", 0.75 * 0.8), ("c", 0.25), ("b", 0.75 * 0.2), ("d", 0.0)]
+    assert mix(LIVE, BATCH, (0.25, 0.75), 2) == [("c", 0.75), ("a", 0.25 * 0.8)]
+
+
+def test_a_list_whose_first_stands_out_says_so_louder() -> None:
+    sure, unsure = Listed(["a", "b", "c"], [9.0, 1.0, 0.0]), Listed(["b", "a", "c"], [9.0, 8.0, 0.0])
+    assert mix(sure, unsure, (0.5, 0.5), 1)[0][0] == "a"
+    assert mix(unsure, sure, (0.5, 0.5), 1)[0][0] == "a"
 
 
 def test_one_side_alone_keeps_its_order() -> None:
@@ -39,7 +49,8 @@ def test_the_first_of_an_answer_do_not_depend_on_its_length() -> None:
     long, short = Listed(labels, scores), Listed(labels[:DEPTH], scores[:DEPTH])
     other = Listed(labels[::-1][:DEPTH], scores[:DEPTH])
     assert mix(long, other, (0.5, 0.5), 9) == mix(short, other, (0.5, 0.5), 9)
-    assert normalised(scores)[DEPTH - 1 :].max() == 0.0
+    assert shares_of(scores)[DEPTH - 1 :].max() == 0.0
+    assert shares_of(np.ones(3 * DEPTH)).tolist() == [1.0 / DEPTH] * DEPTH + [0.0] * (2 * DEPTH)
 
 
 lists = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(-3, 3)), max_size=8, unique_by=lambda pair: pair[0])
@@ -73,7 +84,6 @@ def teach(weighing: Weighing, n: int, better: str, seed: int) -> None:
 
 def test_weights_follow_the_better_side_and_change_their_mind() -> None:
     weighing = Weighing()
-    assert weighing.weights == (1.0, 0.0)
     teach(weighing, 3000, "live", 1)
     assert weighing.weights[0] > 0.5
     teach(weighing, 3000, "batch", 2)
@@ -82,14 +92,71 @@ def test_weights_follow_the_better_side_and_change_their_mind() -> None:
     assert weighing.weights[0] > 0.5
 
 
+def test_a_side_that_nothing_beats_is_left_alone() -> None:
+    weighing = Weighing()
+    wrong = Listed(["f", "g"], [1.0, 0.0])
+    for _ in range(300):
+        weighing.note(Listed(["t", "f", "g"], [1.0, 0.99, 0.0]), wrong, {"t"})
+    assert weighing.weights == (1.0, 0.0)
+
+
+def test_a_mixture_that_is_better_than_both_is_found() -> None:
+    weighing = Weighing()
+    for i in range(600):  # each is wrong, and not sure of it, where the other one is sure
+        sure, unsure = Listed(["t", "f", "g"], [9.0, 1.0, 0.0]), Listed([f"x{i}", "y", "t"], [5.0, 4.9, 0.0])
+        live, batch = (sure, unsure) if i % 2 else (unsure, sure)
+        weighing.note(live, batch, {"t"})
+    assert 0.3 <= weighing.weights[1] <= 0.7
+    assert weighing.gains[MIXTURES.index(weighing.weights)] > 1.2 * max(weighing.gains[0], weighing.gains[-1])
+
+
+def test_begins_with_what_is_expected_of_the_version() -> None:
+    shares = []
+    for advantage in (-0.3, -0.05, 0.0, 0.05, 0.3):
+        weighing = Weighing()
+        weighing.begin_anew(advantage)
+        shares.append(weighing.weights[1])
+    assert shares[0] <= 0.1
+    assert 0.3 <= shares[2] <= 0.6
+    assert shares[4] >= 0.9
+    assert shares == sorted(shares)
+
+
+def test_what_was_expected_is_forgotten() -> None:
+    weighing = Weighing()
+    weighing.begin_anew(0.3)
+    teach(weighing, 2000, "live", 1)
+    assert weighing.weights[0] > 0.5
+
+
+def test_others_hear_of_weights_soon_at_the_beginning() -> None:
+    weighing, heard, at = Weighing(), 0, []
+    for i in range(1, 1501):
+        weighing.since = i
+        if weighing.due(heard, 250):
+            heard = i
+            at.append(i)
+    assert at[:6] == [1, 2, 3, 4, 5, 6]
+    assert at[-3:] == [at[-1] - 500, at[-1] - 250, at[-1]]
+    assert len(at) < 40
+
+
 def test_another_version_begins_with_little_evidence() -> None:
     weighing = Weighing()
-    teach(weighing, 5000, "live", 1)
-    slow = Weighing(n=weighing.n, gains=list(weighing.gains))
+    teach(weighing, 20_000, "live", 1)
+    slow = copy.deepcopy(weighing)
     weighing.begin_anew()
-    teach(weighing, 300, "batch", 2)
-    teach(slow, 300, "batch", 2)
+    teach(weighing, 1200, "batch", 2)
+    teach(slow, 1200, "batch", 2)
     assert weighing.weights[1] > 0.5 > slow.weights[1]
+
+
+def test_what_an_earlier_release_kept_can_be_read() -> None:
+    kept = b'{"n": 700, "gains": [' + b",".join([b"3.5"] * len(MIXTURES)) + b"]}"
+    weighing = msgspec.json.decode(kept, type=Weighing)
+    teach(weighing, 1, "live", 1)
+    assert weighing.n == 701
+    assert weighing.due(700, 250)
 
 
 def test_refuses_gains_of_another_number_of_mixtures() -> None:

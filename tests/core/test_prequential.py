@@ -66,6 +66,15 @@ def test_the_window_forgets_and_all_time_does_not() -> None:
     assert copied.scores() == score.scores()
 
 
+def test_the_newest_are_those_that_came_last_also_where_the_window_begins_anew() -> None:
+    score, counts, one = Prequential(), np.zeros(1, np.int64), np.zeros(1, np.int32)
+    assert score.newest(5) == plain([])
+    for rank in [*[1] * (prequential.WINDOW - 2), 2, 0, 4, 1]:
+        count_ranks(score.arrays, counts, one, np.array([rank], np.int32), False)
+    assert score.newest(4) == plain([2, 0, 4, 1])
+    assert score.newest(10 * prequential.WINDOW)["n"] == prequential.WINDOW
+
+
 def test_the_trace_has_the_score_of_each_stretch_however_long_the_stream() -> None:
     score, counts, one = Prequential(), np.zeros(1, np.int64), np.zeros(1, np.int32)
     random_ = np.random.default_rng(3)
