@@ -40,8 +40,8 @@ class Params:
     Attributes
     ----------
     p_ind : float, 0 to 1, or None
-        The least weight that is kept. None: of ``TRIED`` the one with the best R@1 on 20 % of the instances, at random,
-        after counting the others.
+        The least weight that is kept. None: of 26 from .01 to .9 the one with the best R@1 on 20 % of the instances,
+        at random, after counting the others.
     """
 
     p_ind: float | None = None

@@ -93,7 +93,7 @@ export function versions({ model, signal, problem, every }) {
         ["", "version", "made", "#R@1", "#R@5", "#instances", "#classes", "#size", ""],
         found.map((one) => [
           h("input", { type: "checkbox", "aria-label": `Compare ${one.method} ${one.id.slice(0, 8)}`, checked: chosen.has(one.id), onchange: (event) => choose(one.id, event.target.checked) }),
-          h("span", { class: "whole" }, h("strong", {}, one.method), " ", h("code", {}, one.id.slice(0, 8)), one.id === about.version ? h("span", { class: "tag on" }, "serving") : null),
+          h("span", { class: "whole" }, h("strong", {}, one.method), " ", h("code", {}, one.id.slice(0, 8)), one.id === about.version ? [" ", h("span", { class: "tag on" }, "serving")] : null),
           h("span", { class: "whole" }, when(one.created)),
           percent(one.metrics?.["R@1"]),
           percent(one.metrics?.["R@5"]),
