@@ -11,6 +11,7 @@ import numpy as np
 
 from core.config import ModelConfig
 from core.dataset import Instance, vectorized
+from core.errors import InvalidInstance
 from core.evaluate import LIMITS, Progress, fit, measure, rank
 from core.metrics import Propensity
 from core.vectorize import Vectorizer
@@ -53,11 +54,20 @@ def evaluate(
     ------
     Malformed
         An instance is not valid.
+    InvalidInstance
+        There are training instances, and none of them can be learned.
     """
     clock = time.perf_counter
     started = clock()
     vectorizer = Vectorizer(config, LIMITS)
     train = vectorized(train_instances, vectorizer.vectorize, LIMITS)
+    if len(train) and not len(train.learnable):
+        raise InvalidInstance(
+            "no instance has both a label and an active feature"
+            if np.any(train.labels.sizes)
+            else "no instance has a label",
+            "data",
+        )
     test = vectorized(test_instances, vectorizer.vectorize, LIMITS)
     read = clock()
     secret = (secrets.randbits(64), secrets.randbits(64))

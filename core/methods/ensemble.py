@@ -22,9 +22,10 @@ from core.methods import clusters, loading, nearest, ridge
 from core.methods.clusters import Centres
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.nearest import Neighbors
-from core.methods.progress import Progress, part, rising
+from core.methods.progress import Progress, part, quietly, rising
 from core.methods.rankings import Rankings, in_blocks, of_padded
 from core.methods.ridge import product
+from core.methods.spread import is_elsewhere, spread
 from core.metrics import Ints
 
 Singles = npt.NDArray[np.float32]
@@ -167,6 +168,16 @@ class Model:
         return cls(neighbors, tuple(learners), Y)
 
 
+def check(data: Matrices, shape: tuple[int, int, int]) -> None:
+    """ValueError when there are fewer instances than neighbours, or than clusters."""
+    neighbors, n_clusters, _ = shape
+    for name, wanted in (("neighbors", neighbors), ("clusters", n_clusters)):
+        if wanted > data.X.shape[0]:
+            raise ValueError(
+                f"{name} must be at most the {data.X.shape[0]} instances that have labels and active features"
+            )
+
+
 def fit(
     data: Matrices,
     shape: tuple[int, int, int],
@@ -174,7 +185,7 @@ def fit(
     rng: np.random.Generator,
     progress: Progress,
 ) -> Model:
-    """Cluster, and fit each cluster on its own.
+    """Cluster, and fit each cluster on its own: all of all learners at a time, where there is a Dask cluster for it.
 
     Parameters
     ----------
@@ -185,23 +196,30 @@ def fit(
     """
     neighbors, n_clusters, n_learners = shape
     progress = rising(progress)
-    learners: list[Learner] = []
+    found: list[tuple[Centres, Ints, list[np.random.Generator]]] = []
     for number, seed in enumerate(rng.spawn(n_learners)):
-        whole = part(progress, number / n_learners, (number + 1) / n_learners)
-        learners.append(_learner(data, n_clusters, learn, seed, whole))
+        tell = part(progress, 0.1 * number / n_learners, 0.1 * (number + 1) / n_learners)
+        centres, places = clusters.found(data.X, n_clusters, seed, tell)
+        found.append((centres, places, seed.spawn(len(centres))))
+    pieces = [(learner, number) for learner, (_, _, seeds) in enumerate(found) for number in range(len(seeds))]
+
+    def one(learner: int, number: int, progress: Progress = quietly) -> Cluster:
+        _, places, seeds = found[learner]
+        return _cluster(data, np.flatnonzero(places == number), learn, seeds[number], progress)
+
+    def share(done: int) -> float:
+        return 0.1 + 0.9 * done / len(pieces)
+
+    if is_elsewhere() and len(pieces) > 1:
+        fitted = spread(one, pieces, lambda done: progress("clusters", share(done)))
+    else:  # one after the other, each on all threads: so no more than one is in memory
+        fitted = [one(*piece, part(progress, share(i), share(i + 1))) for i, piece in enumerate(pieces)]
+    ends = np.cumsum([len(seeds) for _, _, seeds in found])[:-1].tolist()
+    parts = zip([0, *ends], [*ends, len(pieces)], strict=True)
+    learners = [
+        Learner(centres, tuple(fitted[start:end])) for (centres, _, _), (start, end) in zip(found, parts, strict=True)
+    ]
     return Model(neighbors, tuple(learners), data.Y)
-
-
-def _learner(
-    data: Matrices, n_clusters: int, learn: Regressor, rng: np.random.Generator, progress: Progress
-) -> Learner:
-    centres, places = clusters.found(data.X, n_clusters, rng, part(progress, 0.0, 0.1))
-    fitted = []
-    for number, seed in enumerate(rng.spawn(len(centres))):
-        whole = part(progress, 0.1 + 0.9 * number / len(centres), 0.1 + 0.9 * (number + 1) / len(centres))
-        rows = np.flatnonzero(places == number)
-        fitted.append(_cluster(data, rows, learn, seed, whole))
-    return Learner(centres, tuple(fitted))
 
 
 def _cluster(data: Matrices, rows: Ints, learn: Regressor, rng: np.random.Generator, progress: Progress) -> Cluster:

@@ -16,7 +16,7 @@ from core.methods.ensemble import Model
 from core.methods.progress import Progress, part
 from core.methods.ridge import Floats, Ridge
 
-__all__ = ["COST", "USE", "Model", "Params", "fit", "needs"]
+__all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs"]
 
 COST = "fit O(learners (sum of squared label counts + pairs dim) / clusters); rank O(learners (l + n / clusters) dim)"
 USE = "Several labels an instance that come together in groups; the most accurate of the fast multi-label methods."
@@ -68,6 +68,11 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     m = clusters.largest(params.clusters, sizes.n)
     pairs = {f"mutual information of a cluster, 16 B x {m:,} x {m:,} pairs": 16 * m * m}
     return ensemble.needs(sizes, params.shape, params.dim) | pairs
+
+
+def check(data: Matrices, params: Params) -> None:
+    """ValueError when there are fewer instances than neighbours, or than clusters."""
+    ensemble.check(data, params.shape)
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

@@ -19,7 +19,7 @@ from core.methods.ensemble import Model, unit
 from core.methods.progress import Progress, part
 from core.methods.ridge import Ridge
 
-__all__ = ["COST", "USE", "Model", "Params", "fit", "needs"]
+__all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs"]
 
 COST = "fit O(learners (sum of squared label counts / clusters + epochs n contexts negatives dim)); rank as exmlds1"
 USE = "As exmlds1, where its pairs of instances would not fit in memory: it holds none of them."
@@ -87,6 +87,11 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     m = clusters.largest(params.clusters, sizes.n)
     own = {f"vectors and contexts of {m:,} instances": 4 * m * (2 * params.dim + params.contexts)}
     return ensemble.needs(sizes, params.shape, params.dim) | own
+
+
+def check(data: Matrices, params: Params) -> None:
+    """ValueError when there are fewer instances than neighbours, or than clusters."""
+    ensemble.check(data, params.shape)
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

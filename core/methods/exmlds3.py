@@ -145,6 +145,11 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     }
 
 
+def check(data: Matrices, params: Params) -> None:
+    """ValueError when there are fewer instances than neighbours, or than clusters."""
+    ensemble.check(data, params.shape)
+
+
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
     """Embed each cluster with the labels, and regress onto the instances' embedding.
 

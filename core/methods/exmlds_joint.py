@@ -22,12 +22,14 @@ from core.methods.ensemble import Model
 from core.methods.progress import Progress, part
 from core.methods.ridge import Ridge, product, transposed_product
 
-__all__ = ["COST", "USE", "Model", "Params", "fit", "needs"]
+__all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs"]
 
 COST = "fit as exmlds1, and O(learners epochs contexts (nnz + n batch) dim); rank as exmlds1"
 USE = "As exmlds1, where minutes may be spent on some tenths of a point."
 
 Singles = npt.NDArray[np.float32]
+
+check = exmlds1.check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,8 +109,8 @@ OGEEC = Table(
         *_ensemble(YSO, 90, (33.7, 28.6), (0,), neighbors=50),
         Row(label="bibtex, graph", experiment=ogeec("bibtex", 25, neighbors=10, index="graph")),
         Row(label="bibtex, lsh", experiment=ogeec("bibtex", 10, neighbors=10, index="lsh")),
-        Row(label="delicious, graph", experiment=ogeec("delicious", 60, neighbors=10, index="graph")),
-        Row(label="delicious, lsh", experiment=ogeec("delicious", 20, neighbors=10, index="lsh")),
+        Row(label="delicious, graph", experiment=ogeec("delicious", 30, (0, 1), neighbors=10, index="graph")),
+        Row(label="delicious, lsh", experiment=ogeec("delicious", 10, (0, 1), neighbors=10, index="lsh")),
     ),
 )
 

@@ -11,7 +11,7 @@ import pytest
 
 from core.config import ModelConfig
 from core.dataset import Dataset, Instance, vectorized
-from core.errors import Malformed
+from core.errors import InvalidInstance, Malformed
 from core.evaluate import LIMITS, fit, rank
 from core.index import Index, IndexParams
 from core.record import unpack_vector
@@ -141,6 +141,14 @@ def test_nothing_to_learn_and_nothing_to_rank() -> None:
     assert result["metrics"]["R@1"] == 0.0
     assert result["metrics"]["HR"] is None
     assert result["work_per_feature"] == 0.0
+
+
+def test_data_without_anything_to_learn_are_refused() -> None:
+    test = instances(5, seed=1)
+    with pytest.raises(InvalidInstance, match="no instance has a label"):
+        evaluate([Instance(text="k1w1 k2w2")] * 3, test, ModelConfig())
+    with pytest.raises(InvalidInstance, match="no instance has both a label and an active feature"):
+        evaluate([Instance(features=b"{}", labels=("kind 1",)), Instance(text="k1w1")], test, ModelConfig())
 
 
 def test_an_invalid_instance_is_named() -> None:

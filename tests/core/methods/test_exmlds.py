@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from core.methods import clusters, contexts, ensemble, exmlds1, exmlds2, exmlds3, exmlds_joint, sppmi
+from core.errors import InvalidInstance
+from core.methods import clusters, contexts, ensemble, exmlds1, exmlds2, exmlds3, exmlds_joint, registry, sppmi
 from core.methods.data import hide_labels
 from core.methods.progress import quietly
 from tests.core.methods.toy import made, queries
@@ -62,6 +63,20 @@ def test_narrowing_keeps_the_columns_that_are_asked_for():
     X = made(50, seed=0).X
     features = np.array([0, 3, 4, 10, X.shape[1] - 1], np.int32)
     np.testing.assert_array_equal(ensemble.narrowed(X, features).toarray(), X.toarray()[:, features])
+
+
+@pytest.mark.parametrize("method", ["exmlds1", "exmlds2", "exmlds3", "exmlds_joint"])
+def test_more_neighbours_or_clusters_than_instances_are_refused(method):
+    data = made(20, seed=0)
+    for field in ("neighbors", "clusters"):
+        params = registry.params_of(method, {"neighbors": 20, "clusters": 1} | {field: 21})
+        with pytest.raises(InvalidInstance, match=f"{field} must be at most the 20 instances") as caught:
+            registry.fit(method, data, params, np.random.default_rng(0), never)
+        assert caught.value.field == field
+
+
+def never(stage, fraction):
+    pytest.fail("it has started")
 
 
 def test_ranks_as_a_brute_force_does():
