@@ -41,7 +41,7 @@ export function show(root, { signal, problem }) {
       fill(
         parts.list,
         table(
-          "Data sets, by name",
+          "All data sets",
           ["name", "#instances", "#features", "#labels", "#size", "created", ""],
           datasets.map((one) => [
             h("strong", { class: "break" }, one.name),

@@ -94,7 +94,7 @@ def test_a_phone_shows_the_buttons_of_a_row(open_page: Open) -> None:
     contest = {"contenders": [{"version": "0" * 32}], "contest": None}
     page.route("**/models/default/contenders", lambda route: route.fulfill(json=contest))
     page.route("**/datasets", lambda route: route.fulfill(json={"datasets": [data | {"created": 1.7e9}]}))
-    for view, table, n in (("versions", "Versions, newest first", 6), ("datasets", "Data sets, by name", 1)):
+    for view, table, n in (("versions", "Versions, newest first", 6), ("datasets", "All data sets", 1)):
         page.evaluate("(view) => { location.hash = `${view}/default`; }", view)
         buttons = page.get_by_role("region", name=table).locator("table").get_by_role("button")
         expect(buttons).to_have_count(n)
