@@ -175,11 +175,14 @@ class Line:
         Of several experiments; ``x`` a number, or the name of a measure.
     curve : str
         Of one experiment that has figures for many ``x``: which of them.
+    dashed : bool
+        Drawn with dashes, in the colour of the line before.
     """
 
     label: str
     points: tuple[tuple[float | str, Experiment], ...]
     curve: str = ""
+    dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ def _passes(data: str, name: str, margins: tuple[float, ...], figure: str) -> Pl
         experiment = Experiment(data=data, method="ff", params=params, each_pass=True, seconds=90)
         for part in ("test", "train"):
             label = f"margin {margin:g}, {part}"
-            lines.append(Line(label=label, points=(("pass", experiment),), curve=part))
+            lines.append(Line(label=label, points=(("pass", experiment),), curve=part, dashed=part == "train"))
     return Plot(
         name=name,
         title=f"FF on {SHOWN[data]}: passes and margin ({figure} of Madani et al.)",
@@ -108,7 +108,7 @@ def _embedding_size() -> Plot:
     lines = []
     for embedding in ("rembrandt", "pca"):
         points = []
-        for k in (5, 10, 20, 30, 50, 70, 100):
+        for k in (5, 10, 20, 50, 100):
             params: dict[str, Any] = {"k": k} | ({} if embedding == "rembrandt" else {"embedding": embedding})
             points.append((k, Experiment(data="aloi", method="rembrandt", params=params, seconds=22)))
         lines.append(Line(label=embedding, points=tuple(points)))

@@ -11,6 +11,9 @@ from service.reproduction.kept import Kept
 
 SIZE = (6.4, 4.0)
 
+FEW = 5
+"""So many lines leave room for their names among them."""
+
 MARKERS = "os^vD*P"
 """Signs of points; with the ten colours there are 70 different ones."""
 
@@ -40,23 +43,26 @@ def draw(plots: tuple[Plot, ...], kept: Kept, folder: Path) -> list[str]:
     pyplot = drawing()
     drawn = []
     for plot in plots:
-        lines = [(line.label, *points) for line in plot.lines if (points := _points(line, plot.y, kept))[0]]
-        if not lines:
+        found = [(line, _points(line, plot.y, kept)) for line in plot.lines]
+        known = [(line, points) for line, points in found if points[0]]
+        if not known:
             continue
+        lines = [(line.label, *points) for line, points in known]
         figure, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
         if plot.bars:
             _bars(axes, lines)
         elif all(len(xs) == 1 for _, xs, _ in lines):
             _named_points(axes, lines)
         else:
-            for label, xs, ys in lines:
-                axes.plot(xs, ys, label=label, marker=".", linewidth=1)
+            for line, (xs, ys) in known:
+                same = {"color": axes.lines[-1].get_color(), "linestyle": "--"} if line.dashed and axes.lines else {}
+                axes.plot(xs, ys, label=line.label, marker=".", linewidth=1, **same)
         if plot.log:
             axes.set_xscale("log")
         axes.set(title=plot.title, xlabel=plot.x, ylabel=plot.y)
         axes.grid(alpha=0.3)
-        if axes.get_legend() is None:
-            axes.legend(fontsize=7)
+        beside = len(lines) > FEW or all(len(xs) == 1 for _, xs, _ in lines)
+        axes.legend(fontsize=7, **({"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if beside else {}))
         folder.mkdir(parents=True, exist_ok=True)
         figure.savefig(folder / f"{plot.name}.svg", metadata={"Date": None, "Creator": None})
         pyplot.close(figure)
@@ -88,7 +94,6 @@ def _named_points(axes: Any, lines: list[tuple[str, list[Any], list[float]]]) ->
     """A sign for each point, best first at the side: beside the points names would lie on each other."""
     for number, (label, xs, ys) in enumerate(sorted(lines, key=lambda line: -line[2][0])):
         axes.plot(xs, ys, MARKERS[number % len(MARKERS)], color=f"C{number % 10}", label=label, linestyle="none")
-    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _bars(axes: Any, lines: list[tuple[str, list[Any], list[float]]]) -> None:
