@@ -14,6 +14,7 @@
     ├── NoRoom               the model has the memory that it may have
     ├── NeedsMemory          a job would not fit in the memory of any worker
     ├── NotReady             this replica cannot answer (yet): starting, draining, behind
+    │   └── ClusterUnavailable   the machines that batch work is spread over are gone, or not there yet
     ├── Overloaded           a queue is full; the same request may be sent again later
     ├── StoreUnavailable     the store is away; nothing was appended
     ├── ArtifactsUnavailable the artifact store cannot be reached or is not the right one
@@ -172,6 +173,10 @@ class NotReady(AboundError):
         super().__init__(detail)
         self.retry_after = retry_after
         self.lag = lag
+
+
+class ClusterUnavailable(NotReady):
+    """The cluster that batch work is spread over cannot be reached, has no worker, or lost what it was doing."""
 
 
 class Overloaded(AboundError):

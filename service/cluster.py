@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from joblib import parallel_config
 from threadpoolctl import threadpool_limits
 
-from core.errors import CannotStart, NotReady
+from core.errors import CannotStart, ClusterUnavailable
 
 SCHEME = "dask://"
 CONNECT_SECONDS = 30.0
@@ -27,7 +27,7 @@ def parallel(cluster: str | None, threads: int) -> Iterator[None]:
     ------
     CannotStart
         It is no such address, or Dask is not installed.
-    NotReady
+    ClusterUnavailable
         The scheduler cannot be reached, or has no worker.
     """
     with contextlib.ExitStack() as stack:
@@ -46,6 +46,6 @@ def parallel(cluster: str | None, threads: int) -> Iterator[None]:
                 client = stack.enter_context(Client(address, timeout=CONNECT_SECONDS))  # type: ignore[no-untyped-call]
                 client.wait_for_workers(1, timeout=CONNECT_SECONDS)
             except (OSError, TimeoutError) as error:
-                raise NotReady(f"the cluster {cluster} cannot be used: {error}") from error
+                raise ClusterUnavailable(f"the cluster {cluster} cannot be used: {error}") from error
             stack.enter_context(parallel_config("dask"))
         yield

@@ -47,6 +47,7 @@ from core.errors import (
     ArtifactsUnavailable,
     Cancelled,
     CannotStart,
+    ClusterUnavailable,
     Conflict,
     OutcomeUnknown,
     StoreUnavailable,
@@ -135,7 +136,7 @@ class Running:
             outcome = await self._work
         except (asyncio.CancelledError, Cancelled):
             await self._leave("cancelled")
-        except (StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable) as error:
+        except (StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable, ClusterUnavailable) as error:
             await self._jobs.note(job, gone=str(error))
         except AboundError as error:
             await self._leave("failed", error=str(error))

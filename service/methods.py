@@ -9,8 +9,8 @@ A method is an async function ``run(context, params, progress)`` that returns wh
   through. It may be called from any thread.
 
 The outcome is a dict of JSON values; ``metrics`` (a dict) and ``version`` (a string) in it go to the record's own
-fields. An error of the product fails the job with its sentence; StoreUnavailable, OutcomeUnknown and
-ArtifactsUnavailable let it be tried again, as the death of its worker does.
+fields. An error of the product fails the job with its sentence; StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable
+and ClusterUnavailable let it be tried again, as the death of its worker does.
 """
 
 from __future__ import annotations

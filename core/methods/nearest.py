@@ -10,6 +10,7 @@ import numpy.typing as npt
 from core.errors import InvalidInstance
 from core.kernels.inverted import sort_nearest
 from core.kernels.projection import keep_candidates, keep_tile
+from core.methods.progress import Progress, quietly
 from core.methods.projection import Vectors
 
 TILE = 4096
@@ -20,6 +21,10 @@ TABLES = 16
 
 BUCKET = 64
 """Vectors that have the same key in a table, in the mean."""
+
+
+ADDED = 1000
+"""Vectors that are added to a graph between two reports."""
 
 
 class Neighbors(NamedTuple):
@@ -102,7 +107,8 @@ class Graph:
     vectors : float32 array, shape (n, dim)
         Of length 1.
     saved : uint8 array or None
-        The graph as ``saved`` gave it; None: make it, on one thread, so that the same vectors give the same graph.
+        The graph as ``saved`` gave it; None: an empty one. ``made`` adds the vectors on one thread, so that the same
+        ones give the same graph.
 
     Raises
     ------
@@ -119,8 +125,16 @@ class Graph:
         if saved is not None:
             self._index.load(saved.tobytes())
 
-    def add(self, first: int, vectors: Vectors) -> None:
-        """Add vectors with the numbers ``first`` and the following."""
+    @classmethod
+    def made(cls, vectors: Vectors, progress: Progress = quietly) -> Graph:
+        """A new one of these vectors, which have the numbers from 0 on."""
+        graph = cls(vectors)
+        for first in range(0, len(vectors), ADDED):
+            progress("graph", first / len(vectors))
+            graph._add(first, vectors[first : first + ADDED])
+        return graph
+
+    def _add(self, first: int, vectors: Vectors) -> None:
         self._index.add(np.arange(first, first + len(vectors), dtype=np.uint64), vectors, threads=1)
 
     def saved(self) -> npt.NDArray[np.uint8]:

@@ -23,6 +23,7 @@ from core.methods.nearest import Graph, Neighbors
 from core.methods.progress import Progress, part
 from core.methods.projection import Vectors, project
 from core.methods.rankings import Rankings, in_blocks, of_padded
+from core.methods.spread import spread
 
 COST = "fit O(learners nnz dim); rank O(learners n dim), less by a graph; memory 4 learners n dim bytes"
 USE = "Millions of features and no time to learn; short texts; a graph where n is beyond some hundred thousand."
@@ -186,6 +187,7 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     copies = 2 if params.index == "graph" else 1
     return {
         vectors: 4 * params.learners * sizes.n * params.dim * copies,
+        "those of a learner, in blocks": 4 * sizes.n * params.dim,
         f"a part of the projection, 4 B x up to {sizes.d:,} features x {params.dim}": 4 * sizes.d * params.dim,
         **(graph if params.index == "graph" else {}),
     }
@@ -229,17 +231,16 @@ def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Para
 
 def _learner(X: Csr, seed: np.uint64, order: npt.NDArray[np.int32], params: Params, progress: Progress) -> Learner:
     n = X.shape[0]
-    vectors = np.empty((n, params.dim), np.float32)
-    graph = Graph(vectors) if params.index == "graph" else None
-    block = BLOCK if graph is None else 1000
-    for first in range(0, n, block):
-        progress("projecting", first / n)
-        vectors[first : first + block] = project(X[order[first : first + block]], seed, params.dim)
-        if graph is not None:
-            graph.add(first, vectors[first : first + block])
-    return Learner(
-        seed, order, vectors, graph, nearest.hash_keys(vectors, len(vectors)) if params.index == "lsh" else None
-    )
+    firsts = range(0, n, BLOCK)
+
+    def projected(first: int) -> Vectors:
+        return project(X[order[first : first + BLOCK]], seed, params.dim)
+
+    blocks = spread(projected, [(first,) for first in firsts], lambda done: progress("projecting", done / len(firsts)))
+    vectors = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+    graph = Graph.made(vectors, progress) if params.index == "graph" else None
+    keys = nearest.hash_keys(vectors, len(vectors)) if params.index == "lsh" else None
+    return Learner(seed, order, vectors, graph, keys)
 
 
 def _recall(learner: Learner, places: npt.NDArray[np.int64], k: int) -> float:

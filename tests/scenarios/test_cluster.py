@@ -7,19 +7,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from core.errors import CannotStart, NotReady
+from core.errors import CannotStart, ClusterUnavailable, InvalidInstance
 from core.methods import fitted as fitting
 from core.methods import registry
 from core.methods.fitted import Fitted
 from core.methods.gathering import Gathering
 from core.methods.progress import quietly
 from core.methods.rankings import Rankings
+from core.methods.spread import spread
 from service.cluster import parallel
 from service.kernel_cache import place
 from service.parentage import dies_with_parent
@@ -30,38 +31,65 @@ Client = pytest.importorskip("distributed").Client
 ROOT = Path(__file__).parent.parent.parent
 
 
+class Cluster:
+    """A scheduler and workers, each in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        place()
+        self._folder = folder
+        self._file = folder / "scheduler.json"
+        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        deadline = time.monotonic() + 90
+        while not self._file.exists():
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.05)
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.address = json.loads(self._file.read_text())["address"].replace("tcp://", "dask://")
+
+    def add_worker(self) -> None:
+        words = ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(self._folder)]
+        self.workers.append(self._start("worker", *words))
+
+    def _start(self, kind: str, *words: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        with open(self._folder / "log", "ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "dask", kind, "--scheduler-file", str(self._file), *words],
+                cwd=self._folder,
+                env=environment,
+                stdout=output,
+                stderr=output,
+                preexec_fn=dies_with_parent(),
+            )
+
+    def stop(self) -> None:
+        for process in (*self.workers, self.scheduler):
+            process.kill()
+            process.wait(30)
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a cluster with two workers."""
-    folder = tmp_path_factory.mktemp("cluster")
-    place()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    file = folder / "scheduler.json"
-    words = {
-        "scheduler": ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"],
-        "worker": ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(folder)],
-    }
-    processes = []
-    with open(folder / "log", "wb") as output:
-        for kind in ("scheduler", "worker", "worker"):
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "dask", kind, "--scheduler-file", str(file), *words[kind]],
-                    cwd=folder,
-                    env=environment,
-                    stdout=output,
-                    stderr=output,
-                    preexec_fn=dies_with_parent(),
-                )
-            )
-            deadline = time.monotonic() + 90
-            while not file.exists():
-                assert time.monotonic() < deadline, (folder / "log").read_text()
-                time.sleep(0.05)
-    yield json.loads(file.read_text())["address"].replace("tcp://", "dask://")
-    for process in reversed(processes):
-        process.terminate()
-        process.wait(30)
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    made.add_worker()
+    made.add_worker()
+    yield made.address
+    made.stop()
+
+
+@pytest.fixture
+def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A cluster with one worker, to be killed; nobody waits long for another one."""
+    monkeypatch.setattr("core.methods.cluster.BACK_SECONDS", 60.0)
+    monkeypatch.setattr("core.methods.cluster.LOOK_SECONDS", 0.1)
+    made = Cluster(tmp_path)
+    made.add_worker()
+    yield made
+    made.stop()
+
+
+PARAMS = {"ogeec": {"dim": 20, "learners": 2}, "exmlds2": {"dim": 10, "learners": 2, "clusters": 2, "epochs": 2}}
 
 
 def fitted(method: str) -> tuple[Fitted, Rankings]:
@@ -70,7 +98,7 @@ def fitted(method: str) -> tuple[Fitted, Rankings]:
     gathering = Gathering((1, 2))
     for one, label in zip(vectors, rng.integers(0, 12, len(vectors)).tolist(), strict=True):
         gathering.add(one, [f"l{label}"])
-    params = registry.params_of(method, {})
+    params = registry.params_of(method, PARAMS.get(method, {}))
     made = fitting.fit(method, gathering.matrices(), params, np.random.default_rng(3), quietly)
     return made, made.rank_vectors(vectors, 10)
 
@@ -79,15 +107,15 @@ def applied(cluster: str) -> dict[int, int]:
     """How many pieces of work each worker has done, by its process."""
 
     def pieces() -> tuple[int, int]:
-        from core.methods import spread
+        from core.methods.cluster import unpacked
 
-        return os.getpid(), sum(spread._unpacked.cache_info()[:2])
+        return os.getpid(), sum(unpacked.cache_info()[:2])
 
     with Client(cluster.replace("dask://", "tcp://")) as client:
         return dict(client.run(pieces).values())
 
 
-@pytest.mark.parametrize("method", ["swnn", "one_vs_rest"])
+@pytest.mark.parametrize("method", ["swnn", "one_vs_rest", "ogeec", "exmlds2"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_as_here_to_the_bit(cluster: str, method: str) -> None:
     with parallel(None, 1):
@@ -106,9 +134,78 @@ def test_as_here_to_the_bit(cluster: str, method: str) -> None:
         np.testing.assert_array_equal(part, other)
 
 
+def work(folder: Path, pieces: int) -> Callable[[int], int]:
+    """Pieces that say that they were begun, and wait for leave to end."""
+
+    def one(number: int) -> int:
+        (folder / f"begun-{number}-{os.getpid()}").touch()
+        while number > 0 and not (folder / "leave").exists():
+            time.sleep(0.02)
+        return number * number
+
+    return one
+
+
+def begun(folder: Path, number: int) -> set[int]:
+    return {int(path.name.rpartition("-")[2]) for path in folder.glob(f"begun-{number}-*")}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("before", [True, False], ids=["another is there", "another comes"])
+def test_goes_on_when_the_worker_that_was_at_work_is_killed(mortal: Cluster, tmp_path: Path, before: bool) -> None:
+    if before:
+        mortal.add_worker()
+
+    def told(number: int) -> None:
+        victims = begun(tmp_path, 1)
+        if number >= 1 and victims and not (tmp_path / "leave").exists():
+            at_work = next(process for process in mortal.workers if process.pid in victims)
+            at_work.kill()
+            at_work.wait(30)
+            (tmp_path / "leave").touch()
+            if not before:
+                mortal.add_worker()
+
+    with parallel(mortal.address, 1):
+        if before:
+            with Client(mortal.address.replace("dask://", "tcp://")) as client:
+                client.wait_for_workers(2, timeout=60)
+        assert spread(work(tmp_path, 4), [(i,) for i in range(4)], told) == [0, 1, 4, 9]
+    assert len(begun(tmp_path, 1)) == 2, "it was not done again"
+    assert before or len(begun(tmp_path, 0)) == 1, "what was done was done again"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("victim", ["scheduler", "worker"])
+def test_says_that_the_cluster_is_gone(
+    mortal: Cluster, tmp_path: Path, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.methods.cluster.BACK_SECONDS", 1.0)
+
+    def told(number: int) -> None:
+        process = mortal.scheduler if victim == "scheduler" else mortal.workers[0]
+        if begun(tmp_path, 1) and process.poll() is None:
+            process.kill()
+            process.wait(30)
+
+    with pytest.raises(ClusterUnavailable), parallel(mortal.address, 1):
+        spread(work(tmp_path, 4), [(i,) for i in range(4)], told)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_what_the_work_raises_is_not_taken_for_a_lost_cluster(cluster: str, tmp_path: Path) -> None:
+    def wrong(number: int) -> int:
+        (tmp_path / f"tried-{time.monotonic_ns()}").touch()
+        raise InvalidInstance("no", "here")
+
+    with pytest.raises(InvalidInstance), parallel(cluster, 1):
+        spread(wrong, [(0,)])
+    assert len(list(tmp_path.glob("tried-*"))) == 1
+
+
 def test_refuses_what_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.cluster.CONNECT_SECONDS", 0.5)
     with pytest.raises(CannotStart, match="dask://"), parallel("spark://here", 1):
         pass
-    with pytest.raises(NotReady, match="cannot be used"), parallel("dask://127.0.0.1:1", 1):
+    with pytest.raises(ClusterUnavailable, match="cannot be used"), parallel("dask://127.0.0.1:1", 1):
         pass

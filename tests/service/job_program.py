@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from core.errors import Conflict
 from core.types import START
-from service import horse
+from service import cluster, horse
 from service.job_context import JobContext
 from service.methods import METHODS, JobMethod, Outcome, Progress, Sizes
 
@@ -78,6 +78,8 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
     await context.artifacts.put(f"tests/{context.own}/part", b"x")
     if params.how == "error":
         raise Conflict("it cannot be done")
+    if params.how == "cluster":
+        await asyncio.to_thread(reach, "dask://127.0.0.1:1")
     if params.how == "bug":
         raise TypeError("nobody meant this")
     if params.how == "deaf":  # neither says a word nor listens
@@ -97,6 +99,11 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
     return {"attempt": context.job.attempt}
 
 
+def reach(address: str) -> None:
+    with cluster.parallel(address, 1):
+        pass
+
+
 def needs(sizes: Sizes, params: Ending) -> dict[str, int]:
     return {"what it asks for": params.needs, "features": 8 * sizes.features}
 
@@ -112,6 +119,7 @@ def main() -> int:
     METHODS.update(TEST_METHODS)
     if "--kind" in sys.argv:
         horse.warm = lambda reporter: None  # type: ignore[assignment]
+        cluster.CONNECT_SECONDS = 0.2
         return horse.main()
     from service.report import Reporter
     from service.settings import Settings

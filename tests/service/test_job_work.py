@@ -71,6 +71,13 @@ def test_a_job_whose_process_dies_is_begun_again(place: Office) -> None:
     assert place.files() == []
 
 
+def test_a_job_whose_cluster_is_away_is_begun_again_and_fails_at_last(place: Office) -> None:
+    job = place.ended(place.submit("ending", how="cluster"))
+    assert (job["state"], job["attempt"]) == ("failed", 3)
+    assert job["error"].startswith("the cluster dask://127.0.0.1:1 cannot be used")
+    assert place.files() == []
+
+
 def test_a_job_that_kills_its_process_each_time_fails(place: Office) -> None:
     job = place.ended(place.submit("ending", how="death"))
     assert (job["state"], job["attempt"]) == ("failed", 3)
