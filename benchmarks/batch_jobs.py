@@ -10,7 +10,11 @@ is then fitted by a job on what the service has learned, and in this process on 
 * start: from when the job was asked for to when its process had it; memory of the replica before, at most while the
   job ran, and after it
 
+With ``--activate`` one of the versions is activated then, and answers requests that name none.
+
 What was measured is kept beside the service's data, so that a run that was stopped goes on where it was (``--data``).
+A method may be run several times with different parameters: ``rembrandt@softmax`` is ``rembrandt`` by the parameters
+that are given for that name.
 """
 
 from __future__ import annotations
@@ -137,9 +141,10 @@ def teach(client: Client, model: str, instances: Iterator[Instance]) -> int:
     return n
 
 
-def precision_over_http(client: Client, version: str, test: list[Instance]) -> float | None:
-    """P@1 of a version by what the service answers; None where it cannot be asked for one yet."""
-    lines = [json.dumps({**json.loads(one.to_json(labels=False)), "k": 1, "version": version}).encode() for one in test]
+def precision_over_http(client: Client, version: str | None, test: list[Instance]) -> float | None:
+    """P@1 of a version, or of what is active, by what the service answers; None where it cannot be asked for one."""
+    named = {} if version is None else {"version": version}
+    lines = [json.dumps({**json.loads(one.to_json(labels=False)), "k": 1, **named}).encode() for one in test]
     right = 0
     for answer, one in zip(client.classify_stream("default", lines), test, strict=True):
         if "labels" not in answer:
@@ -188,7 +193,7 @@ def run_job(client: Client, pid: int, method: str, params: dict[str, Any], traff
     """One job, and what the service did meanwhile."""
     before = resident(pid)
     traffic.take()
-    job = client.submit({"method": method, "params": {"seed": SEED, **params}})
+    job = client.submit({"method": method.partition("@")[0], "params": {"seed": SEED, **params}})
     most = before
     while job["ended"] is None:
         time.sleep(0.1)
@@ -211,6 +216,7 @@ def run_job(client: Client, pid: int, method: str, params: dict[str, Any], traff
 
 def fit_here(method: str, train: Matrices, params: dict[str, Any]) -> fitting.Fitted:
     """The method fitted in this process."""
+    method = method.partition("@")[0]
     own = registry.params_of(method, {name: value for name, value in params.items() if name not in OF_JOBS})
     threads = max(1, (os.cpu_count() or 2) - 1)
     with threadpool_limits(threads), parallel_config("threading", n_jobs=threads):
@@ -280,15 +286,30 @@ def run(options: argparse.Namespace) -> None:
                 with contextlib.suppress(Refused):
                     found["p1_http"] = precision_over_http(client, found["version"], test)
                 keep()
+            if options.activate:
+                measured["activated"] = activated(client, measured["methods"][options.activate], test)
+                keep()
         finally:
             traffic.stop()
     show(measured)
+
+
+def activated(client: Client, found: dict[str, Any], test: list[Instance]) -> dict[str, Any]:
+    """A version is activated and answers for a while; then the index does again."""
+    since = time.monotonic()
+    client.activate("default", found["version"], "a benchmark")
+    seconds = round(time.monotonic() - since, 3)
+    serving = client.model("default")["serving"]["version"]
+    precision = precision_over_http(client, None, test)
+    client.activate("default", "live", "the end of a benchmark")
+    return {"version": found["version"], "serving": serving, "seconds": seconds, "p1_http": precision}
 
 
 def show(measured: dict[str, Any]) -> None:
     """Print what was measured."""
     print(f"taught {measured['taught']['instances']:,} instances in {measured['taught']['seconds']} s")
     print("quiet", json.dumps(measured.get("quiet")))
+    print("activated", json.dumps(measured.get("activated")))
     for method, found in measured["methods"].items():
         if found.get("state") != "succeeded":
             print(f"{method:12} {found.get('state', 'not run')} {found.get('error') or ''}")
@@ -309,6 +330,7 @@ def main() -> int:
     parser.add_argument("--set", default="wordnet-hypernyms", help="a folder below ABOUND_DATA")
     parser.add_argument("--methods", default=METHODS)
     parser.add_argument("--params", default="{}", help='as {"ogeec": {"learners": 1}}')
+    parser.add_argument("--activate", help="the method whose version is activated at the end")
     parser.add_argument("--train", type=int, help="instances of the training part at most")
     parser.add_argument("--test", type=int, default=2000, help="instances of the test part at most")
     parser.add_argument("--seconds", type=float, default=3600.0, help="begin no further method after that")
