@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
-import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
@@ -85,7 +84,7 @@ def _go_on(client: Any, packed: bytes, pieces: Sequence[tuple[Any, ...]], found:
 
 def _result(client: Any, one: Any, tell: Callable[[], None]) -> Any:
     """What came of a piece; TimeoutError when there has been no worker for a while."""
-    alone_since = None
+    alone = 0
     while True:
         tell()
         try:
@@ -93,12 +92,8 @@ def _result(client: Any, one: Any, tell: Callable[[], None]) -> Any:
         except TimeoutError:
             if one.status == "error":  # the work's own
                 raise
-        now = time.monotonic()
-        if client.nthreads():
-            alone_since = None
-        elif alone_since is None:
-            alone_since = now
-        elif now - alone_since > BACK_SECONDS:
+        alone = 0 if client.nthreads() else alone + 1
+        if alone * LOOK_SECONDS > BACK_SECONDS:
             raise TimeoutError(f"there was no worker for {BACK_SECONDS:.0f} s")
 
 
