@@ -41,6 +41,8 @@ class DataSet:
         Below the folder of data, with ``train`` and ``test``; None: Jane Austen's novels, which come with the program.
     test_share : float or None
         Of both parts together, at random by the seed; None: the parts as they are stored.
+    instances : int or None
+        So many instances of the training part at most, the first ones.
     queries : int or None
         So many instances of the test part at most, the first ones.
     labels : tuple of str or None
@@ -56,6 +58,7 @@ class DataSet:
 
     folder: str | None
     test_share: float | None = None
+    instances: int | None = None
     queries: int | None = None
     labels: tuple[str, ...] | None = None
     exactly_one: bool = False
@@ -95,6 +98,8 @@ SETS = {
     "wordnet-hypernyms": DataSet(folder="wordnet-hypernyms"),
     "wordnet-counts": DataSet(folder="wordnet-hypernyms", counts=True),
     "wordnet-tree": DataSet(folder="wordnet-hypernyms", tree=True),
+    "wordnet-20000": DataSet(folder="wordnet-hypernyms", instances=20_000, queries=2000),
+    "yso-50000": DataSet(folder="yso-finna-en", instances=50_000, queries=2000),
     "yso-finna-en-2000": DataSet(folder="yso-finna-en", queries=2000),
     "yso-counts-2000": DataSet(folder="yso-finna-en", queries=2000, counts=True),
 }
@@ -156,7 +161,7 @@ def read(source: DataSet, data: Path, *, boolean: bool) -> Held:
     parts = [austen.stream()] if files is None else [read_file(str(file)) for file in files]
     if source.test_share is not None:
         return Held(train=held(chain(*parts)), test=None, test_share=source.test_share, text=seen.text, pairs=())
-    train, test = held(parts[0]), held(islice(parts[1], source.queries))
+    train, test = held(islice(parts[0], source.instances)), held(islice(parts[1], source.queries))
     pairs = _hypernyms(files, set(train.names)) if source.tree and files else ()
     return Held(train=train, test=test, test_share=0.0, text=seen.text, pairs=pairs)
 

@@ -257,6 +257,10 @@ def test_random_splits_are_of_the_seed_and_cover_all(data: Path) -> None:
     assert not counted.text
     assert counted.test is not None
     assert len(counted.test) == 3
+    few = read(DataSet(folder="newsgroups20", instances=7), data, boolean=False)
+    assert len(few.train) == 7
+    assert few.test is not None
+    assert len(few.test) == 20
     first = read(DataSet(folder="newsgroups20", labels=("group 1",)), data, boolean=False)
     assert first.train.names == ["group 1"]
     assert len(first.train) == 40
