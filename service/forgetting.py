@@ -190,11 +190,12 @@ class Forgetting:
     async def _restored(self, to: Offset) -> LiveModel:
         before = to._replace(position=0)
         model = await self._state(Offset(before.milliseconds, before.sequence - 1, 0) if to.sequence else _back(to))
+        source = _Forgetful(self, self._place)
         async for elements in self.without(model.offset, before):
             for name, fields in elements:
                 entry = decode_entry(fields)
                 event = up_to(entry.event, to.position) if isinstance(entry.event, Learn) else entry.event
-                await model.apply(element_of(name, msgspec.structs.replace(entry, event=event)))
+                await apply(model, element_of(name, msgspec.structs.replace(entry, event=event)), source)
         return model.live
 
     async def _refitted(self, manifest: IndexManifest, until: Offset) -> LiveModel:

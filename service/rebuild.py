@@ -34,7 +34,9 @@ from service.indexes import IndexManifest
 from service.log import Element, LogParams
 from service.model_replica import ModelReplica
 from service.refitting import RefitParams, Refitting, start_of
+from service.shadow import apply
 from service.snapshots import SnapshotParams
+from service.source import Source
 from service.stretches import Start, stretches_of, up_to
 
 if TYPE_CHECKING:
@@ -147,11 +149,12 @@ async def state_at(place: Place, to: Offset) -> ModelReplica:
     )
     if model.offset[:2] >= to[:2]:
         return model
+    source = Source(place.store, place.artifacts, place.log)
     reading = past.entries(place.store, place.artifacts, place.keys, model.offset, to, params=place.log)
     async with contextlib.aclosing(reading):
         async for elements in reading:
             for element in elements:
-                await model.apply(_cut(element, to))
+                await apply(model, _cut(element, to), source)  # it may be an adoption
     return model
 
 

@@ -174,6 +174,26 @@ async def test_restore_into_the_middle_of_an_entry(house: House) -> None:
         assert one.model(DEFAULT_MODEL).live.n_learned == n
 
 
+async def test_restore_to_the_offset_of_an_adoption(house: House) -> None:
+    one = await house.replica()
+    early = await teach(house, *events(10, 1), *events(3, 2, "bad"))
+    await teach(house, *events(5, 3))
+    first = await run(house, restore, RestoreParams(to=str(early[-1]), reason="back"), job="first")
+    await teach(house, *events(5, 4))
+    await run(house, restore, RestoreParams(to=first["adopted"], reason="back again"), job="second")
+    late = await teach(house, *events(5, 5))
+    expected = LiveModel((await house.living()).config, (8, 8))
+    for at, event in [*house.past[:13], *house.past[-5:]]:
+        apply(expected, at, event)
+    await same(house, one, expected)
+    await run(house, forget, ForgetParams(source="bad", reason="asked for"), job="forget")
+    expected = LiveModel((await house.living()).config, (8, 8))
+    for at, event in [*house.past[:10], *house.past[-5:]]:
+        apply(expected, at, event)
+    assert late[-1] == house.past[-1][0]
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await digest_of(expected)
+
+
 async def test_restore_past_the_log_or_before_history_is_refused(house: House) -> None:
     await teach(house, *events(5))
     with pytest.raises(InvalidInstance, match="ends at"):
