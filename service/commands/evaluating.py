@@ -31,6 +31,9 @@ LIVE = "ff"
 AUTO = "params=auto"
 """Search for the parameters; of the live index, for passes and margin."""
 
+FACTS = ("recall_of_neighbors", "nearest_labels_that_are_siblings")
+"""What methods tell of their models besides measures, shares of 1."""
+
 
 def evaluate(
     train: Annotated[list[str], typer.Option("--train", metavar="FILE", help="To learn. May be given several times.")],
@@ -228,4 +231,7 @@ def _show(result: dict[str, Any]) -> None:
         console.print(f"work       {result['work_per_feature']:.2f} connections an active feature")
     for name, value in result.get("params", {}).items():
         console.print(f"{name:<10} {in_words(value)}", markup=False)
+    for name in FACTS:
+        if name in result:
+            console.print(f"{name.replace('_', ' ')}  {result[name]:.4f}", markup=False)
     console.print(f"seconds    {', '.join(f'{name} {value:.2f}' for name, value in seconds.items())}")

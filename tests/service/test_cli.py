@@ -232,6 +232,13 @@ def test_a_batch_method_is_evaluated_by_the_same_command(run: Run, train: Path, 
     assert "alpha" in people.out
 
 
+def test_the_recall_of_an_approximate_search_is_told(run: Run, train: Path, test: Path) -> None:
+    files = ("--train", train, "--test", test, "--method", "ogeec", "--set", "learners=1", "--set", "index=lsh")
+    told = run("evaluate", *files, "--json").json["recall_of_neighbors"]
+    assert 0.0 < told < 1.0
+    assert f"recall of neighbors  {told:.4f}" in run("evaluate", *files).out
+
+
 def test_parameters_are_searched_for(run: Run, train: Path, test: Path) -> None:
     for method in ("ff", "swnn"):
         ran = run("evaluate", "--train", train, "--test", test, "--method", method, "--set", "params=auto", "--json")
