@@ -182,8 +182,8 @@ LINEAR = Table(
     name="linear",
     title="Linear classifiers, one against the rest",
     note="Section 5 and figure 9. Vectors without idf, as the index takes them. " + BETTER + " Beside it, two seeds: "
-    "scikit-learn's own Perceptron on the same vectors has 79.3 to 79.6 by date; with a bias, which perceptrons here do "
-    "not have, it is 79.1, and the committee on Reuters (words of one character, too) 97.5.",
+    "scikit-learn's own Perceptron on the same vectors has 79.3 to 79.6 by date; with a bias, which perceptrons here "
+    "do not have, it is 79.1, and the committee on Reuters (words of one character, too) 97.5.",
     measures=("R@1", "R@5", "HR"),
     rows=(
         Row(
