@@ -127,6 +127,8 @@ class Follower:
                     await asyncio.sleep(HALTED_PAUSE_SECONDS)
                     if model.resumes:
                         await self._replay(link, model, progress)
+                    elif not await self._goes_on(link, model):
+                        raise StoreUnavailable(f"the store has lost a tail of the log of {model.name}")
         except ArtifactsUnavailable as error:
             raise CannotStart(str(error)) from error
         finally:
@@ -271,9 +273,8 @@ class Follower:
         for model in list(self.models.values()):
             if model.trouble is not None:
                 continue
-            position = model.position
             trusted = model.ready or model.halted is not None
-            if trusted and await stream.holds_over(link, model.keys.log, position.offset, position.checksum, seconds):
+            if trusted and await self._goes_on(link, model):
                 continue
             if trusted:
                 log.error(
@@ -282,6 +283,11 @@ class Follower:
                     offset=str(model.offset),
                 )
             await self._load_anew(link, model)
+
+    async def _goes_on(self, link: Link, model: ModelReplica) -> bool:
+        """Whether the log at the other end goes on from the entry that a model has applied last."""
+        position, seconds = model.position, self._store.params.reply_seconds
+        return await stream.holds_over(link, model.keys.log, position.offset, position.checksum, seconds)
 
     async def _load_anew(self, link: Link, model: ModelReplica) -> None:
         """Drop a model's state and load it again; when that cannot be done, ``trouble`` says why."""

@@ -1,29 +1,30 @@
-"""Adoptions in a history: again and again a model takes over an index of what it has learned so far.
+"""Adoptions in a history: again and again a model takes over an index of what it has learned so far, or up to then.
 
-Such an adoption changes nothing: the index and what comes on top of it is what was there. So whatever goes wrong
-meanwhile, replicas, snapshots and history are to be what the log says without it.
+The first kind changes nothing: the index and what comes on top of it is what was there. The other kind is ``restore``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from types import SimpleNamespace
 from typing import Any
 
-from core.errors import AboundError
+from core.errors import AboundError, InvalidInstance, UnknownOffset
+from core.types import Offset
 from service import rebuild
 from service.adoption import Adoption
-from service.catalog import DEFAULT_MODEL, read_catalog
+from service.catalog import DEFAULT_MODEL, Living, read_catalog
 from service.history import HistoryParams
 from service.lease import LeaseLost
 from service.log import LogParams
-from service.rebuild import Made
+from service.rebuild import Made, RestoreParams
 from service.snapshots import SnapshotParams
-from service.store import Store
+from service.store import Store, reaching
 from tests.simulation.hosts import HISTORY, LOG, QUICK, SNAPSHOTS, URL, Host
 
 PARAMS = {LogParams: LOG, SnapshotParams: SNAPSHOTS, HistoryParams: HISTORY}
-PAUSE_SECONDS = 0.3
+PAUSE_SECONDS = 0.15
 
 
 class AdoptingHost(Host):
@@ -33,15 +34,23 @@ class AdoptingHost(Host):
     ----------
     n_adopted : int
         Adoptions that have come to their end.
+    restored : dict
+        By id of the adoption, the offset that it goes back to.
     why : str
         What ended the one before.
     """
 
+    rng = random.Random()
     n_begun = 0
     n_adopted = 0
     why = "it was not begun"
     _committed = False
     _number = 0
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.restored: dict[str, Offset] = {}
+        self._is_chosen = False
 
     async def serve(self) -> None:
         store = Store(URL, QUICK)
@@ -50,6 +59,9 @@ class AdoptingHost(Host):
             self.n_begun += 1
             try:
                 await self._adopt(store)
+            except (InvalidInstance, UnknownOffset) as error:  # to where the log does not reach any more, or to before
+                self._next()
+                self._network.note("adoption refused", self.name, str(error))
             except (AboundError, LeaseLost) as error:
                 self.why = f"{type(error).__name__}: {error}"
                 self._network.note("adoption failed", self.name, self.why)
@@ -61,17 +73,43 @@ class AdoptingHost(Host):
         living = (await read_catalog(store)).get(DEFAULT_MODEL)
         if living is None:
             return
+        name = f"adoption{self._number}"
+        if not self._is_chosen:
+            await self._choose(store, living, name)
         context: Any = SimpleNamespace(
             store=store,
             artifacts=artifacts,
             living=living,
-            job=SimpleNamespace(id=f"adoption{self._number}", committed=self._committed, created=0.0),
+            job=SimpleNamespace(id=name, committed=self._committed, created=0.0),
             settings=SimpleNamespace(prepare_seconds=0.5, group=PARAMS.__getitem__),
             check=lambda: None,
             will_write=_nothing,
             range=_nothing,
             commit=self._commit,
         )
+        if name in self.restored:
+            params = RestoreParams(to=str(self.restored[name]), reason="simulated")
+            await rebuild.restore(context, params, lambda stage, done: None)
+        else:
+            await self._adopt_as_it_is(context)
+        self._next()
+        self.n_adopted += 1
+        self._network.note("adopted", self.name)
+
+    async def _choose(self, store: Store, living: Living, name: str) -> None:
+        """What the next adoption is to do."""
+        if self.rng.random() < 0.5:
+            with reaching():
+                found = await store.client.xrevrange(living.keys.log, count=8)
+            if found:
+                at = Offset.of_entry(self.rng.choice(found)[0])
+                self.restored[name] = at._replace(position=self.rng.choice((0, 1, 3, 100)))
+        self._is_chosen = True
+
+    def _next(self) -> None:
+        self._number, self._committed, self._is_chosen = self._number + 1, False, False
+
+    async def _adopt_as_it_is(self, context: Any) -> None:
         place = rebuild._place(context)
 
         async def make(adoption: Adoption) -> Made:
@@ -79,9 +117,6 @@ class AdoptingHost(Host):
             return Made(live, {"method": "restore", "to": str(adoption.after)}, {})
 
         await rebuild._adopted(context, place, "simulated", lambda stage, done: None, make)
-        self._number, self._committed = self._number + 1, False
-        self.n_adopted += 1
-        self._network.note("adopted", self.name)
 
     async def _commit(self, *prefixes: str) -> None:
         self._committed = True

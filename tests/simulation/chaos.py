@@ -36,7 +36,7 @@ class Chaos:
         self._actions = rng.sample(every, rng.randint(1, len(every)))
         if faults is not None:
             self._actions = [getattr(self, fault) for fault in faults]
-        self._pause_between = rng.choice((0.1, 0.4, 1.0))
+        self._pause_between = rng.choice((0.06, 0.25, 0.6))
         for fault in MESSAGE_FAULTS:
             if rng.random() < 0.3:
                 network.rates[fault] = rng.choice((0.001, 0.005, 0.02))
@@ -48,11 +48,11 @@ class Chaos:
         assert self._network.store is not None
         return self._network.store
 
-    async def rage(self, seconds: float) -> None:
-        """Let things go wrong for some time."""
+    async def rage(self, least: float, most: float, are_through: Callable[[], bool]) -> None:
+        """Let things go wrong until those who work are through, between ``least`` and ``most`` seconds."""
         loop = self._network.loop
-        until = loop.time() + seconds
-        while loop.time() < until:
+        begin = loop.time()
+        while loop.time() < begin + least or (loop.time() < begin + most and not are_through()):
             await asyncio.sleep(self.rng.random() * 2 * self._pause_between)
             action = self.rng.choice(self._actions)
             self._network.note("fault", action.__name__)

@@ -1,7 +1,7 @@
 """One history: from a seed to what was broken in it.
 
 1. a store, two or three replicas and a worker start; applications learn and read
-2. things go wrong (``chaos``) for some seconds
+2. things go wrong (``chaos``) for as long as they do, some seconds
 3. they are put right, and everything must catch up alone
 4. what was told is held against what the log says (``truth``, ``promises``)
 """
@@ -20,34 +20,36 @@ from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import fsspec
-import redis.utils
-from redis.asyncio.connection import AbstractConnection
 
 from core.errors import StoreUnavailable
 from core.live import LiveModel, warmup
-from service import adoption, budget, catalog, keeping, pending
+from core.serving import Serving
+from service import activating, activation, adoption, budget, catalog, keeping, pending, versions
 from service import replica as replica_module
 from service import worker as worker_module
 from service.catalog import read_catalog
 from service.compaction import rebuild
 from service.replica import Replica
+from tests.simulation.activating import ActivatingHost
 from tests.simulation.adopting import AdoptingHost
 from tests.simulation.chaos import Chaos
+from tests.simulation.client import lean
 from tests.simulation.hosts import LOG, Gone, Host, ReplicaHost, WorkerHost
 from tests.simulation.loop import Endless, SimLoop, here
 from tests.simulation.network import Network
-from tests.simulation.promises import Lost, broken_by, stale
-from tests.simulation.requests import DONE, Author
+from tests.simulation.promises import Lost, broken_activations, broken_by, stale
+from tests.simulation.requests import DONE, Attempt, Author
 from tests.simulation.server import Store
 from tests.simulation.truth import Truth, ends_of, truths_of
 from tests.simulation.users import Users
 
-RAGE_SECONDS = 3.0
+RAGE_SECONDS = 1.5, 2.0
+"""The shortest and the longest time for which things go wrong."""
 CATCH_UP_SECONDS = 20.0
 NOTICE_SECONDS = 2.0
+"""Within this a replica learns again after all is well."""
 CUT_BEFORE = 8
 """After so long a connection that has died without a word is known to be dead."""
 
@@ -61,9 +63,9 @@ class Outcome(NamedTuple):
         Promises that were not kept.
     checksum : int
         Of the trace: all that the store was asked and all that users were told.
-    n_learned, n_lost, n_trimmed, n_adopted : int
-        Answers, commands that the store lost, trims of a log, adoptions: so that it can be seen that something
-        happened.
+    n_learned, n_lost, n_trimmed, n_adopted, n_restored, n_activated : int
+        Answers, commands that the store lost, trims of a log, adoptions, events that were taken back by them,
+        activations: so that it can be seen that something happened.
     trace : list of str
         Empty unless it was asked for.
     """
@@ -76,6 +78,8 @@ class Outcome(NamedTuple):
     n_lost: int
     n_trimmed: int
     n_adopted: int
+    n_restored: int
+    n_activated: int
     trace: list[str]
 
 
@@ -88,7 +92,7 @@ class World:
         self.network = Network(loop, seed)
         version = rng.choice(((8, 0), (8, 0), (7, 2), (6, 2)))
         Store(loop, self.network, rng.choice(("always", "everysec")), version, rng.choice((0, 1, 2)))
-        self.artifacts_url = f"memory://simulation/{seed}" if rng.random() < 0.6 else None
+        self.artifacts_url = f"memory://simulation/{seed}" if rng.random() < 0.8 else None
         common = loop, self.network
         names = [f"replica{i}" for i in range(rng.choice((1, 2, 2, 3)))]
         self.replicas = [ReplicaHost(*common, name, self.artifacts_url) for name in names]
@@ -98,11 +102,19 @@ class World:
         self.adopting = None
         if self.artifacts_url is not None and rng.random() < 0.4:
             self.adopting = AdoptingHost(*common, "adopting", self.artifacts_url)
+            self.adopting.rng = random.Random(f"adopting {seed}")
             hosts.append(self.adopting)
+        self.activating = None
+        choosing = random.Random(f"activating {seed}")
+        if self.artifacts_url is not None and choosing.random() < 0.3:
+            self.activating = ActivatingHost(*common, "activating", self.artifacts_url)
+            self.activating.rng = choosing
+            hosts.append(self.activating)
         self.users = Users(Author(seed), self.replicas, self.network)
         self.chaos = Chaos(seed, self.network, hosts, faults)
-        self._n_users, self._n_requests = rng.randint(2, 4), rng.randint(3, 8)
+        self._n_users, self._n_requests = rng.randint(3, 5), rng.randint(4, 9)
         self._hosts = hosts
+        self.n_restored = 0
 
     @property
     def store(self) -> Store:
@@ -122,22 +134,30 @@ class World:
         for host in self._hosts:
             host.start()
         working = [asyncio.ensure_future(self.users.work(self._n_requests)) for _ in range(self._n_users)]
-        await self.chaos.rage(RAGE_SECONDS)
+        await self.chaos.rage(*RAGE_SECONDS, lambda: all(one.done() for one in working))
         self.chaos.heal()
+        self.users.hurry()
         if self.adopting is not None:
             self.adopting.rest()
+        if self.activating is not None:
+            self.activating.rest()
         await asyncio.gather(*working)
         broken = await self._catch_up()
         if not broken:
             broken = await self._learn_once_more()
         if not broken and self.adopting is not None:
             broken = await self._adopt_once_more(self.adopting)
+        if not broken and self.activating is not None:
+            broken = await self._activate_once_more(self.activating)
         if not broken:
             broken = await self._catch_up()
-        truths = truths_of(self.store.history)
+        truths = truths_of(self.store.history, self.adopting.restored if self.adopting is not None else {})
+        self.n_restored = sum(len(gone) for truth in truths.values() for _, gone in truth.undone)
         lost = Lost(self.store.lost)
         broken += broken_by(self.users.requests, truths, lost)
         broken += stale(self.users.reads, truths, lost)
+        if self.activating is not None:
+            broken += broken_activations(self.activating.said, truths["default"], lost)
         if not broken:
             broken = await self._compare(truths)
         return broken
@@ -172,15 +192,26 @@ class World:
         return behind
 
     async def _learn_once_more(self) -> list[str]:
-        """Now that all is well, every replica learns."""
-        await asyncio.sleep(NOTICE_SECONDS)
-        broken = []
-        for host in self.replicas:
-            request = self.users.author.request("default", "log")
-            attempt = await self.users.attempt(request, host)
-            if attempt.outcome != DONE:
-                broken.append(f"{host.name} does not learn after all is well: {attempt.outcome}: {attempt.why}")
-        return broken
+        """Now that all is well, every replica soon learns twice in a row."""
+        until = self.loop.time() + NOTICE_SECONDS
+        broken = await asyncio.gather(*(self._learn_soon(host, until) for host in self.replicas))
+        return [why for why in broken if why is not None]
+
+    async def _learn_soon(self, host: ReplicaHost, until: float) -> str | None:
+        while True:
+            is_late = self.loop.time() > until  # by then a connection that died without a word is known to be dead
+            for _ in range(2):
+                attempt = await self._learn_at(host)
+                if attempt.outcome != DONE:
+                    break
+            else:
+                return None
+            if is_late:
+                return f"{host.name} does not learn after all is well: {attempt.outcome}: {attempt.why}"
+            await asyncio.sleep(0.05)
+
+    async def _learn_at(self, host: ReplicaHost) -> Attempt:
+        return await self.users.attempt(self.users.author.request("default", "log"), host)
 
     async def _adopt_once_more(self, adopting: AdoptingHost) -> list[str]:
         """Now that all is well, an index is adopted."""
@@ -195,6 +226,19 @@ class World:
         adopting.rest()
         return []
 
+    async def _activate_once_more(self, activating: ActivatingHost) -> list[str]:
+        """Now that all is well, a version is activated."""
+        before, until = len(activating.said), self.loop.time() + CATCH_UP_SECONDS
+        activating.go_on()
+        while len(activating.said) == before:
+            if self.loop.time() > until and self.chaos.n_set_back:
+                break  # as above
+            if self.loop.time() > until:
+                return [f"no version is activated after all is well: {activating.why}"]
+            await asyncio.sleep(0.1)
+        activating.rest()
+        return []
+
     async def _compare(self, truths: dict[str, Truth]) -> list[str]:
         """Hold every replica against the plain model, and against each other."""
         broken = []
@@ -202,13 +246,14 @@ class World:
             digests = {}
             for host in self.replicas:
 
-                async def state(replica: Replica, name: str = name) -> tuple[str | None, int, bytes]:
+                async def state(replica: Replica, name: str = name) -> tuple[str | None, int, bytes, Serving]:
                     model = replica.model(name)
                     digest = await model.take_digest()
-                    return digest, model.live.n_learned, _learned_state(model.live)
+                    model.check_serving()
+                    return digest, model.live.n_learned, _learned_state(model.live), model.live.serving
 
                 try:
-                    digest, n_learned, learned = await host.ask(state)
+                    digest, n_learned, learned, serving = await host.ask(state)
                 except Gone:
                     broken.append(f"{host.name} died after all was well")
                     continue
@@ -217,6 +262,8 @@ class World:
                     broken.append(f"{host.name} learned {n_learned} times, and the log has {len(truth.facts)} events")
                 elif learned != _learned_state(truth.live):
                     broken.append(f"{host.name} has another state than the plain model of {name}")
+                if serving != truth.live.serving:
+                    broken.append(f"{host.name} answers by {serving}, and by the log it is {truth.live.serving}")
             digests["history"] = await self.replicas[0].ask(lambda replica, name=name: _from_history(replica, name))
             if len(set(digests.values())) > 1:
                 broken.append(f"digests differ: {digests}")
@@ -242,25 +289,6 @@ def _learned_state(live: object) -> bytes:
     return b"".join(part.digest() for part in parts) + live.prequential.digest_bytes()  # type: ignore[attr-defined]
 
 
-class _Simulated:
-    """Connections of the client that were in a history: processes that were killed have not closed theirs."""
-
-    init = AbstractConnection.__init__
-    end = AbstractConnection.__del__
-
-
-def _open_connection(connection: Any, *args: Any, **options: Any) -> None:
-    _Simulated.init(connection, *args, **options)
-    connection.simulated = True
-
-
-def _end_connection(connection: Any) -> None:
-    if not hasattr(connection, "simulated"):
-        _Simulated.end(connection)
-
-
-AbstractConnection.__del__ = _end_connection  # type: ignore[method-assign]
-
 _apply = LiveModel.apply
 
 
@@ -285,36 +313,47 @@ def _without_the_world(seed: int) -> Iterator[None]:
     clock = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time())
     was_collecting = gc.isenabled()
     gc.disable()  # it would end generators at a moment of its own
-    with (
-        patch.object(secrets, "token_bytes", lambda n: rng.randbytes(n)),
-        patch.object(secrets, "token_hex", lambda n: rng.randbytes(n).hex()),
-        patch.object(secrets, "randbits", lambda n: rng.getrandbits(n)),
-        patch.object(uuid, "uuid1", lambda: uuid.UUID(int=rng.getrandbits(128))),
-        patch.object(redis.utils, "get_lib_version", lambda: "0"),  # it reads files
-        patch.object(LiveModel, "apply", _apply_all),
-        patch.object(AbstractConnection, "__init__", _open_connection),
-        patch.object(budget, "time", clock),
-        patch.object(keeping, "time", clock),
-        patch.object(os, "getpid", lambda: here().pid),
-        patch.object(socket, "gethostname", lambda: "host"),
-        patch.object(replica_module, "warmup", lambda: None),
-        patch.object(catalog, "GROWN_ENTRIES", 2),
-        patch.object(pending, "say", _say_pending),
-        patch.object(adoption, "RENEW_SECONDS", 0.5),
-        patch.object(worker_module, "LEASE_SECONDS", 2.0),
-        patch.object(worker_module, "SWEEP_SECONDS", 1.5),
-    ):
-        try:
-            yield
-        finally:
-            if was_collecting:
-                gc.enable()
+    puts = [
+        *lean(),
+        (secrets, "token_bytes", lambda n: rng.randbytes(n)),
+        (secrets, "token_hex", lambda n: rng.randbytes(n).hex()),
+        (secrets, "randbits", lambda n: rng.getrandbits(n)),
+        (uuid, "uuid1", lambda: uuid.UUID(int=rng.getrandbits(128))),
+        (LiveModel, "apply", _apply_all),
+        (budget, "time", clock),
+        (keeping, "time", clock),
+        (os, "getpid", lambda: here().pid),
+        (socket, "gethostname", lambda: "host"),
+        (replica_module, "warmup", lambda: None),
+        (catalog, "GROWN_ENTRIES", 2),
+        (pending, "say", _say_pending),
+        (adoption, "RENEW_SECONDS", 0.5),
+        (activation, "RENEW_SECONDS", 0.5),
+        (activation, "APPEND_SECONDS", 3.0),
+        (activating, "FENCE_SECONDS", 2.0),
+        (versions, "libraries", dict),
+        (worker_module, "LEASE_SECONDS", 1.2),
+        (worker_module, "SWEEP_SECONDS", 1.0),
+        (worker_module, "LOOK_SECONDS", 0.25),
+    ]
+    before = [(where, name, getattr(where, name)) for where, name, _ in puts]
+    for where, name, what in puts:
+        setattr(where, name, what)
+    try:
+        yield
+    finally:
+        for where, name, what in before:
+            setattr(where, name, what)
+        if was_collecting:
+            gc.enable()
 
 
 @cache
 def _warm() -> None:
-    """Compile the kernels, once."""
+    """Compile the kernels, once; what there is by now is not looked through again and again for what nobody holds."""
     warmup()
+    gc.collect()
+    gc.freeze()
 
 
 def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> Outcome:
@@ -341,5 +380,7 @@ def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> 
         len(world.store.lost),
         trimmed,
         world.adopting.n_adopted if world.adopting is not None else 0,
+        world.n_restored,
+        len(world.activating.said) if world.activating is not None else 0,
         world.network.trace or [],
     )

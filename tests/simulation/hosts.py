@@ -21,7 +21,7 @@ from tests.simulation.network import Network
 URL = "redis://store"
 QUICK = StoreParams(connect_seconds=0.5, reply_seconds=0.5, start_seconds=5.0)
 LOG = LogParams(group_events=8, slice_events=2, wait_store_seconds=1.2, read_bytes=4096)
-SNAPSHOTS = SnapshotParams(every_seconds=0.7, part_bytes=32_768)
+SNAPSHOTS = SnapshotParams(every_seconds=0.2, part_bytes=32_768)
 HISTORY = HistoryParams(segment_bytes=1024)
 AGAIN_SECONDS = 0.2
 

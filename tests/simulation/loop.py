@@ -93,15 +93,14 @@ def here() -> Process:
 class Callback:
     """A callback that waits for its turn."""
 
-    __slots__ = ("args", "call", "context", "dropped", "process", "when")
+    __slots__ = ("args", "call", "context", "dropped", "process")
 
-    def __init__(self, call: Any, args: Any, context: contextvars.Context, when: float) -> None:
+    def __init__(self, call: Any, args: Any, context: contextvars.Context) -> None:
         self.call = call
         self.args = args
         self.context = context
         self.process = context[_process]
         self.dropped = False
-        self.when = when
 
     def cancel(self) -> None:
         """Do not call it any more."""
@@ -111,9 +110,6 @@ class Callback:
     def cancelled(self) -> bool:
         """Whether it was cancelled."""
         return self.dropped
-
-    def __lt__(self, other: Callback) -> bool:
-        return self.when < other.when
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -256,17 +252,24 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self._now
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
-        called = Callback(callback, args, context or contextvars.copy_context(), self._now)
-        self._put(called)
+        called = Callback(callback, args, context or contextvars.copy_context())
+        process = called.process
+        process.ready.append(called)
+        if not process.queued and process.alive and not process.paused:
+            process.queued = True
+            self._runnable.append(process)
         return called
 
     call_soon_threadsafe = call_soon
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        called = Callback(callback, args, context or contextvars.copy_context())
+        self._n_timers += 1
+        heapq.heappush(self._timers, (self._now + delay, self._n_timers, called))
+        return called
 
     def call_at(self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
-        called = Callback(callback, args, context or contextvars.copy_context(), when)
+        called = Callback(callback, args, context or contextvars.copy_context())
         self._n_timers += 1
         heapq.heappush(self._timers, (when, self._n_timers, called))
         return called

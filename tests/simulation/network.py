@@ -187,12 +187,11 @@ class Network:
 
     def note(self, what: str, who: str, words: Any = "") -> None:
         """Put an event into the trace."""
-        if isinstance(words, list):
-            words = b" ".join(words)
-        said = words if isinstance(words, bytes) else words.encode()
-        line = b"%.6f %b %b %b" % (self.loop.time(), what.encode(), who.encode(), said)
-        self.checksum = zlib.crc32(line, self.checksum)
+        said = b" ".join(words) if type(words) is list else words.encode()
+        now = self.loop.time()
+        self.checksum = zlib.crc32(said, self.checksum ^ (hash((now, len(what), len(who))) & 0xFFFF_FFFF))
         if self.trace is not None:
+            line = b"%.6f %b %b %b" % (now, what.encode(), who.encode(), said)
             self.trace.append(line[:SHOWN].decode("ascii", "backslashreplace"))
 
     def strikes(self, fault: str) -> bool:

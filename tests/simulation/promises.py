@@ -45,6 +45,8 @@ class Lost:
 
 
 def _may_lose(level: str, reason: str, policy: str) -> bool:
+    if reason == "copy's power":  # the second fault; WAIT says that a copy has received it, and not where it keeps it
+        return True
     if reason == "failover":
         return level != "replica"
     return reason == "power" and policy != "always" and level == "log"
@@ -59,13 +61,13 @@ def broken_by(requests: list[Request], truths: dict[str, Truth], lost: Lost) -> 
         truth = truths.get(request.model) or Truth(None)
         outcomes = {attempt.outcome for attempt in request.attempts}
         if outcomes <= {REFUSED}:
-            there = [event for events in request.events for event in events if event in truth.facts]
+            there = [event for events in request.events for event in events if event in truth.ever]
             if there:
                 yield f"{_name(request)}: refused ({request.attempts[-1].why}), but learned: {there}"
         for attempt in request.attempts:
             if attempt.outcome == DONE and attempt.learned is not None:
                 yield from _false_answers(request, attempt, truth, lost)
-        learned = [sum(event in truth.facts for event in events) for events in request.events]
+        learned = [sum(event in truth.ever for event in events) for events in request.events]
         if any(0 < n < len(events) for n, events in zip(learned, request.events, strict=True)):
             yield f"{_name(request)}: learned in part"
 
@@ -79,12 +81,13 @@ def _false_answers(request: Request, attempt: Attempt, truth: Truth, lost: Lost)
             continue
         for at, event in enumerate(events):
             offset = learned.offset._replace(position=learned.offset.position + at)
-            fact = truth.facts.get(event)
-            if fact is None or fact.offset != offset:
+            fact = truth.fact_at(event, offset)
+            if fact is None:
                 if not lost.excuses(event, offset, learned.durability):
-                    where = "nowhere" if fact is None else f"at {fact.offset}"
+                    where = [str(fact.offset) for fact in truth.ever.get(event, ())] or "nowhere"
                     known = " (lost)" if lost.knows(event, offset) else ""
-                    yield f"{who}: event {event} acknowledged ({learned.durability}) at {offset}, but is {where}{known}"
+                    said = f"event {event} acknowledged ({learned.durability}) at {offset}"
+                    yield f"{who}: {said}, but is at {where}{known}"
             elif learned.ranks is not None and (fact.rank, fact.updated) != _said(learned, at):
                 yield f"{who}: event {event} was answered {_said(learned, at)}, but found {fact}"
 
@@ -104,10 +107,23 @@ def stale(reads: list[Read], truths: dict[str, Truth], lost: Lost) -> Iterator[s
     for read in reads:
         if read.got < read.asked:
             yield f"read at {read.replica}: asked for {read.asked}, answered at {read.got}"
-        elif lost.has_entry(read.got) or lost.knows(read.event, read.asked):
             continue
-        elif not read.seen:
+        if lost.has_entry(read.got) or lost.knows(read.event, read.asked):
+            continue
+        truth = truths.get(read.model) or Truth(None)
+        if read.version != truth.active_at(read.got):
+            yield f"read at {read.replica}: answered by {read.version} at {read.got}, not {truth.active_at(read.got)}"
+        if not read.seen and not any(at <= read.got and read.event in gone for at, gone in truth.undone):
             yield f"read at {read.replica}: event {read.event} of {read.asked} is not seen at {read.got}"
+
+
+def broken_activations(said: list[tuple[str, Offset]], truth: Truth, lost: Lost) -> Iterator[str]:
+    """What whoever activated versions was told that is not so."""
+    if len(set(truth.activations)) < len(truth.activations):
+        yield f"activated more than once: {truth.activations}"
+    for version, at in said:
+        if truth.active_at(at) != version and not lost.has_entry(at):
+            yield f"the version {version} is active since {at}, was said, and it is {truth.active_at(at)}"
 
 
 def _name(request: Request) -> str:

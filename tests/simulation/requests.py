@@ -97,6 +97,8 @@ class Read:
         Acknowledged at ``asked``.
     seen : bool
         Whether the model knew the feature that only this event has.
+    model, version : str
+        Of which model, and the version that was active.
     """
 
     replica: str
@@ -104,6 +106,8 @@ class Read:
     got: Offset
     event: int
     seen: bool
+    model: str
+    version: str
 
 
 class Author:

@@ -20,14 +20,15 @@ OK = Status("OK")
 
 def encoded(reply: Any) -> bytes:
     """A reply as bytes: None, int, bytes, str, Status, Refused, or a list of replies."""
-    if isinstance(reply, bytes):
+    kind = type(reply)
+    if kind is bytes:
         return b"$%d\r\n%b\r\n" % (len(reply), reply)
-    if isinstance(reply, int):
-        return b":%d\r\n" % reply
+    if kind is list or kind is tuple:
+        return b"*%d\r\n%b" % (len(reply), b"".join([encoded(part) for part in reply]))
     if reply is None:
         return b"$-1\r\n"
-    if isinstance(reply, (list, tuple)):
-        return b"*%d\r\n%b" % (len(reply), b"".join([encoded(part) for part in reply]))
+    if isinstance(reply, int):
+        return b":%d\r\n" % reply
     if isinstance(reply, Status):
         return b"+%b\r\n" % reply.encode()
     if isinstance(reply, str):

@@ -50,7 +50,8 @@ class Loss(NamedTuple):
     Attributes
     ----------
     effects : list of Words
-    reason : ``crash`` of the process, ``power`` of the machine, or ``failover``
+    reason : ``crash`` of the process, ``power`` of the machine, ``failover``, or ``copy's power``
+        The last: it was promoted, and had in its memory only what it had received as a copy.
     policy : ``always`` | ``everysec``
     """
 
@@ -80,6 +81,7 @@ class Session:
         while words is not False:
             self._store.take(self, words)
             words = self.reader.gets()
+        self._store.wake()
 
     def closed(self) -> None:
         """The connection has ended."""
@@ -225,7 +227,9 @@ class Store:
     def _lose(self, kept: int, reason: str) -> None:
         for at, effects in enumerate(self.history[kept:], kept):
             # What it had as a copy was on the disk of the one before at most: lost by the failover as well.
-            self.lost.append(Loss(effects, "failover" if at < self._inherited else reason, self.policy))
+            inherited = at < self._inherited
+            why = ("copy's power" if reason == "power" else "failover") if inherited else reason
+            self.lost.append(Loss(effects, why, self.policy))
         self._inherited = min(self._inherited, kept)
         del self.history[kept:]
         self.written = min(self.written, kept)
@@ -264,9 +268,12 @@ class Store:
     def take(self, session: Session, words: Words) -> None:
         """A command has arrived."""
         self._inbox.append((session, words))
+
+    def wake(self) -> None:
+        """Nothing more has arrived with it; whoever is at work already looks for it when that is done."""
         if not self._is_busy:
             self._is_busy = True
-            self.process.call(self._serve)
+            self._serve()
 
     def _serve(self) -> None:
         """Carry out what has arrived, then write it, then answer."""

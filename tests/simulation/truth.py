@@ -1,20 +1,24 @@
 """What the log says, read the plain way: no groups in flight, no slices, no snapshots, no kernels' short cuts.
 
-The plain model knows keys by a dictionary, learns one record at a time, and forgets nothing.
+The plain model knows keys by a dictionary, learns one record at a time, and forgets nothing. When an index of an
+earlier offset is adopted it begins anew, and reads the log once more up to there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from core.applying import Unit
 from core.config import ModelConfig
 from core.live import LiveModel
 from core.record import iterate, record_ends
+from core.serving import LIVE
 from core.types import START, Offset
 from service.catalog import CATALOG_KEY, Catalog, Living
-from service.events import Activate, Configure, Entry, Learn, decode_entry
+from service.events import Activate, Adopt, Configure, Entry, Learn, Weigh, decode_entry
 from tests.simulation.keyspace import Words
 
 
@@ -32,45 +36,105 @@ class Truth:
 
     Attributes
     ----------
+    restored : mapping
+        For adoptions that go back, by id: where to.
     last : Offset or None
         Of the last entry.
     facts : dict of Fact by event
+        Of the events that the index knows.
+    ever : dict of list of Fact by event
+        Of all that were ever learned, restored away or not.
+    undone : list of (Offset, set of int)
+        Where an index was adopted, and which events it does not know.
     twice : list of int
         Events that were learned more than once.
     keys : dict
         By idempotency key, the body that came first.
+    switches : list of (Offset, str)
+        From where on which version is active.
+    activations : list of str
+        Their ids.
     """
 
     living: Living | None
+    restored: Mapping[str, Offset] = field(default_factory=dict)
     last: Offset | None = None
     n_entries: int = 0
     facts: dict[int, Fact] = field(default_factory=dict)
     twice: list[int] = field(default_factory=list)
     keys: dict[str, bytes] = field(default_factory=dict)
+    ever: dict[int, list[Fact]] = field(default_factory=dict)
+    undone: list[tuple[Offset, set[int]]] = field(default_factory=list)
+    switches: list[tuple[Offset, str]] = field(default_factory=list)
+    activations: list[str] = field(default_factory=list)
+    _entries: list[tuple[Offset, Entry]] = field(default_factory=list)
+    _adopted: Offset = START
 
-    def __post_init__(self) -> None:
-        self.live = LiveModel(self.living.config if self.living is not None else ModelConfig(), (1, 2))
+    @cached_property
+    def live(self) -> LiveModel:
+        """The model as the log makes it."""
+        return LiveModel(self.living.config if self.living is not None else ModelConfig(), (1, 2))
 
     def take(self, words: Words) -> None:
         """The next entry."""
-        entry = decode_entry(words[3:])
-        at = Offset.of_entry(words[2])
+        self._take(Offset.of_entry(words[2]), decode_entry(words[3:]))
+
+    def _take(self, at: Offset, entry: Entry, last: int | None = None) -> None:
+        """The next entry; with ``last`` only those of its batches that begin up to there."""
         self.n_entries += 1
         event = entry.event
+        self.last = at
         if isinstance(event, Learn):
-            self._learn(event, at)
-            at = at._replace(position=event.n - 1)
+            self._learn(event, at, last)
+            self.last = at._replace(position=event.n - 1)
         elif isinstance(event, Configure):
             self.live.configure(event.changes)
         elif isinstance(event, Activate):
-            self.live.serving = self.live.serving.activated(event.activation, event.version, event.digest, at)
-        self.last = at
+            before = self.live.serving
+            self.live.serving = before.activated(event.activation, event.version, event.digest, at)
+            self.activations.append(event.activation)
+            if self.live.serving.version != before.version:
+                self.switches.append((at, event.version))
+        elif isinstance(event, Weigh):
+            self.live.serving = self.live.serving.weighed(event.version, event.weights)
+        elif isinstance(event, Adopt):
+            self._adopt(event, at)
+        self._entries.append((at, entry))
 
-    def _learn(self, event: Learn, at: Offset) -> None:
+    def _adopt(self, event: Adopt, at: Offset) -> None:
+        """Go back; what came after the offset that the index stands for is on top of it."""
+        after, to = Offset.parse(event.after), self.restored.get(event.adoption)
+        if after < self._adopted:
+            return
+        if to is not None:
+            past = self._as_it_was(to, after)
+            self.undone.append((at, set(self.facts) - set(past.facts)))
+            past.live.serving = self.live.serving
+            self.live, self.facts, self.keys = past.live, past.facts, past.keys
+        self._adopted = at
+
+    def _as_it_was(self, to: Offset, after: Offset) -> Truth:
+        past = Truth(self.living, self.restored)
+        for at, entry in self._entries:
+            if at[:2] <= to[:2]:
+                past._take(at, entry, to.position if at[:2] == to[:2] else None)
+            elif at[:2] > after[:2] and isinstance(entry.event, Learn | Configure):
+                past._take(at, entry)
+        return past
+
+    def active_at(self, offset: Offset) -> str:
+        """Which version is active at an offset."""
+        return next((version for at, version in reversed(self.switches) if at[:2] <= offset[:2]), LIVE)
+
+    def fact_at(self, event: int, offset: Offset) -> Fact | None:
+        """What was found when an event was learned at an offset; None when that was not so."""
+        return next((fact for fact in self.ever.get(event, ()) if fact.offset == offset), None)
+
+    def _learn(self, event: Learn, at: Offset, last: int | None) -> None:
         ends = record_ends(event.records, event.n).tolist()
         numbers = events_of(event)
         place = unit_at = 0
-        while unit_at < len(event.units):
+        while unit_at < len(event.units) and (last is None or place <= last):
             batch = event.units[unit_at : unit_at + event.units[unit_at].batch]
             unit_at += len(batch)
             is_refused = self._conflicts(batch)
@@ -94,6 +158,7 @@ class Truth:
         if event in self.facts:
             self.twice.append(event)
         self.facts[event] = Fact(offset, int(applying.ranks[0]), bool(applying.updated[0]))
+        self.ever.setdefault(event, []).append(self.facts[event])
 
 
 def events_of(event: Learn) -> list[int]:
@@ -113,12 +178,12 @@ def ends_of(history: list[list[Words]]) -> dict[str, Offset]:
     }
 
 
-def truths_of(history: list[list[Words]]) -> dict[str, Truth]:
+def truths_of(history: list[list[Words]], restored: Mapping[str, Offset]) -> dict[str, Truth]:
     """The truth of every model that there is, by name, from the effects of all commands."""
     catalog, logs = _logs_of(history)
     truths = {}
     for living in catalog:
-        truth = truths[living.keys.name] = Truth(living)
+        truth = truths[living.keys.name] = Truth(living, restored)
         for words in logs.get(living.keys.log, ()):
             truth.take(words)
     return truths

@@ -45,6 +45,7 @@ class Users:
         self._network = network
         self._rng = author.rng
         self._models = ["default", "default"]
+        self._is_late = False
 
     @property
     def requests(self) -> list[Request]:
@@ -56,11 +57,34 @@ class Users:
         assert self._network.store is not None
         return self._network.store
 
+    def hurry(self) -> None:
+        """Come to an end with what is begun."""
+        self._is_late = True
+
+    def _some_host(self) -> ReplicaHost:
+        """Where a request goes: as a rule to one that is there."""
+        there = self._there()
+        return self._rng.choice(there if there and self._rng.random() < 0.85 else self._hosts)
+
+    async def _wait_for_one(self) -> None:
+        """As a rule nothing is sent while no replica is there at all."""
+        until = self._network.loop.time() + 1.0
+        while self._network.loop.time() < until and self._rng.random() < 0.99:
+            if self._there():
+                return
+            await asyncio.sleep(0.05)
+
+    def _there(self) -> list[ReplicaHost]:
+        return [host for host in self._hosts if host.is_up and host.replica is not None]
+
     async def work(self, n: int) -> None:
         """An application: learns ``n`` times and reads in between."""
         rng = self._rng
         for _ in range(n):
-            await asyncio.sleep(rng.random() * rng.choice((0.01, 0.2, 0.8)))
+            if self._is_late:
+                return
+            await asyncio.sleep(rng.random() * rng.choice((0.01, 0.1, 0.4)))
+            await self._wait_for_one()
             if rng.random() < 0.1:
                 await self._create()
             if rng.random() < 0.3:
@@ -78,14 +102,14 @@ class Users:
         name = self._rng.choice(("news", "mail"))
         if name not in self._models:
             self._models.append(name)
-        host = self._rng.choice(self._hosts)
+        host = self._some_host()
         with contextlib.suppress(Gone, NotReady, OutcomeUnknown, StoreUnavailable, TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await host.ask(lambda replica: replica.create(name, ModelConfig(), 1.0))
 
     async def _come_and_go(self) -> None:
         """A model that nobody learns with comes or goes, so that the catalog grows."""
-        host = self._rng.choice(self._hosts)
+        host = self._some_host()
 
         async def change(replica: Replica) -> None:
             if "scratch" in replica.names():
@@ -107,12 +131,12 @@ class Users:
     async def learn(self, request: Request) -> bool:
         """Send a request until there is an answer: one with a key again and again, another one once."""
         for _ in range(ATTEMPTS if request.keyed else 1):
-            attempt = await self.attempt(request, self._rng.choice(self._hosts))
+            attempt = await self.attempt(request, self._some_host())
             if attempt.outcome == DONE:
                 return True
             if attempt.why == "conflict":
                 return False
-            await asyncio.sleep(self._rng.random() * 0.5)
+            await asyncio.sleep(self._rng.random() * 0.25)
         return False
 
     async def attempt(self, request: Request, host: ReplicaHost) -> Attempt:
@@ -152,23 +176,24 @@ class Users:
             return
         assert done[-1].learned is not None
         learned, event = done[-1].learned[0], request.events[0][0]
-        host = self._rng.choice(self._hosts)
+        host = self._some_host()
 
-        async def read(replica: Replica) -> tuple[Offset, bool]:
+        async def read(replica: Replica) -> tuple[Offset, bool, str]:
             model = trusted_model(replica, request.model)
             await replica.wait_for(request.model, learned.offset, 1.0)
+            trusted_model(replica, request.model).check_serving()  # what is active can be answered with
             model.live.rank(vector_of(event), 1)
-            return model.offset, model.live.features.find(b"e%d" % event) >= 0
+            return model.offset, model.live.features.find(b"e%d" % event) >= 0, model.live.serving.version
 
         try:
             async with asyncio.timeout(PATIENCE):
-                got, seen = await host.ask(read)
+                got, seen, version = await host.ask(read)
         except (Gone, NotReady, InvalidInstance, UnknownModel, StoreUnavailable, TimeoutError):
             return
-        self.reads.append(Read(host.name, learned.offset, got, event, seen))
+        self.reads.append(Read(host.name, learned.offset, got, event, seen, request.model, version))
 
     async def _mark(self) -> None:
-        host = self._rng.choice(self._hosts)
+        host = self._some_host()
         token = f"mark{len(self.requests)}"
         try:
             async with asyncio.timeout(PATIENCE):

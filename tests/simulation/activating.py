@@ -1,0 +1,83 @@
+"""Activations in a history: again and again another version of a model is to answer, and other weights are set."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import cache
+from typing import Any
+
+from core.errors import AboundError, OutcomeUnknown
+from core.methods.fitted import Fitted
+from core.serving import LIVE
+from core.types import Offset
+from service.activation import Place, activate, weigh
+from service.artifacts import Artifacts
+from service.catalog import DEFAULT_MODEL, Living, ModelKeys, read_catalog
+from service.store import Store
+from tests.service.activated import fitted, write
+from tests.simulation.hosts import QUICK, URL, Host
+
+PAUSE_SECONDS = 0.2
+PREPARE_SECONDS = 0.5
+
+
+@cache
+def _fitted(name: str) -> Fitted:
+    return fitted(name)
+
+
+class ActivatingHost(Host):
+    """Where somebody activates versions of the model ``default``.
+
+    Attributes
+    ----------
+    said : list of (version, offset)
+        What it was told: that this version is active since then.
+    tried : set of str
+        All versions that it has ever asked for.
+    why : str
+        What ended the last one that failed.
+    """
+
+    rng = random.Random()
+    why = "it was not begun"
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.said: list[tuple[str, Offset]] = []
+        self.tried: set[str] = {LIVE}
+        self._versions: dict[ModelKeys, list[str]] = {}
+
+    async def serve(self) -> None:
+        store = Store(URL, QUICK)
+        while True:
+            await asyncio.sleep(PAUSE_SECONDS)
+            try:
+                living = (await read_catalog(store)).get(DEFAULT_MODEL)
+                if living is not None:
+                    await self._activate(store, living)
+            except (AboundError, OutcomeUnknown) as error:
+                self.why = f"{type(error).__name__}: {error}"
+                self._network.note("activation failed", self.name, self.why)
+
+    async def _activate(self, store: Store, living: Living) -> None:
+        artifacts = self.artifacts
+        assert artifacts is not None
+        await artifacts.join(store)
+        version = self.rng.choice([*await self._written(artifacts, living.keys), LIVE])
+        self.tried.add(version)
+        if version != LIVE and self.rng.random() < 0.3:
+            await weigh(store, living.keys, version, (0.25, 0.75))
+        place = Place(store, artifacts, living.keys, PREPARE_SECONDS)
+        at = await activate(place, version, "simulated", self.rng.choice((None, None, LIVE)))
+        self.said.append((version, at))
+        self._network.note("activated", self.name, f"{version} {at}")
+
+    async def _written(self, artifacts: Artifacts, keys: ModelKeys) -> list[str]:
+        """Two versions of the model."""
+        there = self._versions.setdefault(keys, [])
+        while len(there) < 2:
+            card = await write(artifacts, keys, _fitted(f"v{len(there)}"))
+            there.append(card.id)
+        return there
