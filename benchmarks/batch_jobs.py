@@ -75,13 +75,17 @@ class Traffic:
     def take(self) -> dict[str, dict[str, float]]:
         """Milliseconds since the last time: median, p99, most, and how many requests there were."""
         told = {}
-        for name, times in self._taken.items():
-            self._taken[name] = []
+        for name, times in self.take_all().items():
             if times:
                 p50, p99 = (float(value) * 1000 for value in np.percentile(times, (50, 99)))
                 most = max(times) * 1000
                 told[name] = {"n": len(times), "p50": round(p50, 2), "p99": round(p99, 2), "most": round(most, 1)}
         return told
+
+    def take_all(self) -> dict[str, list[float]]:
+        """The seconds of each request since the last time."""
+        taken, self._taken = self._taken, {name: [] for name in self._bodies}
+        return taken
 
     def stop(self) -> None:
         """End it."""

@@ -80,7 +80,8 @@ LISTEN_SECONDS = 35
 WATCH_SECONDS = 1
 
 NICENESS = {"fit": 10}
-"""What computes for long gives way to what answers on the same machine."""
+"""What computes for long gives way to what answers on the same machine. Linux may weigh sessions against each other
+before it looks at the processes in them (``autogroup``), so a job has one of its own, which is as nice."""
 
 KILL_SPARE_SECONDS = 3.0
 RENEW_SECONDS = pins.PIN_SECONDS / 10
@@ -280,8 +281,8 @@ class Stable(Worker):
         pid = os.fork()
         if pid == 0:
             arrange()
-            os.setpgrp()
-            os.nice(self._niceness)
+            os.setsid()
+            _give_way(self._niceness)
             _prefer_to_be_killed()
             assert isinstance(job, Ticket)
             job.holder = self._holder_of(os.getpid())
@@ -290,7 +291,7 @@ class Stable(Worker):
         self._horse_pid = pid
 
     def monitor_work_horse(self, job: RqJob, queue: Queue) -> None:
-        """Wait for the end of a horse, then end whatever it has started: that is in a group of processes with it."""
+        """Wait for the end of a horse, then end whatever it has started: that is in its session."""
         pid = self.horse_pid
         super().monitor_work_horse(job, queue)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -345,6 +346,12 @@ def _ending(status: int) -> str:
         what = f"its process was ended by {signal.Signals(number).name}"
         return f"{what}, perhaps because memory was short" if number == signal.SIGKILL else what
     return f"its process ended with exit code {os.WEXITSTATUS(status)}"
+
+
+def _give_way(niceness: int) -> None:
+    os.nice(niceness)
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
+        file.write(str(niceness))
 
 
 def _prefer_to_be_killed() -> None:

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from core.errors import Conflict
 from core.types import START
@@ -69,7 +70,7 @@ async def crunch(context: JobContext, params: Steps, progress: Progress) -> Outc
 
     await context.artifacts.put(f"tests/{context.own}/scratch", b"x")
     await asyncio.to_thread(compute)
-    return {}
+    return {"niceness": os.nice(0), "leads its session": os.getsid(0) == os.getpid(), "session": session_niceness()}
 
 
 async def ending(context: JobContext, params: Ending, progress: Progress) -> Outcome:
@@ -97,6 +98,14 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
     if params.how == "death" or (params.how == "death once" and context.job.attempt == 1):
         os.kill(os.getpid(), signal.SIGKILL)
     return {"attempt": context.job.attempt}
+
+
+def session_niceness() -> int | None:
+    """Of the session, where Linux groups by sessions."""
+    try:
+        return int(Path("/proc/self/autogroup").read_text().split()[-1])
+    except OSError:
+        return None
 
 
 def reach(address: str) -> None:

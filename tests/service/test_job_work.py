@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from service import horse
 from service.jobs import job_key
 from service.queue import connect, enqueue, queue_of
 from tests.service.job_worker import Office, office, until
@@ -69,6 +70,13 @@ def test_a_job_whose_process_dies_is_begun_again(place: Office) -> None:
     job = place.ended(place.submit("ending", how="death once"))
     assert (job["state"], job["attempt"], job["outcome"]) == ("succeeded", 2, {"attempt": 2})
     assert place.files() == []
+
+
+def test_a_fit_gives_way_as_a_process_and_as_a_session(place: Office) -> None:
+    job = place.ended(place.submit("crunch", steps=1))
+    assert job["outcome"]["niceness"] == min(19, os.nice(0) + horse.NICENESS["fit"])
+    assert job["outcome"]["leads its session"]
+    assert job["outcome"]["session"] in {None, horse.NICENESS["fit"]}
 
 
 def test_a_job_whose_cluster_is_away_is_begun_again_and_fails_at_last(place: Office) -> None:
