@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from core.receipts import AnotherBody, Outcome, Receipt, Receipts
+from core.receipts import AnotherBody, Outcome, Receipts
 from core.types import Offset
 
 
@@ -153,7 +153,7 @@ class Applying:
         while n < limit and end < len(self._runs):
             run = self._runs[end]
             key = self._units[run.unit].key if run.unit >= 0 and not run.batch else None
-            if key is None or key in keys or self._model.receipts.get(key) is not None:
+            if key is None or key in keys or key in self._model.receipts:
                 break
             keys.add(key)
             n += run.n
@@ -165,6 +165,7 @@ class Applying:
         first = self._record - self._in_run
         self._record += applied
         self._in_run += applied
+        milliseconds, sequence, _ = self._entry
         ranks = updated = None
         at = 0
         while self._run < end and self._in_run >= self._runs[self._run].n:
@@ -173,9 +174,9 @@ class Applying:
                 if ranks is None or updated is None:
                     ranks = self.ranks[first : self._record].tolist()
                     updated = self.updated[first : self._record].tolist()
-                offset = Offset(self._entry[0], self._entry[1], first + at)
-                receipt = Receipt(self._units[unit].body, offset, ranks[at : at + n], updated[at : at + n])
-                self._model.receipts.put(self._units[unit].key or "", receipt)
+                key, body = self._units[unit].key or "", self._units[unit].body
+                offset = (milliseconds, sequence, first + at)
+                self._model.receipts.put(key, body, offset, ranks[at : at + n], updated[at : at + n])
             at += n
             self._in_run -= n
             self._run += 1
@@ -211,6 +212,13 @@ def _runs(units: Sequence[Unit], first: int = 0) -> list[_Run]:
     together = at = 0
     while at < len(units):
         unit = units[at]
+        if unit.key is not None and unit.batch == 1 and not unit.emptied:
+            if together:
+                runs.append(_Run(together))
+                together = 0
+            runs.append(_Run(unit.n, first + at))
+            at += 1
+            continue
         inside = [_Run(unit.n, first + at)] if unit.key is not None else []
         if unit.emptied:
             inside = [_Run(0, n_empty=unit.n)]

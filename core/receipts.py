@@ -21,8 +21,6 @@ CAPACITY = 100_000
 
 _BASE = 0x9E3779B97F4A7C15
 
-_encode = msgspec.msgpack.Encoder().encode
-
 
 class Receipt(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a request with an idempotency key led to.
@@ -42,6 +40,10 @@ class Receipt(msgspec.Struct, array_like=True, frozen=True, gc=False):
     offset: Offset
     ranks: list[int]
     updated: list[bool]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[str, Receipt]).decode
 
 
 class AnotherBody(msgspec.Struct, frozen=True):
@@ -64,10 +66,10 @@ class Receipts:
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
-        self._by_key: dict[str, Receipt] = {}
+        self._by_key: dict[str, bytes] = {}  # the key and its receipt, packed
         self._order: deque[tuple[str, int]] = deque()  # keys and the hashes of their receipts
         self._sum = 0
-        self._n_instances = 0
+        self._n_packed = 0
         self._weight_of_oldest = pow(_BASE, capacity, 2**64)
 
     def __len__(self) -> int:
@@ -75,24 +77,29 @@ class Receipts:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory, about: 600 a receipt with its key, and 16 an instance that it tells of."""
-        return 600 * len(self._by_key) + 16 * self._n_instances
+        """Bytes of memory, about: those of the packed receipts, and 300 a key."""
+        return 300 * len(self._by_key) + self._n_packed
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._by_key
 
     def get(self, key: str) -> Receipt | None:
         """The receipt of ``key``, or None when it never came or is forgotten."""
-        return self._by_key.get(key)
+        packed = self._by_key.get(key)
+        return None if packed is None else _decode(packed)[1]
 
-    def put(self, key: str, receipt: Receipt) -> None:
+    def put(self, key: str, body: bytes, offset: tuple[int, int, int], ranks: list[int], updated: list[bool]) -> None:
         """Keep a receipt under a key that has none, and forget the oldest one beyond the capacity."""
-        hashed = _hash(key, receipt)
-        self._by_key[key] = receipt
+        packed = _encode((key, (body, offset, ranks, updated)))
+        hashed = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
+        self._by_key[key] = packed
         self._order.append((key, hashed))
         self._sum = self._sum * _BASE + hashed
-        self._n_instances += len(receipt.ranks)
+        self._n_packed += len(packed)
         if len(self._order) > self._capacity:
             oldest, hashed = self._order.popleft()
             self._sum -= hashed * self._weight_of_oldest
-            self._n_instances -= len(self._by_key.pop(oldest).ranks)
+            self._n_packed -= len(self._by_key.pop(oldest))
         self._sum %= 2**64
 
     def digest_bytes(self) -> bytes:
@@ -101,7 +108,7 @@ class Receipts:
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The table as one uint8 array of msgpack, oldest first."""
-        packed = msgspec.msgpack.encode(list(self._by_key.items()))
+        packed = _encode([msgspec.Raw(packed) for packed in self._by_key.values()])
         return {"receipts": np.frombuffer(packed, np.uint8)}
 
     @classmethod
@@ -109,12 +116,7 @@ class Receipts:
         """The table that ``to_arrays`` gave; ValueError when it cannot be read, or has a key twice."""
         table = cls(capacity)
         for key, receipt in msgspec.msgpack.decode(arrays["receipts"].tobytes(), type=list[tuple[str, Receipt]]):
-            if table.get(key) is not None:
+            if key in table:
                 raise ValueError("two receipts have one key")
-            table.put(key, receipt)
+            table.put(key, receipt.body, receipt.offset, receipt.ranks, receipt.updated)
         return table
-
-
-def _hash(key: str, receipt: Receipt) -> int:
-    packed = _encode((key, receipt))
-    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")

@@ -168,7 +168,7 @@ class Emptying:
             base = contents.base
             live = await indexes.load(place.artifacts, place.keys, base.index, base.digest, Limits())
             self._outcomes = Outcomes(live.receipts)
-            self.came_before = self._params.key is not None and live.receipts.get(self._params.key) is not None
+            self.came_before = self._params.key is not None and self._params.key in live.receipts
 
     async def rewritten(self, element: Element) -> Element:
         """The next entry, without what is to be forgotten."""

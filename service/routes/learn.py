@@ -277,7 +277,7 @@ class Learn:
     ) -> list[Learned]:
         self._changing.check(model, config)
         receipts = model.live.receipts
-        if any(draft.key is None or receipts.get(draft.key) is None for draft in drafts):
+        if any(draft.key is None or draft.key not in receipts for draft in drafts):
             self._budget.check(model)  # not for what was learned before and only wants its answer again
         return await self._replica.learn(model.name, drafts, terms.wait, terms.durability, self._wait_seconds)
 

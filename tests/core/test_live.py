@@ -180,7 +180,7 @@ def test_every_part_of_the_state_is_in_the_digest() -> None:
     assert digest != learned([(["a", "b"], ["x"]), (["b", "c"], ["z"])]).digest(), "a label's name"
     assert digest != learned([(["a", "b"], ["x"]), (["b", "d"], ["y"])]).digest(), "a feature's name"
     receipted = learned(stream)
-    receipted.receipts.put("key", Receipt(b"", Offset(1, 1, 0), [1], [True]))
+    receipted.receipts.put("key", b"", Offset(1, 1, 0), [1], [True])
     assert digest != receipted.digest(), "receipts"
 
 
@@ -242,10 +242,10 @@ def test_keys_of_one_batch_that_disagree_refuse_it() -> None:
 def test_receipts_forget_the_oldest_and_keep_their_sum() -> None:
     table = Receipts(capacity=2)
     for i in range(5):
-        table.put(f"k{i}", Receipt(b"", Offset(i, 0, 0), [1], [False]))
+        table.put(f"k{i}", b"", Offset(i, 0, 0), [1], [False])
     fresh = Receipts(capacity=2)
     for i in (3, 4):
-        fresh.put(f"k{i}", Receipt(b"", Offset(i, 0, 0), [1], [False]))
+        fresh.put(f"k{i}", b"", Offset(i, 0, 0), [1], [False])
     assert len(table) == 2
     assert table.get("k2") is None
     assert table.digest_bytes() == fresh.digest_bytes()
@@ -256,7 +256,7 @@ def test_the_order_of_receipts_is_in_the_digest() -> None:
     for order in ("ab", "ba"):
         table = Receipts(capacity=2)
         for key in order:
-            table.put(key, Receipt(b"", Offset(1, 0, 0), [1], [False]))
+            table.put(key, b"", Offset(1, 0, 0), [1], [False])
         tables.append(table)
     assert tables[0].digest_bytes() != tables[1].digest_bytes()
 
