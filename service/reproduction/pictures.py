@@ -108,7 +108,7 @@ def _embedding_size() -> Plot:
     lines = []
     for embedding in ("rembrandt", "pca"):
         points = []
-        for k in (5, 10, 20, 50, 100):
+        for k in (5, 20, 50, 100):
             params: dict[str, Any] = {"k": k} | ({} if embedding == "rembrandt" else {"embedding": embedding})
             points.append((k, Experiment(data="aloi", method="rembrandt", params=params, seconds=22)))
         lines.append(Line(label=embedding, points=tuple(points)))

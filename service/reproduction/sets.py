@@ -98,7 +98,7 @@ SETS = {
     "wordnet-hypernyms": DataSet(folder="wordnet-hypernyms"),
     "wordnet-counts": DataSet(folder="wordnet-hypernyms", counts=True),
     "wordnet-tree": DataSet(folder="wordnet-hypernyms", tree=True),
-    "wordnet-20000": DataSet(folder="wordnet-hypernyms", instances=20_000, queries=2000),
+    "wordnet-10000": DataSet(folder="wordnet-hypernyms", instances=10_000, queries=2000),
     "yso-50000": DataSet(folder="yso-finna-en", instances=50_000, queries=2000),
     "yso-finna-en-2000": DataSet(folder="yso-finna-en", queries=2000),
     "yso-counts-2000": DataSet(folder="yso-finna-en", queries=2000, counts=True),
