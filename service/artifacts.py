@@ -34,6 +34,7 @@ import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
 from core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable, UnknownArtifact
+from service.file_cache import FileCache
 from service.store import Store, reaching
 
 ARTIFACTS_KEY = b"abound:artifacts"
@@ -65,12 +66,15 @@ class Artifacts:
         As given; may hold secrets.
     id : str
         Empty before ``join``.
+    cache : FileCache or None
+        Where files that lie elsewhere are kept here.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, cache: FileCache | None = None) -> None:
         """``url``: a directory, or a URL that fsspec knows; CannotStart for any other."""
         self.url = url
         self.id = ""
+        self.cache = cache
         try:
             # Any: fsspec has no types. Listings are asked for each time: others write as well.
             filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
@@ -185,6 +189,16 @@ class Artifacts:
     async def size(self, name: str) -> int:
         """Bytes of an artifact; UnknownArtifact when there is none."""
         return int((await self._in_thread(self._filesystem.info, self._path(name), name=name))["size"])
+
+    async def file(self, name: str, size: int, checksum: str) -> Path | None:
+        """Where the artifact, or a copy of it, lies as a file of this machine; None when it does not.
+
+        ``checksum``: of its bytes, which may be those of another by now; whoever reads them checks them.
+        UnknownArtifact, ArtifactsUnavailable.
+        """
+        if self._is_local or self.cache is None:
+            return self.path(name)
+        return await self.cache.get(self, name, size, checksum)
 
     def path(self, name: str) -> Path | None:
         """Where the artifact lies as a file of this machine, for ``mmap``; None when it does not."""

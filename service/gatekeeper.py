@@ -28,6 +28,7 @@ from service.catalog import CATALOG_KEY, Catalog, Living, read_catalog
 from service.contending import Contending
 from service.contending_params import ContendingParams
 from service.ending import end
+from service.file_cache import cache_in
 from service.lease import LEASE_SECONDS, LeaseLost, take
 from service.log import LogParams
 from service.process import end_with_parent, warm
@@ -36,6 +37,7 @@ from service.settings import Settings
 from service.standing import PURPOSE
 from service.store import Store, StoreParams, reaching
 from service.telemetry import configure_logging
+from service.version_keeping import VersionParams
 
 log = structlog.get_logger(__name__)
 
@@ -251,9 +253,10 @@ async def keep(settings: Settings, reporter: Reporter) -> None:
     """Run the gatekeeper until SIGTERM or SIGINT."""
     store = Store(settings.store_url(), settings.group(StoreParams))
     place = settings.artifacts_place()
+    cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
     gatekeeper = Gatekeeper(
         store,
-        Artifacts(place) if place is not None else None,
+        Artifacts(place, cache) if place is not None else None,
         settings.group(ContendingParams),
         settings.group(GateParams),
         settings.group(LogParams),

@@ -22,6 +22,7 @@ from service.dependencies import Parts
 from service.desk import Desk
 from service.ending import end
 from service.exchange import Disconnected, Held, Message, Receive, Scope, Send, request_id_of
+from service.file_cache import cache_in
 from service.hot import DEFAULT_MODEL, HotRoute, Work
 from service.intake import Changing
 from service.keyring import KeyRing
@@ -43,6 +44,7 @@ from service.shortcut import AtOnce
 from service.snapshots import SnapshotParams
 from service.store import Store, StoreParams
 from service.telemetry import REQUEST_ID, Telemetry
+from service.version_keeping import VersionParams
 from service.ways import Ways
 
 DESCRIPTION = """\
@@ -88,7 +90,8 @@ class Application(FastAPI):
             serving=settings.group(ServingParams),
         )
         place = settings.artifacts_place()
-        replica = Replica(store, bounds, Artifacts(place) if place is not None else None)
+        cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
+        replica = Replica(store, bounds, Artifacts(place, cache) if place is not None else None)
         remember = settings.group(RememberParams)
         is_exposed = not is_loopback(settings.host)
         ring = KeyRing(store, locked=is_exposed and not settings.insecure)

@@ -13,15 +13,17 @@ artifact store. An imported version has an id of its own, and its card says what
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import msgspec
 
-from core.errors import Conflict, Damaged, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
-from core.methods.fitted import OPAQUE
+from core.errors import Cancelled, Conflict, Damaged, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
+from core.methods.fitted import OPAQUE, check_opaque
 from service import version_keeping, versions
-from service.array_files import ArrayFile
+from service.array_files import Array, ArrayFile
 from service.artifacts import PIECE_BYTES, Artifacts
 from service.catalog import ModelKeys
 from service.pieces import Kind, Pieces, start_of
@@ -77,7 +79,7 @@ async def import_version(
     offset : str
         Of the model, as it is.
     params : VersionParams
-        How many stay, and their bytes. Of versions that are taken over at one time each sees those before it.
+        How many stay, and their bytes; those that are taken over at the same time count.
 
     Raises
     ------
@@ -91,10 +93,13 @@ async def import_version(
     name = versions.new_id()
     try:
         card = await reader.card(limit)
-        total = card.n_bytes + sum(one.n_bytes for one in await versions.cards(artifacts, keys))
-        if total > params.total_bytes:
-            raise Conflict(f"the versions would have {total} bytes, of at most {params.total_bytes}; delete one before")
-        async with version_keeping.writing(store, keys, name):
+        async with version_keeping.writing(store, keys, name, card.n_bytes):
+            # Said first, then counted: of two at one time, one at least sees the other.
+            total = await version_keeping.written_bytes(store, artifacts, keys)
+            if total > params.total_bytes:
+                raise Conflict(
+                    f"the versions would have {total} bytes, of at most {params.total_bytes}; delete one before"
+                )
             try:
                 taken = await _taken(store, artifacts, keys, name, card, reader, offset)
             except BaseException:
@@ -131,8 +136,27 @@ async def _taken(
         job=None,
         origin=origin,
     ).sealed()
+    if any(one.name.startswith(OPAQUE) for one in new.files):
+        await _check_graphs(await versions.arrays_of(artifacts, keys, new))
     await versions.load_as(artifacts, keys, new)
     return await versions.finish(artifacts, keys, new)
+
+
+async def _check_graphs(arrays: dict[str, Array]) -> None:
+    """Graphs are read by a library that believes them, so each is made anew and must be the same, byte for byte.
+
+    Damaged where it is not: another release of the library, or another kind of processor, makes another one.
+    """
+    left = threading.Event()
+
+    def progress(stage: str, fraction: float) -> None:
+        if left.is_set():
+            raise Cancelled("nobody waits for the version any more")
+
+    try:
+        await asyncio.to_thread(check_opaque, arrays, progress)
+    finally:
+        left.set()
 
 
 class _Reader:
@@ -147,8 +171,6 @@ class _Reader:
         card = versions.decoded(plain)
         if any(one.size <= 0 for one in card.files) or len(card.files) > MOST_FILES:
             raise Damaged("the file has a part of a size that cannot be")
-        if any(one.name.startswith(OPAQUE) for one in card.files):
-            raise InvalidInstance("a version with a graph is not taken over: nobody can check it; fit it here", "body")
         n_bytes = sum(one.size for one in card.files)
         if n_bytes != card.n_bytes:
             raise Damaged("the card of the file lists what cannot be in it")

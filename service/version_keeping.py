@@ -1,6 +1,7 @@
 """Which versions stay: those that are needed, and of the others the newest.
 
     ...:writing    hash: a version that is being written -> the second, by the store's clock, at which that ends
+                   <version>.bytes -> how large it will be, where that is known
 
 A version is needed while it is active, contends, or is the way back from what is active. Deleting takes the fence of
 activations (``activation.py``), so none is deleted while it is on its way to be active.
@@ -49,16 +50,22 @@ class VersionParams:
         The newest of each model that stay, besides those that are needed.
     total_bytes : int
         Of all versions of a model together; past it none is taken over from a file.
+    cache_bytes : int
+        Of the copies that this machine keeps of files of versions (``cache`` in the data directory), where the artifact
+        store is no directory of its own: so they can be mapped. 0: none, they are read into memory.
     """
 
     keep: int = 20
     total_bytes: int = 64 * 2**30
+    cache_bytes: int = 16 * 2**30
 
     def __post_init__(self) -> None:
         if self.keep < 1:
             raise ValueError("keep must be at least 1")
         if self.total_bytes < 1:
             raise ValueError("total_bytes must be at least 1")
+        if self.cache_bytes < 0:
+            raise ValueError("cache_bytes must be at least 0")
 
 
 async def uses(store: Store, keys: ModelKeys) -> dict[str, str]:
@@ -129,16 +136,33 @@ async def retain(store: Store, artifacts: Artifacts, keys: ModelKeys, keep: int)
 
 
 @contextlib.asynccontextmanager
-async def writing(store: Store, keys: ModelKeys, name: str) -> AsyncIterator[None]:
-    """As long as this lasts, a version may have files and no card. StoreUnavailable when that cannot be said."""
-    await _say(store, keys, name)
+async def writing(store: Store, keys: ModelKeys, name: str, n_bytes: int = 0) -> AsyncIterator[None]:
+    """As long as this lasts, a version may have files and no card. StoreUnavailable when that cannot be said.
+
+    ``n_bytes``: what it will have; others count it (``written_bytes``).
+    """
+    await _say(store, keys, name, n_bytes)
     keeping = asyncio.create_task(_keep_saying(store, keys, name))
     try:
         yield
     finally:
         await end(keeping)
         with contextlib.suppress(StoreUnavailable), reaching():
-            await store.client.hdel(keys.of("writing"), name)
+            await store.client.hdel(keys.of("writing"), name, f"{name}.bytes")
+
+
+async def written_bytes(store: Store, artifacts: Artifacts, keys: ModelKeys) -> int:
+    """Bytes of all versions, those that are being written among them. ArtifactsUnavailable, StoreUnavailable."""
+    with reaching():
+        now, _ = await store.client.time()
+        said = await store.client.hgetall(keys.of("writing"))
+    there = {card.id: card.n_bytes for card in await versions.cards(artifacts, keys)}
+    coming = {
+        name.decode(): int(said.get(name + b".bytes", 0))
+        for name, until in said.items()
+        if not name.endswith(b".bytes") and until.isdigit() and int(until) >= now
+    }
+    return sum((coming | there).values())
 
 
 async def sweep(store: Store, artifacts: Artifacts, keys: ModelKeys) -> int:
@@ -163,10 +187,11 @@ async def sweep(store: Store, artifacts: Artifacts, keys: ModelKeys) -> int:
     return sum(begun[name] for name in gone)
 
 
-async def _say(store: Store, keys: ModelKeys, name: str) -> None:
+async def _say(store: Store, keys: ModelKeys, name: str, n_bytes: int = 0) -> None:
     with reaching():
         now, _ = await store.client.time()
-        await store.client.hset(keys.of("writing"), name, str(now + WRITING_SECONDS))
+        told = {name: str(now + WRITING_SECONDS)} | ({f"{name}.bytes": str(n_bytes)} if n_bytes else {})
+        await store.client.hset(keys.of("writing"), mapping=told)
 
 
 async def _keep_saying(store: Store, keys: ModelKeys, name: str) -> None:

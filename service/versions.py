@@ -24,7 +24,7 @@ import msgspec
 from core.errors import Conflict, Damaged, UnknownApplyVersion, UnknownArtifact, UnknownVersion
 from core.methods.fitted import Fitted
 from service import card_rules
-from service.array_files import ArrayFile, checked, mapped, write_array
+from service.array_files import Array, ArrayFile, checked, mapped, write_array
 from service.array_parts import checksum_of
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
@@ -335,8 +335,8 @@ async def load(
     digest : str, optional
         Which one it must be.
     place : Path, optional
-        The directory of this machine that has its files. By default that of the artifact store; if it has none, the
-        files are read into memory.
+        The directory of this machine that has its files. By default that of the artifact store; if it has none, its
+        copies in ``artifacts.cache``; without these the files are read into memory.
 
     Raises
     ------
@@ -352,21 +352,35 @@ async def load(
 
 async def load_as(artifacts: Artifacts, keys: ModelKeys, card: Card, place: Path | None = None) -> Loaded:
     """What a card describes, whether or not it is written; see ``load``."""
-    name = card.id
-    place = place or artifacts.path(folder(keys, name))
+    arrays = await arrays_of(artifacts, keys, card, place)
+    return Loaded(card, await asyncio.to_thread(Fitted.from_arrays, card.meta, arrays, new_secret()))
+
+
+async def arrays_of(artifacts: Artifacts, keys: ModelKeys, card: Card, place: Path | None = None) -> dict[str, Array]:
+    """The arrays of a version, each one that its card says, and nothing known of them beyond that; see ``load``."""
     arrays = {}
     for one in card.files:
         try:
-            if place is None:
-                data = bytearray(await artifacts.get(f"{folder(keys, name)}/{one.file}"))
-                arrays[one.name] = await asyncio.to_thread(checked, one, data)
-            else:
-                arrays[one.name] = await asyncio.to_thread(mapped, one, place / one.file)
+            arrays[one.name] = await _array(artifacts, f"{folder(keys, card.id)}/{one.file}", one, place)
         except (UnknownArtifact, FileNotFoundError):
-            raise Damaged(f"the version {name} has lost its file {one.file}") from None
+            raise Damaged(f"the version {card.id} has lost its file {one.file}") from None
         except Damaged as error:
-            raise Damaged(f"the version {name} is damaged: {error}") from None
-    return Loaded(card, await asyncio.to_thread(Fitted.from_arrays, card.meta, arrays, new_secret()))
+            raise Damaged(f"the version {card.id} is damaged: {error}") from None
+    return arrays
+
+
+async def _array(artifacts: Artifacts, name: str, one: ArrayFile, place: Path | None) -> Array:
+    here = artifacts.path(name) if place is None else place / one.file
+    if here is not None:
+        return await asyncio.to_thread(mapped, one, here)
+    kept = await artifacts.file(name, one.size, one.checksum)
+    if kept is not None:
+        try:
+            return await asyncio.to_thread(mapped, one, kept)
+        except (Damaged, FileNotFoundError):  # the copy is none, or it has just gone: as where there are no copies
+            assert artifacts.cache is not None
+            artifacts.cache.drop(kept)
+    return await asyncio.to_thread(checked, one, bytearray(await artifacts.get(name)))
 
 
 async def delete(artifacts: Artifacts, keys: ModelKeys, name: str, uses: Mapping[str, str] | None = None) -> None:

@@ -16,6 +16,7 @@ from core.errors import Damaged, InvalidInstance
 from core.methods import idf, loading, registry
 from core.methods.data import Csr, Matrices, vector_rows
 from core.methods.idf import Weights
+from core.methods.nearest import Graph
 from core.methods.progress import Progress
 from core.methods.rankings import Rankings
 from core.vocabulary import Vocabulary
@@ -24,7 +25,26 @@ WRONG = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, Memo
 """What loading may meet in arrays that do not fit together, besides Damaged."""
 
 OPAQUE = "model/graph/"
-"""Arrays below this name are read by a library that believes them: load none that came from elsewhere."""
+"""Arrays below this name are read by a library that believes them: load none that came from elsewhere unchecked."""
+
+
+def check_opaque(arrays: Mapping[str, npt.NDArray[Any]], progress: Progress) -> None:
+    """Damaged unless each graph is, byte for byte, the one that is made here of its vectors; costs making it.
+
+    Raises
+    ------
+    Damaged
+    InvalidInstance
+        What makes graphs is not installed.
+    """
+    for name in (one for one in arrays if one.startswith(OPAQUE)):
+        number = name.removeprefix(OPAQUE)
+        vectors = loading.taken(arrays, f"model/vectors/{number}", np.float32, None, None)
+        graph = loading.taken(arrays, name, np.uint8, None)
+        if not vectors.size or not np.isfinite(vectors).all():
+            raise Damaged(f"the vectors of the graph {number} are none")
+        if not np.array_equal(Graph.made(np.ascontiguousarray(vectors), progress).saved(), graph):
+            raise Damaged(f"the graph {number} is not the one that is made of its vectors here; fit the version here")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import struct
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from core.errors import Conflict, InvalidInstance, Malformed
-from service import versions
+from service import version_keeping, versions
 from service.array_files import ArrayFile
 from service.array_parts import checksum_of
 from service.artifacts import Artifacts
@@ -150,11 +151,55 @@ async def test_numbers_out_of_range_are_refused(store: Store, artifacts: Artifac
     await refused(store, artifacts, msgspec.structs.replace(card, files=files), bodies)
 
 
-async def test_a_graph_is_not_taken(store: Store, artifacts: Artifacts) -> None:
+async def test_a_graph_that_belongs_to_nothing_is_not_taken(store: Store, artifacts: Artifacts) -> None:
     card, bodies = await whole(artifacts)
     body = npy(np.zeros(9, np.uint8))
     graph = ArrayFile("model/graph/0", "099-graph.npy", len(body), checksum_of(body), "|u1", [9])
     await refused(store, artifacts, msgspec.structs.replace(card, files=[*card.files, graph]), [*bodies, body])
+
+
+async def with_graphs(artifacts: Artifacts) -> tuple[Card, list[bytes]]:
+    pytest.importorskip("usearch")
+    card = await write(artifacts, fit("ogeec", {"index": "graph", "dim": 8, "neighbors": 3, "learners": 2}))
+    return card, [await artifacts.get(f"{versions.folder(KEYS, card.id)}/{one.file}") for one in card.files]
+
+
+async def test_a_graph_that_comes_out_the_same_is_taken(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await with_graphs(artifacts)
+    new = await taken(store, artifacts, card, bodies)
+    assert new.digest == card.digest
+    loaded = await versions.load(artifacts, OTHER, new.id)
+    assert "model/graph/1" in loaded.fitted.to_arrays()
+
+
+async def test_a_graph_that_somebody_changed_is_never_loaded(
+    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, bodies = await with_graphs(artifacts)
+    at = [one.name for one in card.files].index("model/graph/1")
+    bodies[at] = bodies[at][:-1] + bytes([bodies[at][-1] ^ 1])
+    files = list(card.files)
+    files[at] = msgspec.structs.replace(files[at], checksum=checksum_of(bodies[at]))
+    loaded = []
+    monkeypatch.setattr(versions.Fitted, "from_arrays", loaded.append)
+    await refused(store, artifacts, msgspec.structs.replace(card, files=files), bodies)
+    assert loaded == []
+
+
+async def test_versions_that_come_at_the_same_time_count(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await whole(artifacts)
+    bound = VersionParams(total_bytes=card.n_bytes * 3 // 2)
+    async with version_keeping.writing(store, OTHER, "anotherone", card.n_bytes):
+        with pytest.raises(Conflict, match="bytes"):
+            await taken(store, artifacts, card, bodies, bound)
+    await taken(store, artifacts, card, bodies, bound)  # that one came to nothing
+    outcomes = await asyncio.gather(
+        *(taken(store, artifacts, card, bodies, VersionParams(total_bytes=card.n_bytes * 7 // 2)) for _ in range(4)),
+        return_exceptions=True,
+    )
+    assert all(isinstance(one, (Card, Conflict)) for one in outcomes)
+    assert sum(one.n_bytes for one in await versions.cards(artifacts, OTHER)) <= card.n_bytes * 7 // 2
+    assert await store.client.hgetall(OTHER.of("writing")) == {}
 
 
 async def test_the_newest_stay_when_one_comes(store: Store, artifacts: Artifacts) -> None:

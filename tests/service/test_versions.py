@@ -28,8 +28,8 @@ KEYS = ModelKeys("m", "1-0")
 OTHER = ModelKeys("m", "2-0")
 
 
-def fit(method: str = "swnn", use_idf: bool | None = None) -> Fitted:
-    params = registry.params_of(method, {})
+def fit(method: str = "swnn", given: dict[str, Any] | None = None, use_idf: bool | None = None) -> Fitted:
+    params = registry.params_of(method, given or {})
     return fitting.fit(method, made(80, seed=0), params, np.random.default_rng(5), quietly, use_idf=use_idf)
 
 
