@@ -273,8 +273,8 @@ class Replica:
             came before with another body.
         """
         model = self._changeable(name)
-        for_applying = wait == "applied" or any(draft.key is not None for draft in drafts)
-        learned = await _appender(model).learn(drafts, durability, for_applying, timeout)
+        has_key = drafts[0].key is not None if len(drafts) == 1 else any(draft.key is not None for draft in drafts)
+        learned = await _appender(model).learn(drafts, durability, has_key or wait == "applied", timeout)
         if len(learned) == 1 and learned[0].refused is not None:
             raise learned[0].refused
         return learned
