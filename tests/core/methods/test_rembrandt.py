@@ -118,6 +118,25 @@ def test_every_embedding_and_decoder_learns(changes):
     assert truth.mean() > 0.85
 
 
+@pytest.mark.parametrize("changes", [{}, {"embedding": "cs", "decoder": "logistic"}, {"fourier": 50}])
+def test_ranks_as_dense_arithmetic_does(changes):
+    """[phi([x, 1] W), 1] Q, in double precision, all labels of it by their scores."""
+    data = made(200, seed=0)
+    params = registry.params_of("rembrandt", {"k": 6, "epochs": 3} | changes)
+    model = rembrandt.fit(data, params, np.random.default_rng(0), quietly)
+    X = queries(data, 40, seed=1)
+    arrays = {name: array.astype(np.float64) for name, array in model.to_arrays().items()}
+    inputs = dense(X) @ arrays["W"]
+    if "phases" in arrays:
+        inputs = np.sqrt(2) * np.cos(inputs @ arrays["frequencies"] + arrays["phases"])
+    scores = np.hstack([inputs, np.ones((len(inputs), 1))]) @ arrays["Q"]
+    found = model.rank(X, data.sizes.L)
+    ids, ranked = found.ids.reshape(scores.shape), found.scores.reshape(scores.shape)
+    np.testing.assert_array_equal(np.sort(ids, axis=1), np.tile(np.arange(data.sizes.L), (len(ids), 1)))
+    np.testing.assert_allclose(ranked, np.take_along_axis(scores, ids, axis=1), atol=1e-4)
+    np.testing.assert_allclose(ranked, -np.sort(-scores, axis=1), atol=1e-4)
+
+
 def test_none_is_refused_for_many_features(monkeypatch):
     data = made(50, seed=0)
     rembrandt.check(data, rembrandt.Params(embedding="none"))
