@@ -82,7 +82,7 @@ def start_once(url: str, directory: Path) -> tuple[dict[str, float], dict[str, A
         began = time.perf_counter()
         httpx.post(f"{serving.url}/classify", json={"features": {"feature0000001": 1}}, timeout=30).raise_for_status()
         first = time.perf_counter() - began
-        stats = httpx.get(f"{serving.url}/models/default/stats", timeout=30).json()
+        stats = httpx.get(f"{serving.url}/models/default/stats", timeout=30).raise_for_status().json()
         serving.stop()
     cpu = cpu_seconds(resource.RUSAGE_CHILDREN) - before
     return {"ready": ready, "first_classify": first, "cpu": cpu}, stats
