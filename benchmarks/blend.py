@@ -1,13 +1,14 @@
 """The blend of the live index and a batch version on a stream in time order, in process.
 
-    python -m benchmarks.blend [--json] [--data DIR] [--update fsu|sls] [--method NAME] [--set NAME=VALUE]...
-        [--refit SHARE]... [--limit N] [--plot FILE]
+    python -m benchmarks.blend [--json] [--data DIR] [--set-name NAME] [--update fsu|sls] [--method NAME]
+        [--set NAME=VALUE]... [--refit SHARE]... [--limit N] [--plot FILE]
 
-The commits of Git in time order. The version is fitted anew on all that came before at some shares of the stream, as a
-user would who starts a job now and then, and activated; the index learns on. Every instance is ranked by all before it
-is learned. The blend's weights are those of the service: learned by ``core.blend.Weighing``, which is told how the
-version and the index did on the newest instances before (a version is judged on them as a job does it), and taken over
-when they are due, every ``--every`` instances at last, as the events do it.
+The commits of Git in time order, unless another set is named, whose order is taken for time. The version is fitted
+anew on all that came before at some shares of the stream, as a user would who starts a job now and then, and activated;
+the index learns on. Every instance is ranked by all before it is learned. The blend's weights are those of the service:
+learned by ``core.blend.Weighing``, which is told how the version and the index did on the newest instances before (a
+version is judged on them as a job does it), and taken over when they are due, every ``--every`` instances at last, as
+the events do it.
 
 Told are R@1 and MRR over all instances since the first version, and over stretches of ``--window``; by how much the
 blend lies below the better of the two where it does so the most, over all so far (from instance ``WARM`` on) and in
@@ -192,6 +193,7 @@ def main() -> None:
     parser.add_argument(
         "--update", choices=("fsu", "sls"), action="append", help="of the index; several: one after another"
     )
+    parser.add_argument("--set-name", default="commits-git", help="a folder of data, whose order is taken for time")
     parser.add_argument("--method", default="swnn")
     parser.add_argument("--set", action="append", default=[], help="a parameter of the method, its value as JSON")
     parser.add_argument("--refit", type=float, action="append", help="shares of the stream at which it is fitted anew")
@@ -204,7 +206,8 @@ def main() -> None:
     if options.data is None:
         parser.error("say where the data sets are, by --data or ABOUND_DATA")
     folder = options.data if isinstance(options.data, Path) else Path(options.data)
-    rows = [row for part in ("train", "test") for row in read_file(str(folder / f"commits-git/{part}.jsonl.gz"))]
+    files = [next((folder / options.set_name).glob(f"{part}.*")) for part in ("train", "test")]
+    rows = [row for file in files for row in read_file(str(file))]
     rows = rows[-options.limit :] if options.limit else rows
     results = []
     for update in options.update or ["fsu", "sls"]:
@@ -214,7 +217,7 @@ def main() -> None:
         if options.json:
             print(json.dumps(result), flush=True)
             continue
-        print(f"index {update}, version {options.method}, {result['n']:,} commits since the first version")
+        print(f"index {update}, version {options.method}, {result['n']:,} instances since the first version")
         for name in ("R@1", "MRR"):
             print(f"  {name} {result[name]['all']}  blend - better: {result[name]['blend_minus_better']}")
         print(f"  CPU seconds: { ({name: round(value, 1) for name, value in result['cpu_seconds'].items()}) }")

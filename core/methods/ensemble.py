@@ -184,6 +184,8 @@ def fit(
     learn: Regressor,
     rng: np.random.Generator,
     progress: Progress,
+    *,
+    travels: bool = True,
 ) -> Model:
     """Cluster, and fit each cluster on its own: all of all learners at a time, where there is a Dask cluster for it.
 
@@ -193,6 +195,8 @@ def fit(
         Neighbours, clusters (0: by the number of instances), learners.
     learn : callable
         Fits the regressor of a cluster.
+    travels : bool
+        False where ``learn`` keeps something here besides what it returns.
     """
     neighbors, n_clusters, n_learners = shape
     progress = rising(progress)
@@ -210,7 +214,7 @@ def fit(
     def share(done: int) -> float:
         return 0.1 + 0.9 * done / len(pieces)
 
-    if is_elsewhere() and len(pieces) > 1:
+    if travels and is_elsewhere() and len(pieces) > 1:
         fitted = spread(one, pieces, lambda done: progress("clusters", share(done)))
     else:  # one after the other, each on all threads: so no more than one is in memory
         fitted = [one(*piece, part(progress, share(i), share(i + 1))) for i, piece in enumerate(pieces)]

@@ -179,7 +179,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
         label_vectors.append(Z[len(Z) - Y.shape[1] :].astype(np.float32))
         return Ridge(X, params.ridge).fit(Z[: X.shape[0]], part(progress, 0.8, 1.0))
 
-    model = ensemble.fit(data, params.shape, learn, rng, progress)
+    model = ensemble.fit(data, params.shape, learn, rng, progress, travels=False)
     return Model(model, np.stack(label_vectors))
 
 

@@ -89,7 +89,14 @@ def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]
     made.stop()
 
 
-PARAMS = {"ogeec": {"dim": 20, "learners": 2}, "exmlds2": {"dim": 10, "learners": 2, "clusters": 2, "epochs": 2}}
+SMALL = {"dim": 10, "learners": 2, "clusters": 2}
+PARAMS = {
+    "ogeec": {"dim": 20, "learners": 2},
+    "exmlds1": SMALL,
+    "exmlds2": SMALL | {"epochs": 2},
+    "exmlds3": SMALL,
+    "exmlds_joint": SMALL | {"epochs": 1},
+}
 
 
 def fitted(method: str) -> tuple[Fitted, Rankings]:
@@ -115,7 +122,7 @@ def applied(cluster: str) -> dict[int, int]:
         return dict(client.run(pieces).values())
 
 
-@pytest.mark.parametrize("method", ["swnn", "one_vs_rest", "ogeec", "exmlds2"])
+@pytest.mark.parametrize("method", ["swnn", "one_vs_rest", "ogeec", "exmlds1", "exmlds2", "exmlds3", "exmlds_joint"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_as_here_to_the_bit(cluster: str, method: str) -> None:
     with parallel(None, 1):
