@@ -207,7 +207,7 @@ def main() -> None:
         parser.error("say where the data sets are, by --data or ABOUND_DATA")
     folder = options.data if isinstance(options.data, Path) else Path(options.data)
     files = [next((folder / options.set_name).glob(f"{part}.*")) for part in ("train", "test")]
-    rows = [row for file in files for row in read_file(str(file))]
+    rows = [row for file in files for row in read_file(str(file)) if row.labels]
     rows = rows[-options.limit :] if options.limit else rows
     results = []
     for update in options.update or ["fsu", "sls"]:
