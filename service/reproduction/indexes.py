@@ -32,7 +32,7 @@ def linear(
 NEWS_0, NEWS_5 = ff("newsgroups20-random", 25, FIVE, margin=0.0), ff("newsgroups20-random", 30, FIVE, margin=0.5)
 NEWS_SVM, NEWS_COMMITTEE, NEWS_PERCEPTRON = (
     linear("newsgroups20-random", "svm", 30, FIVE),
-    linear("newsgroups20-random", "committee", 60, (0, 1)),
+    linear("newsgroups20-random", "committee", 30),
     linear("newsgroups20-random", "perceptron", 20, FIVE),
 )
 NEWS_IND = Experiment(data="newsgroups20-random", method="ind", seeds=FIVE, seconds=25)
@@ -215,7 +215,7 @@ LINEAR = Table(
         ),
         Row(
             label="committee, newsgroups by date",
-            experiment=linear("newsgroups20", "committee", 40, (0, 1)),
+            experiment=linear("newsgroups20", "committee", 20),
             before="81.7",
             bounds=near(81.7),
         ),
