@@ -14,7 +14,7 @@ all values are 1 in a Boolean model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class Vectorizer:
         self._boolean = config.boolean
         self._split = config.negative == "split"
         self._analyzer_config = config.analyzer
-        self._analyzer: Callable[[str], list[str]] | None = None
+        self._analyzer = analyzers.build(self._analyzer_config)  # now: its library may take long to import
         self._rules = np.array([limits.max_features, limits.max_key_bytes, self._split, self._boolean, 0, 0, 0])
         self._values = np.zeros(limits.max_features)
         self._spans = np.zeros(limits.max_features, np.uint64)
@@ -137,8 +137,6 @@ class Vectorizer:
             raise InvalidInstance("text has half of a surrogate pair", "text") from None
         if size > most:
             raise InvalidInstance(f"text has at most {most} bytes", "text")
-        if self._analyzer is None:
-            self._analyzer = analyzers.build(self._analyzer_config)
         return self._analyzer(text)
 
 

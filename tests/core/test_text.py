@@ -5,6 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.feature_extraction.text import CountVectorizer
 
 from core.config import AnalyzerConfig
 from core.text import build, weights
@@ -51,7 +54,18 @@ def test_weights_in_order_of_appearance():
     ]
 
 
-def test_nothing_of_scikit_learn_is_loaded_before_there_is_text():
-    program = "import sys, core.vectorize; print('sklearn' in sys.modules)"
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("min_length", [1, 3])
+@given(text=st.text() | st.text(st.sampled_from("aB1_ \u0130\u00df\u0301\u200d\u0660.'\n-")))
+def test_single_words_are_those_of_scikit_learn(lowercase, min_length, text):
+    theirs = CountVectorizer(lowercase=lowercase, token_pattern=rf"\w{{{min_length},}}").build_analyzer()
+    assert build(AnalyzerConfig(lowercase=lowercase, min_length=min_length))(text) == theirs(text)
+
+
+def test_nothing_of_scikit_learn_is_loaded_for_single_words():
+    program = (
+        "import sys; from service.kernel_cache import place; place(); from core.live import warmup; warmup(); "
+        "print('sklearn' in sys.modules)"
+    )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     assert out.stdout == "False\n"
