@@ -24,7 +24,7 @@ from core.methods.progress import Progress, part, rising
 from core.methods.rankings import Rankings, dense_top, in_blocks
 
 COST = "fit O(branches nnz passes depth); rank O(l branches nodes reached); memory up to 8 depth nnz bytes"
-USE = "Thousands of labels below a hierarchy: some ten times cheaper to fit than one_vs_rest there, less accurate."
+USE = "Thousands of labels below a hierarchy: at 6,000 an eighth of the time of one_vs_rest to fit; less accurate."
 
 FIXED = (2.0, 0.0)
 """Slope and place of the sigmoid where none is fitted: 1 / (1 + exp(-2 s))."""
