@@ -57,7 +57,8 @@ class Learned(msgspec.Struct, frozen=True, gc=False):
     durability : ``log`` | ``fsync`` | ``replica``
         The level that was asked for if it was reached, else the highest below it that was.
     refused : InvalidInstance or None
-        Its key came before with another body; nothing was learned.
+        Its key came before with another body; nothing was learned. Raise it ``again()`` only: the garbage collector
+        does not look in here, and would not find the way back from the frames of a raised one.
     """
 
     offset: Offset

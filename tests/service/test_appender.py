@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from core.record import pack_labels
 from service.appender import Draft, Learned
 from service.log import LogParams
 from service.replica import Replica, ReplicaParams
+from service.routes.learn import _refuse_batch
 from service.store import Store
 from tests.service.conftest import QUICK, StartReplica
 from tests.service.proxy import Proxy
@@ -189,6 +191,21 @@ async def test_a_key_makes_sending_again_safe(through: Replica, proxy: Proxy) ->
     assert [each.refused is not None for each in several] == [False, True, False]
     assert several[0] == first
     assert through.model("default").live.n_learned == 2
+
+
+async def test_what_is_refused_for_its_key_is_let_go_of(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    one = draft('{"a": 1}', "x", key="order 7", body=b"hash")
+    await learn(replica, one)
+    for i in range(20):
+        with pytest.raises(InvalidInstance, match="another body"):
+            await learn(replica, replace(one, body=b"other %d" % i))
+        with pytest.raises(InvalidInstance, match="another body"):
+            _refuse_batch(await replica.learn("default", [one, replace(one, body=b"other %d" % i)]))
+    await learn(replica, draft('{"b": 1}', "y"))
+    gc.collect()
+    left = [error for error in gc.get_objects() if isinstance(error, InvalidInstance) and "another body" in str(error)]
+    assert len(left) < 4
 
 
 async def test_a_batch_with_a_key_is_learned_once_as_a_whole(server: Server, start_replica: StartReplica) -> None:
