@@ -32,10 +32,8 @@ class ActivatingHost(Host):
 
     Attributes
     ----------
-    said : list of (version, offset)
-        What it was told: that this version is active since then.
-    tried : set of str
-        All versions that it has ever asked for.
+    said : list of (ModelKeys, version, offset)
+        What it was told: that this version of the model is active since then.
     why : str
         What ended the last one that failed.
     """
@@ -45,8 +43,7 @@ class ActivatingHost(Host):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.said: list[tuple[str, Offset]] = []
-        self.tried: set[str] = {LIVE}
+        self.said: list[tuple[ModelKeys, str, Offset]] = []
         self._versions: dict[ModelKeys, list[str]] = {}
 
     async def serve(self) -> None:
@@ -66,12 +63,11 @@ class ActivatingHost(Host):
         assert artifacts is not None
         await artifacts.join(store)
         version = self.rng.choice([*await self._written(artifacts, living.keys), LIVE])
-        self.tried.add(version)
         if version != LIVE and self.rng.random() < 0.3:
             await weigh(store, living.keys, version, (0.25, 0.75))
         place = Place(store, artifacts, living.keys, PREPARE_SECONDS)
         at = await activate(place, version, "simulated", self.rng.choice((None, None, LIVE)))
-        self.said.append((version, at))
+        self.said.append((living.keys, version, at))
         self._network.note("activated", self.name, f"{version} {at}")
 
     async def _written(self, artifacts: Artifacts, keys: ModelKeys) -> list[str]:

@@ -38,6 +38,7 @@ from tests.simulation.chaos import Chaos
 from tests.simulation.client import lean
 from tests.simulation.hosts import LOG, Gone, Host, ReplicaHost, WorkerHost
 from tests.simulation.loop import Endless, SimLoop, here
+from tests.simulation.lua import collect
 from tests.simulation.network import Network
 from tests.simulation.promises import Lost, broken_activations, broken_by, stale
 from tests.simulation.requests import DONE, Attempt, Author
@@ -369,6 +370,7 @@ def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> 
             broken = [str(error)]
         broken = loop.errors + broken
     world.forget()
+    collect()
     learned = sum(attempt.outcome == DONE for one in world.users.requests for attempt in one.attempts)
     trimmed = sum(words[0] == b"XTRIM" for effects in world.store.history for words in effects)
     return Outcome(

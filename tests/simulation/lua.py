@@ -48,6 +48,11 @@ class Scripts:
         return _from_lua(reply)
 
 
+def collect() -> None:
+    """Let go of the stores that scripts have called."""
+    _runtime().gccollect()
+
+
 @cache
 def _runtime() -> Any:
     return lupa.LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False)

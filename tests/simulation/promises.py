@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from core.types import Offset
+from service.catalog import ModelKeys
 from service.events import Learn
 from service.group import Learned
 from tests.simulation.requests import DONE, REFUSED, Attempt, Read, Request
@@ -117,11 +118,13 @@ def stale(reads: list[Read], truths: dict[str, Truth], lost: Lost) -> Iterator[s
             yield f"read at {read.replica}: event {read.event} of {read.asked} is not seen at {read.got}"
 
 
-def broken_activations(said: list[tuple[str, Offset]], truth: Truth, lost: Lost) -> Iterator[str]:
-    """What whoever activated versions was told that is not so."""
+def broken_activations(said: list[tuple[ModelKeys, str, Offset]], truth: Truth, lost: Lost) -> Iterator[str]:
+    """What whoever activated versions was told that is not so; of a model that was lost nothing is left."""
     if len(set(truth.activations)) < len(truth.activations):
         yield f"activated more than once: {truth.activations}"
-    for version, at in said:
+    for keys, version, at in said:
+        if truth.living is None or truth.living.keys != keys:
+            continue
         if truth.active_at(at) != version and not lost.has_entry(at):
             yield f"the version {version} is active since {at}, was said, and it is {truth.active_at(at)}"
 
