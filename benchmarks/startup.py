@@ -38,7 +38,7 @@ from service.telemetry import configure_logging
 
 SIZES: dict[str, Shape] = {
     "1M": dataclasses.replace(SHAPES["ads"], n_instances=320_000),
-    "10M": dataclasses.replace(SHAPES["sparse"], n_instances=270_000),
+    "10M": dataclasses.replace(SHAPES["sparse"], n_instances=440_000),
 }
 """Streams whose index has about so many connections."""
 
