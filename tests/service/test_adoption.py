@@ -222,6 +222,25 @@ async def test_a_start_that_meets_an_adoption_without_its_index_waits_for_it(hou
     assert replica.model("default").keys == living.keys
 
 
+async def test_a_start_does_not_wait_for_an_adoption_that_the_store_has_lost(house: House) -> None:
+    offsets = await house.append(*events(30))
+    await adopt(house)
+    log = (await house.living()).keys.log
+    starting = asyncio.create_task(house.replica(artifacts=False))
+    with structlog.testing.capture_logs() as logs:
+        await until(lambda: any("halts before" in line["event"] for line in logs))
+    entries = await house.store.client.xrange(log)
+    async with house.store.client.pipeline(transaction=True) as pipe:  # a failover to a copy that had not all of it
+        pipe.delete(log)
+        for entry_id, fields in entries:
+            if Offset.of_entry(entry_id) < offsets[-1]:
+                pipe.xadd(log, fields, id=entry_id)
+        await pipe.execute()
+    replica = await asyncio.wait_for(starting, 30)
+    assert replica.model("default").live.n_learned == 29
+    assert await digest_at(replica, offsets[-2]) == await house.expected()
+
+
 @pytest.mark.parametrize("damage", ["missing", "flipped", "cut off"])
 async def test_an_index_that_cannot_be_read_is_not_adopted(house: House, damage: str) -> None:
     one = await house.replica()
