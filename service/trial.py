@@ -106,7 +106,8 @@ def evaluate_method(
     dict
         As of ``service.evaluate.evaluate``. ``connections`` is how many numbers the model holds, ``work_per_feature``
         is None; besides, ``method``, ``params`` (as used), ``idf``, what the method tells of its model,
-        ``cpu_seconds`` of this process, all its threads together, and ``milliseconds_per_query`` (of wall time).
+        ``memory_needed`` (bytes that a fit takes at most, told to ``progress`` before it starts), ``cpu_seconds`` of
+        this process, all its threads together, and ``milliseconds_per_query`` (of wall time).
         Ranking is timed after a first row, so that nothing is compiled in that time.
 
     Raises
@@ -135,6 +136,8 @@ def evaluate_matrices(
     train = hide_labels(read, trial.hidden, rng) if trial.hidden else read
     learned = len(train.learnable)
     memory = free_memory() if trial.memory is None else trial.memory
+    if trial.params != "auto":
+        progress(f"{trial.method} needs {_needed(trial.method, train, trial.params) / 1e9:.3g} GB at most", 0.0)
     fit_clock, rank_clock = _Clock(), _Clock()
     with threadpool_limits(trial.jobs), parallel_config("threading", n_jobs=trial.jobs):
         with fit_clock.running():
@@ -159,6 +162,7 @@ def evaluate_matrices(
         "connections": sum(array.size for array in arrays.values()),
         "work_per_feature": None,
         "bytes": sum(array.nbytes for array in model.to_arrays().values()),
+        "memory_needed": _needed(trial.method, train, model.params),
         "seconds": {"fit": fit_clock.wall, "rank": rank_clock.wall},
         "cpu_seconds": {"fit": fit_clock.cpu, "rank": rank_clock.cpu},
         "milliseconds_per_query": 1000 * rank_clock.wall / max(test.sizes.n, 1),
@@ -180,6 +184,11 @@ def search_live(instances: Iterable[Instance], config: ModelConfig, seed: int) -
     data = gather(instances, Vectorizer(config, LIMITS).vectorize, LIMITS, (secrets.randbits(64), secrets.randbits(64)))
     _, params = registry.fit("ff", data, "auto", np.random.default_rng(seed), quietly)
     return params.passes, params.margin
+
+
+def _needed(method: str, data: Matrices, params: Any) -> int:
+    """Bytes that a fit takes at most, besides the data: those that it is refused for where there are fewer."""
+    return sum(registry.method_of(method).needs(data.sizes, params).values())
 
 
 class _Clock:

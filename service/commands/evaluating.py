@@ -227,6 +227,8 @@ def _show(result: dict[str, Any]) -> None:
     console.print(f"test       {instances['test']:,} instances")
     console.print(f"model      {result['features']:,} features, {result['classes']:,} classes")
     console.print(f"           {result['connections']:,} connections, {result['bytes']:,} bytes")
+    if "memory_needed" in result:
+        console.print(f"           {result['memory_needed']:,} bytes needed at most to fit it")
     if result["work_per_feature"] is not None:
         console.print(f"work       {result['work_per_feature']:.2f} connections an active feature")
     for name, value in result.get("params", {}).items():

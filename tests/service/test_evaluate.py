@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from core.vectorize import Vectorizer
 from service.austen import stream
 from service.evaluate import evaluate
 from service.files import read_file
+from service.trial import Trial, evaluate_method
 
 SECRET = (1, 2)
 DATA = os.environ.get("ABOUND_DATA")
@@ -149,6 +151,19 @@ def test_data_without_anything_to_learn_are_refused() -> None:
         evaluate([Instance(text="k1w1 k2w2")] * 3, test, ModelConfig())
     with pytest.raises(InvalidInstance, match="no instance has both a label and an active feature"):
         evaluate([Instance(features=b"{}", labels=("kind 1",)), Instance(text="k1w1")], test, ModelConfig())
+
+
+def test_what_a_fit_needs_is_told_before_it_starts() -> None:
+    told: list[str] = []
+    trial = Trial.of("ogeec", {"dim": 50, "learners": 2, "neighbors": 5})
+    train, test = instances(200), instances(20, seed=1)
+    needed = evaluate_method(train, test, trial, progress=lambda stage, done: told.append(stage))["memory_needed"]
+    assert needed >= 4 * 2 * 200 * 50
+    assert told[0] == f"ogeec needs {needed / 1e9:.3g} GB at most"
+    assert told.index("projecting") > 0
+    assert evaluate_method(train, test, replace(trial, memory=needed))["learned"] == 200
+    with pytest.raises(InvalidInstance, match="ogeec needs"):
+        evaluate_method(train, test, replace(trial, memory=needed - 1))
 
 
 def test_an_invalid_instance_is_named() -> None:
