@@ -56,6 +56,7 @@ WAYS: dict[str, Callable[[int], None]] = {
     "nice 0": scheduled(os.SCHED_OTHER, 0),
     "nice 10": scheduled(os.SCHED_OTHER, 10),
     "nice 19": scheduled(os.SCHED_OTHER, 19),
+    "nice 10, session 5": scheduled(os.SCHED_OTHER, 10, 5),
     "nice 10, session 10": scheduled(os.SCHED_OTHER, 10, 10),
     "nice 19, session 19": scheduled(os.SCHED_OTHER, 19, 19),
     "idle, session 19": scheduled(os.SCHED_IDLE, 19, 19),

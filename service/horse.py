@@ -80,8 +80,12 @@ LISTEN_SECONDS = 35
 WATCH_SECONDS = 1
 
 NICENESS = {"fit": 10}
-"""What computes for long gives way to what answers on the same machine. Linux may weigh sessions against each other
-before it looks at the processes in them (``autogroup``), so a job has one of its own, which is as nice."""
+"""What computes for long gives way to what answers on the same machine."""
+
+SESSION_NICENESS = {"fit": 5}
+"""Linux may weigh sessions against each other before it looks at the processes in them (``autogroup``), so a job has
+one of its own. It is less nice than the process: on a machine that others keep busy as well, with 10 it had so little
+that it did not hear the store's answers in time."""
 
 KILL_SPARE_SECONDS = 3.0
 RENEW_SECONDS = pins.PIN_SECONDS / 10
@@ -245,7 +249,7 @@ class Stable(Worker):
         self._cancel_seconds = settings.group(JobParams).cancel_seconds + KILL_SPARE_SECONDS
         self._leaving = False
         self._told_at: float | None = None
-        self._niceness = NICENESS.get(kind, 0)
+        self._niceness = NICENESS.get(kind, 0), SESSION_NICENESS.get(kind, 0)
         client = connect(self._url, self._seconds)
         super().__init__(
             [queue_of(kind, client)],
@@ -282,7 +286,7 @@ class Stable(Worker):
         if pid == 0:
             arrange()
             os.setsid()
-            _give_way(self._niceness)
+            _give_way(*self._niceness)
             _prefer_to_be_killed()
             assert isinstance(job, Ticket)
             job.holder = self._holder_of(os.getpid())
@@ -348,10 +352,10 @@ def _ending(status: int) -> str:
     return f"its process ended with exit code {os.WEXITSTATUS(status)}"
 
 
-def _give_way(niceness: int) -> None:
+def _give_way(niceness: int, of_session: int) -> None:
     os.nice(niceness)
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
-        file.write(str(niceness))
+        file.write(str(of_session))
 
 
 def _prefer_to_be_killed() -> None:
