@@ -215,10 +215,10 @@ class World:
         return await self.users.attempt(self.users.author.request("default", "log"), host)
 
     async def _adopt_once_more(self, adopting: AdoptingHost) -> list[str]:
-        """Now that all is well, an index is adopted."""
-        before, until = adopting.n_adopted, self.loop.time() + CATCH_UP_SECONDS
+        """Now that all is well, an index is adopted, or one after the other."""
+        wanted, until = adopting.n_adopted + adopting.rng.choice((1, 1, 2)), self.loop.time() + CATCH_UP_SECONDS
         adopting.go_on()
-        while adopting.n_adopted == before:
+        while adopting.n_adopted < wanted:
             if self.loop.time() > until and self.chaos.n_set_back:
                 break  # the lease of one that died ends by the store's clock, so it lasts
             if self.loop.time() > until:
