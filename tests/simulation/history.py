@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import fsspec
 
-from core.errors import StoreUnavailable
+from core.errors import ArtifactsUnavailable, Damaged, StoreUnavailable, UnknownArtifact
 from core.live import LiveModel, warmup
 from core.serving import Serving
 from service import activating, activation, adoption, budget, catalog, keeping, pending, versions
@@ -277,7 +277,10 @@ async def _from_history(replica: Replica, name: str) -> str:
         with contextlib.suppress(StoreUnavailable):  # a connection that was cut while nobody used it
             living = (await read_catalog(replica.store)).get(name)
             assert living is not None
-            rebuilt = await rebuild(replica.store, living, params=LOG, artifacts=replica.artifacts, from_start=True)
+            try:
+                rebuilt = await rebuild(replica.store, living, params=LOG, artifacts=replica.artifacts, from_start=True)
+            except (ArtifactsUnavailable, Damaged, UnknownArtifact) as error:
+                return f"none: {error}"
             return await rebuilt.take_digest()
     return "the store is away"
 
