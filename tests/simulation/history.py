@@ -277,6 +277,8 @@ async def _from_history(replica: Replica, name: str) -> str:
         with contextlib.suppress(StoreUnavailable):  # a connection that was cut while nobody used it
             living = (await read_catalog(replica.store)).get(name)
             assert living is not None
+            if replica.artifacts is not None:  # a store that has lost all calls it by another name
+                await replica.artifacts.join(replica.store)
             try:
                 rebuilt = await rebuild(replica.store, living, params=LOG, artifacts=replica.artifacts, from_start=True)
             except (ArtifactsUnavailable, Damaged, UnknownArtifact) as error:

@@ -86,6 +86,7 @@ KNOWN = [
         46,
     ),
     Known("the plain model: an activation of a model that a failover lost", ("_fail_over", "_pause"), 1253),
+    Known("history was read by the name that the artifact store had before the store lost all", None, 2590),
     Known("a policy that changes with the primary: fsync was claimed by the one before", ("_fail_over",), 0),
     Known("a primary that is made a copy was read on over the connections that it keeps", ("_demote",), 0),
     Known("what is pending in a store that was replaced held the next adoption up", ("_demote", "_cut"), 40),
