@@ -37,7 +37,8 @@ async def readyz(request: Request, parts: PartsDep) -> ReadyAnswer:
     bound = parts.settings.max_staleness
     if bound is not None and status.since is not None and status.since > bound:
         raise NotReady(f"cut off from the log for {status.since:.1f} s, over the bound of {bound:g} s", lag=status.lag)
-    answer = ReadyAnswer(status="ready", log=status.log, lag=status.lag, history=status.history or "kept")
+    history, keys = status.history or "kept", parts.ring.required
+    answer = ReadyAnswer(status="ready", log=status.log, lag=status.lag, history=history, keys=keys)
     if status.since is not None:
         answer.since = round(status.since, 3)
     if status.durability is not None:

@@ -18,10 +18,12 @@ const VIEWS = {
 };
 
 const HEALTH_MS = 10_000;
+const KEYLESS = ["This service asks for a key.", "Give one with the button Key above."];
 const view = document.getElementById("view");
 const chooser = document.getElementById("model");
 let shown = new AbortController();
 let models = [];
+let asksForKeys = null; // not known yet
 
 /** The view and the model that the address names: `#labels/default`. */
 function place() {
@@ -60,12 +62,21 @@ async function show() {
   const { title } = VIEWS[name];
   document.getElementById("title").textContent = title;
   document.title = `${title} · Abound`;
+  if (key.get() === null) {
+    if (asksForKeys === null) await tellHealth();
+    if (signal.aborted) return;
+    if (asksForKeys) {
+      events.dispatchEvent(new Event("key"));
+      fill(view, empty(...KEYLESS));
+      return;
+    }
+  }
   try {
     const answer = await get("models", { signal });
     models = answer.models;
   } catch (error) {
     if (!signal.aborted && !error.isAboutKey) fill(view, problem(error));
-    if (error.isAboutKey) fill(view, empty("This service asks for a key.", "Give one with the button Key above."));
+    if (error.isAboutKey) fill(view, empty(...KEYLESS));
     return;
   }
   const model = choose();
@@ -155,6 +166,7 @@ async function tellHealth() {
   const line = document.getElementById("health");
   try {
     const health = await get("readyz");
+    asksForKeys = health.keys;
     line.className = health.log === "connected" ? "" : "worry";
     line.textContent =
       health.log === "connected"
@@ -181,5 +193,5 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   document.getElementById("main").focus();
 });
 show();
-tellHealth();
+if (key.get() !== null) tellHealth(); // without one, what is shown waits for it
 setInterval(() => document.hidden || tellHealth(), HEALTH_MS);

@@ -14,7 +14,7 @@ from tests.page.newsroom import news
 from tests.service.served import Served, served
 from tests.service.test_http_keys import bearer, make
 
-NO_KEY = "status of 401"
+WRONG_KEY = "status of 401"
 NOT_FOR_THIS_KEY = "status of 403"
 NO_ARTIFACTS = "status of 503"
 
@@ -38,7 +38,7 @@ def give(page: Any, secret: str) -> None:
 
 def test_it_asks_for_a_key_and_goes_on_with_it(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
     service, secrets = locked
-    page = open_page("overview", url=service.url, expected=(NO_KEY,))
+    page = open_page("overview", url=service.url, expected=(WRONG_KEY,))
     expect(page.get_by_role("dialog", name="A key, please")).to_be_visible()
     give(page, "no such key")
     expect(page.get_by_role("dialog")).to_be_visible()
@@ -54,7 +54,7 @@ def test_it_asks_for_a_key_and_goes_on_with_it(open_page: Open, locked: tuple[Se
 
 def test_what_a_scope_does_not_allow_is_said(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
     service, secrets = locked
-    page = open_page("try", url=service.url, expected=(NO_KEY, NOT_FOR_THIS_KEY, NO_ARTIFACTS))
+    page = open_page("try", url=service.url, expected=(NOT_FOR_THIS_KEY, NO_ARTIFACTS))
     give(page, secrets["classify"])
     page.get_by_role("textbox", name="Text").fill("wheat harvest in kansas")
     page.get_by_role("button", name="grain is right").click()
@@ -72,7 +72,7 @@ def test_what_a_scope_does_not_allow_is_said(open_page: Open, locked: tuple[Serv
 
 def test_another_tab_asks_anew(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
     service, secrets = locked
-    page = open_page("labels", url=service.url, expected=(NO_KEY,))
+    page = open_page("labels", url=service.url)
     give(page, secrets["learn"])
     expect(page.locator(".label").first).to_be_visible()
     other = page.context.new_page()

@@ -80,6 +80,7 @@ def test_with_a_key_every_route_but_health_asks_for_one(service: Served, admin: 
     open_paths = ["/livez", "/readyz", "/openapi.json", "/docs", "/docs/swagger-ui.css"]
     for path in open_paths:
         assert service.http.get(path).status_code == 200, path
+    assert service.http.get("/readyz").json()["keys"]
     document = service.http.get("/openapi.json").json()
     tried = 0
     for path, item in document["paths"].items():
