@@ -208,7 +208,6 @@ class Follower:
             )
         except (Damaged, UnknownApplyVersion) as error:
             raise CannotStart(str(error)) from error
-        model.halted, model.resumes = None, False
         log.info("loaded a snapshot", model=name, snapshot=manifest.id if manifest else None, offset=str(model.offset))
         await self._replay(link, model, progress)
 
@@ -218,7 +217,7 @@ class Follower:
         It halts at the end when it does not have the version that is active there.
         """
         name = model.name
-        model.resumes = False
+        model.halted, model.resumes = None, False
         tail = await stream.tail(self._store, model.keys.log)
         n_entries = tail.n_removed + tail.n_entries
         begin = model.position.n_entries

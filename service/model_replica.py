@@ -151,7 +151,7 @@ class ModelReplica:
     lacks : bool
         The version that is active could not be loaded when that was last tried.
     resumes : bool
-        What halted it is over; the follower is to go on with it.
+        What halted it is over, or to be tried again; the follower is to go on with it.
     ready : bool
         It has caught up with the log once and its state is trusted.
     lag : int or None

@@ -133,7 +133,6 @@ class Shadows:
             await asyncio.wait([under_way])
         while model.halted is not None and self._models.get(model.name) is model:
             if await self._is_over(model, adopt, at):
-                model.halted = None
                 model.resumes = True
                 return
             await asyncio.sleep(LOOK_SECONDS)

@@ -234,7 +234,6 @@ class Shelf:
             model.halted, model.lacks = reason, True
             await asyncio.sleep(RETRY_SECONDS)
         if model.halted is not None and self._models.get(model.name) is model:
-            model.halted = None
             model.resumes = True
 
     async def _load(self, model: ModelReplica, version: str, digest: str | None = None) -> Loaded:
