@@ -1,4 +1,4 @@
-"""Drift marks: where the prequential score of a model changed, found by ADWIN.
+"""Drift marks: where it was noticed, by ADWIN, that the prequential score of a model had changed.
 
 ADWIN (Bifet and Gavalda, Learning from time-changing data with adaptive windowing, SDM 2007; river's) keeps a window
 that grows as long as nothing changes, and drops its older part when the means of the two parts differ by more than

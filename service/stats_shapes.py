@@ -17,7 +17,7 @@ class StatsAnswer(Shape):
     all: ScoresShape = Field(description="Over all time.")
     window: ScoresShape = Field(description="Over the newest 10,000.")
     drift: DriftShape = Field(description="How far the window is from all time; below 0: it has become worse.")
-    drift_marks: list[DriftMarkShape] = Field(description="Where the running score changed, oldest first.")
+    drift_marks: list[DriftMarkShape] = Field(description="Where the running score was found changed, oldest first.")
     contenders: ContestShape | None = Field(description="Null while nobody contends.")
     trace: TraceShape
     connections: int

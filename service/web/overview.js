@@ -28,7 +28,7 @@ export function show(root, { model, signal, problem, every }) {
   const charts = {
     trace: lines({
       title: "R@1 over time",
-      caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first. Upright lines mark where it changed for the worse (▼) or the better (▲).",
+      caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first. Upright lines mark where a change for the worse (▼) or the better (▲) was noticed; it began somewhat before.",
       x: { title: "events learned", format: compact, said: (n) => `after ${count(n)} events` },
       y: { title: "R@1, % of the events", format: (n) => `${Math.round(100 * n)} %`, zero: true, most: 1 },
     }),
@@ -130,7 +130,7 @@ export function show(root, { model, signal, problem, every }) {
     charts.trace.set({
       series,
       marks,
-      said: `R@1 over ${count(trace.learned.at(-1))} events, ${percent(trace["R@1"][0])} at first, ${percent(last)} at last.${marks.map((mark) => ` ${mark.isBad ? "Worse" : "Better"} from about ${count(mark.x)} on.`).join("")}`,
+      said: `R@1 over ${count(trace.learned.at(-1))} events, ${percent(trace["R@1"][0])} at first, ${percent(last)} at last.${marks.map((mark) => ` Noticed to be ${mark.isBad ? "worse" : "better"} after about ${count(mark.x)}.`).join("")}`,
       columns: ["#events", "#R@1", "#head", "#torso", "#tail"],
       rows: trace.learned.map((n, at) => [
         count(n),
@@ -240,7 +240,7 @@ export function blocks(learned, values, weights = values.map(() => 1)) {
   return found;
 }
 
-/** Where the worker saw the score change, as marks of the trace: the newest few. */
+/** Where the worker noticed that the score had changed, as marks of the trace: the newest few. */
 function marksOf(stats) {
   const found = stats.drift_marks.filter((mark) => mark.measure === "R@1");
   return found.slice(-MOST_MARKS).map((mark) => ({ x: mark.learned, name: mark.after < mark.before ? "▼" : "▲", isBad: mark.after < mark.before }));
