@@ -52,7 +52,7 @@ export function table(caption, columns, rows) {
   const cell = (tag, value, at, props = {}) => h(tag, { ...props, class: isNumber[at] ? "number" : null }, value);
   return h(
     "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": `Table: ${caption}` },
     h(
       "table",
       { class: columns.at(-1) === "" ? "acts" : null },

@@ -57,6 +57,12 @@ def settled(page: Any, view: str) -> None:
         page.get_by_text("Parameters", exact=True).click()
 
 
+def tables(page: Any) -> None:
+    """Open the table of every chart."""
+    for summary in page.get_by_text("As a table", exact=True).all():
+        summary.click()
+
+
 def barriers(page: Any, rules: list[str] = RULES) -> None:
     """Nothing may be found by the rules of axe."""
     found = Axe().run(page, options={"runOnly": rules, "resultTypes": ["violations"]})
@@ -68,6 +74,8 @@ def test_no_barrier_is_found(open_page: Open) -> None:
     page = open_page("overview", color_scheme="light")
     for view in VIEWS:
         to(page, view)
+        tables(page)
+        assert (page.get_by_role("region", name="Table: ").count() >= 3) or view != "overview"
         barriers(page)
         page.emulate_media(color_scheme="dark", reduced_motion="reduce")
         barriers(page, ["cat.color"])
