@@ -6,8 +6,8 @@ path                                           asks for
 ``/livez`` ``/readyz`` ``/openapi.json``       nothing: they tell nothing of what is stored
 ``/docs`` ``/`` ``/web/...``
 POST ``.../classify`` and ``.../learn``        that scope, for the model
-GET of a model, its stats, labels, snapshots,  any scope, for the model
-versions, contenders
+GET of a model, its stats, labels, label,      any scope, for the model
+snapshots, versions, contenders
 ``/models`` ``/methods``                       any scope; only the models that the key is for are listed
 ``/metrics``                                   any scope, not limited to models
 everything else under ``/models/{model}``      ``admin``, for the model
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 READ = ("GET", "HEAD", "OPTIONS")
 OPEN = frozenset({"/livez", "/readyz", "/openapi.json", "/docs", "/"})
 LISTS = frozenset({"/models", "/methods"})
-READABLE = frozenset({"comparison", "stats", "labels", "snapshots", "versions", "contenders"})
+READABLE = frozenset({"comparison", "stats", "label", "labels", "snapshots", "versions", "contenders"})
 
 TELL_SECONDS = 1.0
 MOST_FORWARDED = 256

@@ -97,6 +97,10 @@ class AsyncClient:
         """Labels that a model knows: with a ``prefix``, or that ``contains``; at most ``limit``, from ``offset`` on."""
         return await self._ask(calls.labels(name, query))
 
+    async def label(self, name: str, label: str, **query: int | None) -> Answer:
+        """How often a label was learned, and the features that vote for it: at most ``limit``, the heaviest first."""
+        return await self._ask(calls.label(name, label, query))
+
     async def configure(self, name: str, fields: Answer) -> Answer:
         """Create a model, or change fields of its configuration."""
         return await self._ask(calls.configure(name, fields))

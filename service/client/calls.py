@@ -84,6 +84,11 @@ def labels(name: str, query: Mapping[str, Any]) -> Call:
     return _call("GET", f"{model_path(name)}/labels{_query(query)}")
 
 
+def label(name: str, label: str, query: Mapping[str, Any]) -> Call:
+    """One label, and the features that vote for it."""
+    return _call("GET", f"{model_path(name)}/label{_query({'name': label, **query})}")
+
+
 def configure(name: str, fields: Answer) -> Call:
     """Create a model, or change its configuration."""
     return _call("PUT", model_path(name), fields)

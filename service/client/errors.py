@@ -3,14 +3,15 @@
 ClientError
 ├── Refused        the service answered with a problem document
 ├── Unreachable    no answer, and nothing of the request can have been taken
-└── Interrupted    the answer broke off: what was sent after the last answered line may or may not have been taken
+└── Interrupted    the answer broke off or cannot be read: what was sent after the last answered line may or may not
+                   have been taken
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
@@ -20,7 +21,18 @@ from core.errors import AboundError
 Answer = dict[str, Any]
 """A JSON document as the service answers it; ``/openapi.json`` describes each."""
 
-decode = msgspec.json.Decoder(Answer).decode
+Shape = TypeVar("Shape")
+
+
+_decode = msgspec.json.Decoder(Answer).decode
+
+
+def decode(data: bytes | str) -> Answer:
+    """A document; msgspec.DecodeError where it is none."""
+    try:
+        return _decode(data)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"not UTF-8: {error}") from error
 
 
 class ClientError(AboundError):
@@ -90,13 +102,35 @@ def document(response: httpx.Response, url: str) -> Answer:
 
 @contextmanager
 def told_apart(url: str, what: str = "the answer") -> Iterator[None]:
-    """Errors of the transport as Unreachable where nothing was sent, and as Interrupted otherwise."""
+    """Errors of the transport as Unreachable where nothing was sent, and as Interrupted otherwise.
+
+    An answer that cannot be unpacked or read is Interrupted, too: nobody knows what became of the request.
+    """
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
         raise Unreachable(f"no service answers at {url} ({_said(error)}); start one with: abound serve") from error
-    except (httpx.TransportError, msgspec.DecodeError) as error:
+    except httpx.TransportError as error:
         raise Interrupted(f"{url}: {what} broke off: {_said(error)}", [], 1) from error
+    except (httpx.RequestError, msgspec.DecodeError) as error:
+        raise Interrupted(f"{url}: {what} cannot be read: {_said(error)}", [], 1) from error
+
+
+def shaped(answer: Answer, shape: type[Shape], url: str) -> Shape:
+    """An answer as what it is to be; Interrupted where it is something else."""
+    try:
+        return msgspec.convert(answer, shape)
+    except msgspec.ValidationError as error:
+        raise Interrupted(f"{url} does not answer like this service: {error}", [], 1) from error
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    """The header that a key travels in; ValueError for one that cannot."""
+    if not key:
+        return {}
+    if not (key.isascii() and key.isprintable()):
+        raise ValueError("the key has a character that no key has: it has to be printable ASCII, without a line end")
+    return {"Authorization": f"Bearer {key}"}
 
 
 def address(url: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from service.client.asynchronous import AsyncClient
-from service.client.errors import Answer, Refused, refusal_of
+from service.client.errors import Answer, Refused, Shape, refusal_of, shaped
 from service.client.synchronous import Client
 from service.schemas import ClassifyAnswer, LearnAnswer
 
@@ -79,12 +79,12 @@ class Model:
     def classify(self, *, text: str | None = None, features: Features | None = None, **asking: Any) -> ClassifyAnswer:
         """Labels of one instance, best first. ``asking``: the fields of ``Asking``."""
         request = _asked(Instance(text=text, features=features), Asking(**asking))
-        return msgspec.convert(self.client.classify(self.name, request), ClassifyAnswer)
+        return shaped(self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
     def learn(self, labels: Sequence[str], **instance: Any) -> LearnAnswer:
         """Learn one instance; ``instance``: the other fields of ``Labelled``. The next answer already knows."""
         request = msgspec.to_builtins(Labelled(labels=labels, **instance))
-        return msgspec.convert(self.client.learn(self.name, request), LearnAnswer)
+        return shaped(self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     def classify_many(
         self, instances: Iterable[Instance], *, in_flight: int = IN_FLIGHT, **asking: Any
@@ -92,7 +92,7 @@ class Model:
         """An answer for each instance, in order: its labels, or why there are none."""
         lines = _lines(instances, Asking(**asking))
         for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
-            yield _classified(answer)
+            yield _read(answer, ClassifyAnswer, self.client.url)
 
     def learn_many(
         self, instances: Iterable[Labelled], *, keyed: bool = True, in_flight: int = IN_FLIGHT
@@ -105,11 +105,13 @@ class Model:
         keyed : bool
             Give an idempotency key to those without one, so that whatever breaks off can be sent again.
         in_flight : int
-            1 keeps the order of the instances in the log, too; with more it is faster.
+            1 keeps the order of the instances in the log, too, but for those that are refused for now, by a rate or
+            while the service is busy: they are sent again, behind those of their request that were taken. With more
+            it is faster.
         """
         made = _labelled(instances, keyed)
         for answer in self.client.learn_stream(self.name, made, keyed=keyed, in_flight=in_flight):
-            yield _learned(answer)
+            yield _read(answer, LearnAnswer, self.client.url)
 
 
 class AsyncModel:
@@ -124,12 +126,12 @@ class AsyncModel:
     ) -> ClassifyAnswer:
         """Labels of one instance, best first. ``asking``: the fields of ``Asking``."""
         request = _asked(Instance(text=text, features=features), Asking(**asking))
-        return msgspec.convert(await self.client.classify(self.name, request), ClassifyAnswer)
+        return shaped(await self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
     async def learn(self, labels: Sequence[str], **instance: Any) -> LearnAnswer:
         """Learn one instance; ``instance``: the other fields of ``Labelled``. The next answer already knows."""
         request = msgspec.to_builtins(Labelled(labels=labels, **instance))
-        return msgspec.convert(await self.client.learn(self.name, request), LearnAnswer)
+        return shaped(await self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     async def classify_many(
         self, instances: Iterable[Instance] | AsyncIterable[Instance], *, in_flight: int = IN_FLIGHT, **asking: Any
@@ -138,7 +140,7 @@ class AsyncModel:
         wanted = Asking(**asking)
         lines = _alines(instances, wanted) if isinstance(instances, AsyncIterable) else _lines(instances, wanted)
         async for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
-            yield _classified(answer)
+            yield _read(answer, ClassifyAnswer, self.client.url)
 
     async def learn_many(
         self,
@@ -151,7 +153,7 @@ class AsyncModel:
         lines: Iterable[bytes] | AsyncIterable[bytes]
         lines = _alabelled(instances, keyed) if isinstance(instances, AsyncIterable) else _labelled(instances, keyed)
         async for answer in self.client.learn_stream(self.name, lines, keyed=keyed, in_flight=in_flight):
-            yield _learned(answer)
+            yield _read(answer, LearnAnswer, self.client.url)
 
 
 _encode = msgspec.json.Encoder().encode
@@ -211,9 +213,5 @@ async def _alabelled(instances: AsyncIterable[Labelled], keyed: bool) -> AsyncIt
         yield keys.encoded(instance, keyed)
 
 
-def _learned(answer: Answer) -> LearnAnswer | Refused:
-    return refusal_of(answer) or msgspec.convert(answer, LearnAnswer)
-
-
-def _classified(answer: Answer) -> ClassifyAnswer | Refused:
-    return refusal_of(answer) or msgspec.convert(answer, ClassifyAnswer)
+def _read(answer: Answer, shape: type[Shape], url: str) -> Shape | Refused:
+    return refusal_of(answer) or shaped(answer, shape, url)

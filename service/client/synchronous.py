@@ -98,6 +98,10 @@ class Client:
         """Labels that a model knows: with a ``prefix``, or that ``contains``; at most ``limit``, from ``offset`` on."""
         return self._ask(calls.labels(name, query))
 
+    def label(self, name: str, label: str, **query: int | None) -> Answer:
+        """How often a label was learned, and the features that vote for it: at most ``limit``, the heaviest first."""
+        return self._ask(calls.label(name, label, query))
+
     def configure(self, name: str, fields: Answer) -> Answer:
         """Create a model, or change fields of its configuration."""
         return self._ask(calls.configure(name, fields))

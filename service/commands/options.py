@@ -26,6 +26,8 @@ Url = Annotated[str, typer.Option("--url", envvar="ABOUND_URL", help="Where the 
 def _key_or_file(key: str | None) -> str | None:
     """The key, else what the file holds that ABOUND_KEY_FILE names."""
     path = os.environ.get("ABOUND_KEY_FILE")
+    if key and not (key.isascii() and key.isprintable()):
+        raise typer.BadParameter("a key is printable ASCII, without a line end")
     if key or not path:
         return key
     try:

@@ -26,6 +26,8 @@ SLICE = 4096
 MOST_SEARCHES = 4
 """Searches for features at once, a process."""
 
+Limit = Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="At most so many features.")]
+
 router = APIRouter(tags=["models"])
 
 
@@ -82,10 +84,29 @@ async def get_label(
     label: Annotated[str, Path(max_length=512, description="The label; `/` may stand in it.", examples=["grain"])],
     replica: ReplicaDep,
     room: Annotated[None, Depends(Searches.check)],
-    limit: Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="At most so many features.")] = 100,
+    limit: Limit = 100,
 ) -> LabelAnswer:
     """In the index as it is. All its connections are looked at for this, in slices: it is for people, now and then."""
-    live = replica.model(model).live
+    return await _label_of(replica.model(model).live, model, label, limit)
+
+
+@router.get(
+    "/models/{model}/label",
+    summary="A label by any name, and the features that vote for it",
+    responses=problems(404, 422, 503),
+)
+async def get_label_by_name(
+    model: ModelName,
+    name: Annotated[str, Query(max_length=512, description="The label, whatever stands in it.", examples=["grain"])],
+    replica: ReplicaDep,
+    room: Annotated[None, Depends(Searches.check)],
+    limit: Limit = 100,
+) -> LabelAnswer:
+    """As `/labels/{label}`, for those labels too that no path can carry: `.` and `..`."""
+    return await _label_of(replica.model(model).live, model, name, limit)
+
+
+async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> LabelAnswer:
     class_id = live.labels.find(label.encode("utf-8", "surrogatepass"))
     if class_id < 0:
         raise UnknownLabel(f"the model {model} was never taught the label {label[:100]!r}")

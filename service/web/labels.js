@@ -79,7 +79,7 @@ export function show(root, { model, signal, problem }) {
     chosen = name;
     for (const one of parts.found.querySelectorAll(".label")) one.setAttribute("aria-pressed", String(one.dataset.label === name));
     try {
-      const about = await get(`${modelPath(model)}/labels/${part(name)}?limit=100`, { signal });
+      const about = await get(`${modelPath(model)}/label?name=${part(name)}&limit=100`, { signal });
       if (chosen === name) explain(about);
     } catch (error) {
       if (chosen === name && !signal.aborted) fill(parts.about, problem(error));

@@ -239,6 +239,19 @@ def test_labels(open_page: Open, serving: Serving) -> None:
     expect(page.get_by_text("No label has that in it.")).to_be_visible()
 
 
+def test_labels_that_no_path_can_carry(open_page: Open, serving: Serving) -> None:
+    labels = ["..", ".", "a/../b", "%2e"]
+    body = {"instances": [{"text": f"word{at}", "labels": [label]} for at, label in enumerate(labels)]}
+    httpx.put(f"{serving.url}/models/dots").raise_for_status()
+    httpx.post(f"{serving.url}/models/dots/learn", json=body).raise_for_status()
+    page = open_page("labels")
+    page.get_by_label("Model", exact=True).select_option("dots")
+    for at, label in enumerate(labels):
+        page.locator(".label").nth(at).click()
+        expect(page.get_by_role("region", name="What points to it")).to_contain_text(f"{label} was learned 1 time.")
+    httpx.delete(f"{serving.url}/models/dots").raise_for_status()
+
+
 def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, serving: Serving) -> None:
     bounds = {"max_features": 1000, "max_classes": 50, "max_memory": 2**24}
     httpx.put(f"{serving.url}/models/an.other_1-b", json=bounds).raise_for_status()

@@ -9,7 +9,20 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from service.client import ATTEMPTS, AsyncClient, Client, Interrupted, Refused, Unreachable, bounded, refusal_of
+from service.client import (
+    ATTEMPTS,
+    AsyncClient,
+    Client,
+    ClientError,
+    Instance,
+    Interrupted,
+    Labelled,
+    Model,
+    Refused,
+    Unreachable,
+    bounded,
+    refusal_of,
+)
 from service.client import lines as lines_of_a_request
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -294,3 +307,48 @@ def test_an_error_of_one_request_among_several_reaches_the_caller_behind_the_ans
     assert [next(answers)["n"] for _ in range(1000)] == list(range(1000))
     with pytest.raises(Refused):
         next(answers)
+
+
+def broken_gzip(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=httpx.ByteStream(b"no gzip at all"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        broken_gzip,
+        lambda request: httpx.Response(200, content=b'{"n": "\xff"}\n'),
+        lambda request: httpx.Response(200, content=b"[1]\n"),
+        lambda request: httpx.Response(200, json={"labels": "none", "applied": 3}),
+    ],
+    ids=["gzip", "utf-8", "no object", "another shape"],
+)
+def test_an_answer_that_cannot_be_read_is_an_error_of_the_client(answer: Handler) -> None:
+    model = Model(client(answer), "m")
+    for ask in (
+        lambda: model.classify(text="a"),
+        lambda: model.learn(["x"], text="a"),
+        lambda: list(model.classify_many([Instance(text="a")])),
+        lambda: list(model.learn_many([Labelled(text="a", labels=["x"])])),
+    ):
+        with pytest.raises(ClientError, match=r"cannot be read|does not answer like this service"):
+            ask()
+
+
+@pytest.mark.parametrize("answer", [broken_gzip, lambda request: httpx.Response(200, content=b'data: {"n": 1}\n\n')])
+def test_files_and_events_that_cannot_be_read(answer: Handler) -> None:
+    made = client(answer)
+    with pytest.raises(Interrupted):
+        list(made.follow("j"))
+    if answer is broken_gzip:
+        with pytest.raises(Interrupted, match="the file cannot be read"):
+            list(made.export("m"))
+
+
+@pytest.mark.parametrize("key", ["abk_é", "abk_1\n", "abk_1\r\nX: y"])
+def test_a_key_that_cannot_travel_is_refused_at_once(key: str) -> None:
+    for make in (Client, AsyncClient):
+        with pytest.raises(ValueError, match="printable ASCII"):
+            make("http://test", key=key)
+    with pytest.raises(ValueError, match="printable ASCII"):
+        client(echo).submit({}, key=key)

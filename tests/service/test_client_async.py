@@ -151,3 +151,25 @@ async def test_a_model_gives_keys_and_types() -> None:
     assert second.problem["field"] == "labels"
     assert seen[0]["key"].endswith(":1")
     assert seen[1] == {"features": {"b": 1.5}, "labels": [], "key": "mine"}
+
+
+async def test_an_answer_that_cannot_be_read_is_an_error_of_the_client() -> None:
+    async def broken(request: httpx.Request) -> httpx.Response:
+        class NoGzip(httpx.AsyncByteStream):
+            async def __aiter__(self) -> AsyncIterator[bytes]:
+                yield b"no gzip at all"
+
+        return httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=NoGzip())
+
+    async def other(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"labels": "none", "applied": 3})
+
+    for handler in (broken, other):
+        async with client(handler) as made:
+            model = AsyncModel(made, "m")
+            with pytest.raises(Interrupted):
+                await model.classify(text="a")
+            with pytest.raises(Interrupted):
+                await model.learn(["x"], text="a")
+            with pytest.raises(Interrupted):
+                [one async for one in model.learn_many([Labelled(text="a", labels=["x"])])]

@@ -16,6 +16,7 @@ import pytest
 
 from service.artifacts import Artifacts
 from service.catalog import DEFAULT_MODEL, Living, read_catalog
+from service.client import AsyncClient, Client, Refused
 from service.parentage import dies_with_parent
 from service.store import Store
 from tests.service.activated import write
@@ -157,3 +158,24 @@ def test_refuses_what_cannot_contend(service: Served) -> None:
     problem(service.http.post(CONTENDERS, json={"version": "live"}), 422)
     problem(service.http.post(CONTENDERS, json={"version": "0123456789abcdef", "weight": 1}), 422)
     problem(service.http.post("/models/nothing/contenders", json={"version": "0123456789abcdef"}), 404)
+
+
+def test_clients_let_versions_contend(service: Served, folder: Path) -> None:
+    version, _ = made(service, folder)
+    with Client(service.url) as client:
+        entered = client.enter_contender(DEFAULT_MODEL, version, "it looks good")
+        assert [(one["version"], one["reason"]) for one in entered["contenders"]] == [(version, "it looks good")]
+        assert client.contenders(DEFAULT_MODEL)["contenders"] == entered["contenders"]
+        client.leave_contest(DEFAULT_MODEL, version)
+        assert client.contenders(DEFAULT_MODEL)["contenders"] == []
+        with pytest.raises(Refused, match="contends"):
+            client.leave_contest(DEFAULT_MODEL, version)
+
+    async def the_same() -> None:
+        async with AsyncClient(service.url) as client:
+            await client.enter_contender(DEFAULT_MODEL, version)
+            assert [one["version"] for one in (await client.contenders(DEFAULT_MODEL))["contenders"]] == [version]
+            await client.leave_contest(DEFAULT_MODEL, version)
+            assert (await client.contenders(DEFAULT_MODEL))["contenders"] == []
+
+    asyncio.run(the_same())

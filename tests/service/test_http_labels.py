@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
+from service.client import Client
 from service.routes import labels as routes
 from tests.service.served import Served, fresh_model, problem, served
 
@@ -85,10 +86,23 @@ def test_any_label_can_be_asked_for(service: Served, label: str) -> None:
     assert service.http.send(request).json()["label"] == label
 
 
+@pytest.mark.parametrize("label", ["..", ".", "../x", "%2E%2E", "a/b", "ü ?#%&=+", "x" * 512])
+def test_any_label_can_be_asked_for_by_name(service: Served, label: str) -> None:
+    name = fresh_model(service)
+    learn(service, name, ({"f": 1}, label), ({"f": 1, "g": 1}, "other"))
+    about = service.http.get(f"/models/{name}/label", params={"name": label}).json()
+    assert about == {"label": label, "learned": 1, "total": 1} | {"features": about["features"]}
+    assert [one["feature"] for one in about["features"]] == ["f"]
+    with Client(service.url) as client:
+        assert client.label(name, label, limit=1) == about
+
+
 def test_what_is_not_there_is_said(service: Served) -> None:
     problem(service.http.get("/models/default/labels/none"), 404, "unknown-label")
     problem(service.http.get("/models/nope/labels/none"), 404, "unknown-model")
     problem(service.http.get("/models/default/labels/none", params={"limit": 0}), 422, "invalid-field", "limit")
+    problem(service.http.get("/models/default/label", params={"name": "none"}), 404, "unknown-label")
+    problem(service.http.get("/models/default/label"), 422, "invalid-field", "name")
 
 
 def test_searches_are_bounded(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:

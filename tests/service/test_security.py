@@ -33,6 +33,8 @@ PATHS = {
     ("HEAD", "/models/m/stats"): Need(None, "m"),
     ("GET", "/models/m/labels"): Need(None, "m"),
     ("GET", "/models/m/labels/a/b"): Need(None, "m"),
+    ("GET", "/models/m/label"): Need(None, "m"),
+    ("GET", "/models/m/label/a"): Need("admin", "m"),
     ("DELETE", "/models/m/labels/a"): Need("admin", "m"),
     ("GET", "/models/m/snapshots"): Need(None, "m"),
     ("GET", "/models/m/versions"): Need(None, "m"),
