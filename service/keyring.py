@@ -61,6 +61,11 @@ class Grant:
         self._expires = key.expires
         self._revoked = key.revoked is not None
 
+    @property
+    def scopes(self) -> list[str]:
+        """What it may do; ``admin`` with all that it includes."""
+        return [scope for scope in keys.SCOPES if scope in self._scopes]
+
     def is_for(self, model: str | None) -> bool:
         """Whether it is for this model; None: for all models."""
         return self._models is None or model in self._models

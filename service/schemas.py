@@ -267,10 +267,18 @@ class ActivatedAnswer(Shape):
     former: str = Field(description="What was active before: the way back.")
 
 
+class RightsShape(Shape):
+    """What the key that was shown may do."""
+
+    scopes: list[Literal["classify", "learn", "admin"]] = Field(description="`admin` includes the other two.")
+    all_models: bool = Field(description="Not limited to models: jobs, data sets and keys take such a one.")
+
+
 class ModelsAnswer(Shape):
     """All models, by name."""
 
     models: list[ModelSummary]
+    key: RightsShape | None = Field(description="What the key that was shown may do; null: no key is asked for.")
 
 
 class ScoreShape(Shape):

@@ -20,7 +20,6 @@ from service.routes.contenders import contest_of
 from service.schemas import (
     ModelAnswer,
     ModelsAnswer,
-    ModelSummary,
     ReplicaShape,
     ServingShape,
 )
@@ -46,9 +45,10 @@ CONFIG_BODY = {
 
 @router.get("/models", summary="All models")
 async def list_models(replica: ReplicaDep, grant: GrantDep) -> ModelsAnswer:
-    """By name, without their digests: those that the key is for."""
+    """By name, without their digests: those that the key is for. And what the key may do."""
     names = [name for name in sorted(replica.names()) if grant is None or grant.is_for(name)]
-    return ModelsAnswer(models=[ModelSummary(**_summary(replica.model(name))) for name in names])
+    rights = {"scopes": grant.scopes, "all_models": grant.is_for(None)} if grant is not None else None
+    return ModelsAnswer.model_validate({"models": [_summary(replica.model(name)) for name in names], "key": rights})
 
 
 @router.get("/models/{model}", summary="A model", responses=problems(404, 422, 503))

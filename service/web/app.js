@@ -71,9 +71,11 @@ async function show() {
       return;
     }
   }
+  let refused;
   try {
     const answer = await get("models", { signal });
     models = answer.models;
+    refused = refusal(answer.key);
   } catch (error) {
     if (!signal.aborted && !error.isAboutKey) fill(view, problem(error));
     if (error.isAboutKey) fill(view, empty(...KEYLESS));
@@ -87,7 +89,14 @@ async function show() {
   mark(name, model);
   const root = h("div", { class: `view ${name}` });
   fill(view, root);
-  VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), signal, problem, every: every(signal), again: show });
+  VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), signal, problem, refused, every: every(signal), again: show });
+}
+
+/** Why this key can do nothing with jobs and data sets; null where it may, or no key is asked for. */
+function refusal(rights) {
+  if (!rights || (rights.scopes.includes("admin") && rights.all_models)) return null;
+  const detail = "this takes a key with the scope admin, not limited to models";
+  return new Problem({ title: "Not with this key", detail, status: 403, type: "/problems/forbidden" });
 }
 
 /** The model that the address names, or the first one; the chooser shows it. */

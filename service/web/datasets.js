@@ -6,7 +6,7 @@ import { bytes, count, when } from "./format.js";
 
 const FORMATS = "Extreme Classification text (.txt), svmlight (.svm) or JSON lines (.jsonl); .gz and .zst too.";
 
-export function show(root, { signal, problem }) {
+export function show(root, { signal, problem, refused }) {
   const file = h("input", { type: "file", required: true });
   const name = h("input", { type: "text", required: true, pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", maxlength: "64", autocomplete: "off" });
   const progress = h("progress", { max: "1", "aria-label": "Uploaded" });
@@ -29,7 +29,8 @@ export function show(root, { signal, problem }) {
     const given = file.files[0]?.name;
     if (given && !typed) name.value = given.replace(/[^A-Za-z0-9_.-]/g, "-").replace(/^[^A-Za-z0-9]+/, "").slice(0, 64);
   });
-  list();
+  if (refused) fill(parts.list, problem(refused));
+  else list();
 
   async function list() {
     try {

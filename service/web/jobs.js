@@ -13,12 +13,15 @@ const ENDED = ["succeeded", "failed", "cancelled"];
 const MEASURES = ["R@1", "R@5", "MRR"];
 
 /** The part of the view that is about jobs; `ended` is told when one has. */
-export function jobs({ model, signal, problem, every, ended }) {
+export function jobs({ model, signal, problem, refused, every, ended }) {
   const list = h("div", { class: "stack" });
   const shown = new Map();
   let followed = 0;
 
-  every(REFRESH_MS, async () => {
+  if (refused) fill(list, problem(refused));
+  else every(REFRESH_MS, look);
+
+  async function look() {
     try {
       const found = await get(`jobs?model=${part(model)}&limit=${MOST_SHOWN}`, { signal });
       if (found.jobs.length === 0) {
@@ -31,7 +34,7 @@ export function jobs({ model, signal, problem, every, ended }) {
       if (!signal.aborted) fill(list, problem(error));
       shown.clear();
     }
-  });
+  }
 
   /** Each job keeps its element, so that focus and an open table stay where they are. */
   function draw(all) {
@@ -116,7 +119,7 @@ const params = (given) =>
     .join(" ");
 
 /** The form for a new job; `started` is told when one was taken. */
-export function newJob({ model, signal, problem, started }) {
+export function newJob({ model, signal, problem, refused, started }) {
   const method = h("select", {});
   const data = h("select", {}, h("option", { value: "history" }, "history: what this model learned"));
   const activate = h("select", {}, h("option", { value: "never" }, "never by itself"), h("option", { value: "if_better" }, "when it proves better on live traffic"));
@@ -158,6 +161,7 @@ export function newJob({ model, signal, problem, started }) {
     );
     method.addEventListener("change", choose);
     choose();
+    if (refused) return;
     try {
       const sets = (await get("datasets", { signal })).datasets || [];
       data.append(...sets.map((one) => h("option", { value: one.name }, `data set ${one.name}`)));

@@ -26,6 +26,7 @@ def locked(browser: Any) -> Iterator[tuple[Served, dict[str, str]]]:
         teach(service.url, news(300))
         with ThreadPoolExecutor(1) as own:  # this thread has a running event loop: playwright's
             keys = {scope: own.submit(make, service, scope).result() for scope in ("admin", "classify", "learn")}
+            keys["limited"] = own.submit(make, service, "admin", models=["default"]).result()
         service.http.headers.update(bearer(keys["admin"]))
         yield service, {scope: key.secret for scope, key in keys.items()}
 
@@ -68,6 +69,25 @@ def test_what_a_scope_does_not_allow_is_said(open_page: Open, locked: tuple[Serv
     give(page, secrets["admin"])
     expect(page.get_by_text("No jobs yet.")).to_be_visible()
     expect(page.get_by_text("This service keeps no versions.")).to_be_visible()
+
+
+@pytest.mark.parametrize("scope", ["classify", "learn", "limited"])
+def test_what_a_scope_does_not_allow_is_not_asked_for(
+    open_page: Open, locked: tuple[Served, dict[str, str]], scope: str
+) -> None:
+    service, secrets = locked
+    page = open_page("overview", url=service.url, expected=(NO_ARTIFACTS,))
+    asked = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(service.url).split("?")[0]))
+    give(page, secrets[scope])
+    for view, heading in (("Versions and jobs", "Jobs"), ("Data sets", "Data sets")):
+        page.get_by_role("link", name=view).click()
+        said = page.get_by_role("region", name=heading, exact=True).get_by_role("alert")
+        expect(said).to_contain_text("takes a key with the scope admin")
+        if heading == "Jobs":
+            expect(page.get_by_label("Method")).to_be_visible()
+    assert "/models/default/contenders" in asked
+    assert not {"/jobs", "/datasets"} & set(asked)
 
 
 def test_another_tab_asks_anew(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:

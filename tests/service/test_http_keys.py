@@ -155,6 +155,15 @@ def test_admin_may_everything(service: Served, admin: Made, model: str) -> None:
         assert service.http.request(method, path, json=body, headers=bearer(admin)).is_success, path
 
 
+def test_a_key_is_told_what_it_may_do(service: Served, model: str) -> None:
+    for made, scopes, all_models in (
+        (make(service, "classify"), ["classify"], True),
+        (make(service, "learn", "classify", models=[model]), ["classify", "learn"], False),
+        (make(service, "admin"), ["classify", "learn", "admin"], True),
+    ):
+        assert ask(service, made).json()["key"] == {"scopes": scopes, "all_models": all_models}
+
+
 def test_a_key_for_some_models_sees_and_changes_no_other(service: Served, model: str) -> None:
     own = make(service, "admin", models=[model])
     headers = bearer(own)
