@@ -49,8 +49,11 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     url : str or None
         A running service; None: in this process.
     model : str or None
-        A model of that service, which ``fit`` begins anew; it stays. None: one of a name of its own for each ``fit``.
-        It is deleted with the fitted estimator, or by ``discard`` where that was pickled or copied.
+        A model of that service, which ``fit`` begins anew: what it has learned is deleted. It stays. ``partial_fit``
+        goes on with it as it is, but only with this estimator's classes: labels that the model has learned elsewhere,
+        before or meanwhile, are none of ``classes_``, so they are never predicted and have no score, though what was
+        learned of them weighs on the others. None: one of a name of its own for each ``fit``. It is deleted with the
+        fitted estimator, or by ``discard`` where that was pickled or copied.
     key : str or None
         Sent to the service as bearer token.
 

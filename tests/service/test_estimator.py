@@ -16,7 +16,7 @@ from sklearn.datasets import make_blobs
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from service.client import Model
 from service.estimator import AboundClassifier
@@ -26,6 +26,25 @@ from tests.service.served import Served, served
 @parametrize_with_checks([AboundClassifier(), AboundClassifier(update="fsu", intercept=False, passes=1)])
 def test_scikit_learn_takes_it_for_a_classifier(estimator: AboundClassifier, check: Callable[[Any], None]) -> None:
     check(estimator)
+
+
+@pytest.mark.long
+def test_scikit_learn_takes_it_for_a_classifier_over_a_service_too() -> None:
+    with served() as service:
+        results = check_estimator(AboundClassifier(url=service.url), on_skip=None)
+    assert sum(one["status"] == "passed" for one in results) > 40
+
+
+def test_labels_that_a_model_learned_elsewhere_are_none_of_the_classes() -> None:
+    X, y = [[1.0, 0], [0, 1]], ["a", "b"]
+    with served() as service:
+        AboundClassifier(url=service.url, model="shared").partial_fit([[1.0, 0]] * 9, ["elsewhere"] * 9)
+        made = AboundClassifier(url=service.url, model="shared").partial_fit(X, y)
+        assert service.learned("shared") == 11
+        assert made.classes_.tolist() == y
+        assert set(made.predict(X)) <= set(y)
+        assert made.fit(X, y).predict(X).tolist() == y
+        assert service.learned("shared") == 10
 
 
 @pytest.mark.parametrize("update", ["sls", "fsu"])
