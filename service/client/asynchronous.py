@@ -22,6 +22,7 @@ from service.client.errors import (
     Interrupted,
     Refused,
     address,
+    bearer,
     decode,
     document,
     refused,
@@ -39,7 +40,7 @@ class AsyncClient:
     ----------
     url : str
     key : str or None
-        Sent as bearer token.
+        Sent as bearer token; ValueError where it is not printable ASCII.
     timeout : float
         Seconds that a connection may stay silent.
     transport : httpx.AsyncBaseTransport or None
@@ -57,7 +58,7 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = bearer(key)
         self.url = address(url)
         self._pause = pause
         self._answered = False
@@ -136,6 +137,18 @@ class AsyncClient:
     async def activate(self, name: str, version: str, reason: str = "") -> Answer:
         """Let a version answer whoever names none; ``live`` is the index."""
         return await self._ask(calls.activate(name, version, reason))
+
+    async def contenders(self, name: str) -> Answer:
+        """The versions that contend, and how the contest stands."""
+        return await self._ask(calls.contenders(name))
+
+    async def enter_contender(self, name: str, version: str, reason: str = "asked for") -> Answer:
+        """Let a version contend: it is scored on what is learned, and takes over once it proves better."""
+        return await self._ask(calls.enter_contender(name, version, reason))
+
+    async def leave_contest(self, name: str, version: str) -> None:
+        """Let a version contend no more; it stays a version, and active if it is."""
+        await self._ask(calls.leave_contest(name, version))
 
     async def datasets(self) -> Answer:
         """The data sets that jobs can learn from."""
@@ -234,6 +247,8 @@ class AsyncClient:
         while True:
             try:
                 async for job in self._events(f"{calls.job_path(job_id)}/events"):
+                    if "ended" not in job:
+                        raise Interrupted(f"{self.url} tells of something else than a job", [], 1)
                     attempts.progress()
                     yield job
                     if job["ended"] is not None:
@@ -280,7 +295,8 @@ class AsyncClient:
         keyed : bool
             Every line carries an idempotency key, so all may be sent again.
         in_flight : int
-            With more than one, requests that are on their way together may be learned in another order.
+            With more than one, requests that are on their way together may be learned in another order. With one, too,
+            lines that are refused for now (429, 503) are learned behind those of their request that were not.
         """
         return self._stream(f"{calls.model_path(name)}/learn", lines, keyed, in_flight)
 

@@ -139,6 +139,26 @@ def activate(name: str, version: str, reason: str) -> Call:
     return _call("POST", f"{model_path(name)}/activate", {"version": version, "reason": reason})
 
 
+def contenders_path(name: str) -> str:
+    """Where the contest of a model is."""
+    return f"{model_path(name)}/contenders"
+
+
+def contenders(name: str) -> Call:
+    """Who contends, and how it stands."""
+    return _call("GET", contenders_path(name))
+
+
+def enter_contender(name: str, version: str, reason: str) -> Call:
+    """Let a version contend; again it changes nothing."""
+    return _call("POST", contenders_path(name), {"version": version, "reason": reason})
+
+
+def leave_contest(name: str, version: str) -> Call:
+    """Let a version contend no more."""
+    return _call("DELETE", f"{contenders_path(name)}/{quote(version, safe='')}", repeatable=False)
+
+
 def datasets() -> Call:
     """The data sets."""
     return _call("GET", "/datasets")
@@ -165,7 +185,9 @@ def methods() -> Call:
 
 
 def submit(request: Answer, key: str | None = None) -> Call:
-    """Ask for a job, under a key: however often it is sent, it is taken once."""
+    """Ask for a job, under a key: however often it is sent, it is taken once. ValueError for one that cannot travel."""
+    if key and not (key.isascii() and key.isprintable()):
+        raise ValueError("an idempotency key has to be printable ASCII")
     headers = {**JSON, KEY_HEADER: key or uuid.uuid4().hex}
     return Call(method="POST", path="/jobs", content=msgspec.json.encode(request), headers=headers, repeatable=True)
 
