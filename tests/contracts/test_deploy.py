@@ -15,6 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from service.log import LogParams
 from service.settings import Settings, unknown_variables
 from tests.service.served import Served, served
 
@@ -80,6 +81,12 @@ def test_every_panel_asks_for_metrics_that_there_are(exported: set[str]) -> None
 
 def test_prometheus_takes_the_rules() -> None:
     subprocess.run([needs("promtool"), "check", "rules", str(RULES)], check=True, capture_output=True)
+
+
+def test_alerts_fire_for_what_they_are_for() -> None:
+    cases = Path(__file__).parent / "alerts.yaml"
+    done = subprocess.run([needs("promtool"), "test", "rules", str(cases)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_load_balancer_takes_its_configuration() -> None:
@@ -186,6 +193,17 @@ def test_a_laptop_has_the_volumes_that_the_small_one_wants() -> None:
         [together] = term["labelSelector"]["matchExpressions"]
         assert term["topologyKey"] == "kubernetes.io/hostname"
         assert pod["metadata"]["labels"][together["key"]] in together["values"] == ["replica", "worker"]
+
+
+@pytest.mark.parametrize("folder", ["base", "overlays/small"])
+def test_a_log_at_its_bound_fits_into_the_store(folder: str) -> None:
+    """Learning is refused before the store is killed; a third more is for what it needs besides."""
+    documents = rendered(folder)
+    [store] = one_of(documents, "StatefulSet", "store")["spec"]["template"]["spec"]["containers"]
+    limit = int(store["resources"]["limits"]["memory"].removesuffix("Gi")) * 2**30
+    settings = one_of(documents, "ConfigMap", "abound")["data"]
+    bound = int(settings.get("ABOUND_LOG_MAX_LOG_BYTES", LogParams().max_log_bytes))
+    assert bound * 4 / 3 < limit
 
 
 def steps() -> list[str]:
@@ -313,7 +331,12 @@ def test_a_replica_drains_longer_than_the_balancer_needs_to_see_it() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["docker/compose.yaml", "deploy/kubernetes/base/settings.yaml", "docker/Dockerfile"],
+    [
+        "docker/compose.yaml",
+        "docker/Dockerfile",
+        "deploy/kubernetes/base/settings.yaml",
+        "deploy/kubernetes/overlays/small/kustomization.yaml",
+    ],
     ids=lambda p: Path(p).name,
 )
 def test_every_variable_is_a_setting(path: str) -> None:
