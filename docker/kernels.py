@@ -1,24 +1,41 @@
 """Compile every kernel that serving and jobs run, into ``NUMBA_CACHE_DIR``: while the image is built.
 
-Each batch method is fitted on, and ranks, a few instances; what it compiles for these serves for all.
+Each batch method is fitted on, and ranks, a few instances, by its defaults and by the parameters that have kernels of
+their own; what it compiles for these serves for all.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from core.live import warmup
 from core.methods import fitted, registry
+from core.methods.data import Matrices
 from core.methods.gathering import Gathering
 from core.methods.progress import quietly
 from core.record import pack_vector
 
 INSTANCES, CLASSES, FEATURES = 120, 6, 40
+FITS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in registry.METHODS),
+    ("one_vs_rest", {"kind": "perceptron"}),
+    ("ogeec", {"index": "lsh"}),
+]
 
 
 def main() -> None:
     """Compile."""
     warmup()
+    data = few()
+    for name, params in FITS:
+        made = fitted.fit(name, data, registry.params_of(name, params), np.random.default_rng(0), quietly)
+        made.model.rank(data.X[:3], 5)
+
+
+def few() -> Matrices:
+    """A few instances."""
     rng = np.random.default_rng(0)
     gathering = Gathering((1, 2))
     for i in range(INSTANCES):
@@ -27,10 +44,7 @@ def main() -> None:
         values = np.array(list(words.values()), np.float32)
         vector = pack_vector([word.encode() for word in words], values / np.linalg.norm(values))
         gathering.add(vector, [f"class {i % CLASSES}", f"class {(i + 1) % CLASSES}"][: 1 + i % 2])
-    data = gathering.matrices()
-    for name in registry.METHODS:
-        made = fitted.fit(name, data, registry.params_of(name, {}), np.random.default_rng(0), quietly)
-        made.model.rank(data.X[:3], 5)
+    return gathering.matrices()
 
 
 if __name__ == "__main__":

@@ -46,3 +46,49 @@ def test_what_is_compiled_after_all_would_show(tmp_path: Path) -> None:
     words = [sys.executable, "-c", "import small; small.same(1)"]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert SAVED in done.stdout, done.stderr
+
+
+COMPILES = """
+import importlib, pkgutil, runpy, typing
+import numpy as np
+import core.kernels
+from core.methods import fitted, registry
+from core.methods.progress import quietly
+
+kernels = [
+    value
+    for module in pkgutil.iter_modules(core.kernels.__path__)
+    for value in vars(importlib.import_module(f"core.kernels.{module.name}")).values()
+    if hasattr(value, "signatures")
+]
+
+def compiled():
+    return {(kernel.py_func.__qualname__, str(signature)) for kernel in kernels for signature in kernel.signatures}
+
+program = runpy.run_path("docker/kernels.py")
+program["main"]()
+before = compiled()
+assert before
+data = program["few"]()
+for name, method in registry.METHODS.items():
+    for field, kind in typing.get_type_hints(method.params).items():
+        for value in typing.get_args(kind):
+            if not isinstance(value, str):
+                continue
+            params = registry.params_of(name, {field: value})
+            fitted.fit(name, data, params, np.random.default_rng(1), quietly).model.rank(data.X[:2], 3)
+            print("fitted", name, field, value)
+            for kernel, signature in sorted(compiled() - before):
+                print("compiled", kernel, signature)
+"""
+"""Fits every method with every choice of every parameter that names one, after what the image is built with."""
+
+
+@pytest.mark.timeout(600)
+def test_no_choice_of_a_parameter_needs_a_kernel_that_the_image_has_not() -> None:
+    """Counted by what is compiled or loaded in one process, so whatever lies in the cache of this machine."""
+    done = subprocess.run([sys.executable, "-c", COMPILES], capture_output=True, text=True, cwd=ROOT, timeout=580)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert {"fitted one_vs_rest kind perceptron", "fitted ogeec index lsh"} <= set(lines)
+    assert [line for line in lines if line.startswith("compiled")] == []
