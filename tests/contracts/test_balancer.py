@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 import subprocess
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from benchmarks import composed
 from benchmarks.serving import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def replicas() -> Iterator[tuple[Replica, Replica]]:
 @pytest.fixture(scope="module")
 def url(replicas: tuple[Replica, Replica], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The balancer with the shipped configuration, of which only the addresses are changed."""
-    program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
+    program = composed.program()
     if program is None:
         pytest.skip("haproxy is not installed")
     text, port = (ROOT / "docker" / "haproxy.cfg").read_text(), free_port()
