@@ -2,7 +2,7 @@
 
 What takes minutes, a cluster or a registry is not done; it is held against what would do it: the program's own parser
 of options, the files and tests that are there, make's rules, the compose file. ``LEFT`` names the rest, and why.
-(`abound ...` is in test_commands.py.)
+(`abound ...` is in test_commands.py, which runs those that do no harm.)
 """
 
 from __future__ import annotations
