@@ -155,3 +155,11 @@ def test_commands_send_the_key_that_a_file_holds(
     monkeypatch.setenv("ABOUND_KEY", "abk_y")
     assert run("models", "list", "--url", service.url)[0] == 0
     assert seen == ["Bearer abk_x", "Bearer abk_y"]
+
+
+def test_a_key_that_cannot_travel_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("abk_é", "abk_1\n"):
+        monkeypatch.setenv("ABOUND_KEY", key)
+        code, _, err = run("models", "list", "--url", "http://127.0.0.1:1")
+        assert code == 2
+        assert "printable ASCII" in err
