@@ -122,7 +122,7 @@ class OverService:
             client.configure(self.name, dict(config))
 
     def learn(self, rows: Iterable[tuple[Row, str]]) -> None:
-        """Learn rows with their labels, in order."""
+        """Learn rows with their labels, in order; those that the service refuses for now (a rate) come later."""
         instances = (Labelled(features=row, labels=[label]) for row, label in rows)
         with Client(self._url, key=self._key) as client:
             for answer in Model(client, self.name).learn_many(instances, in_flight=1):
