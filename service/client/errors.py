@@ -33,6 +33,8 @@ def decode(data: bytes | str) -> Answer:
         return _decode(data)
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(f"not UTF-8: {error}") from error
+    except RecursionError as error:
+        raise msgspec.DecodeError("nested too deeply") from error
 
 
 class ClientError(AboundError):
@@ -85,7 +87,7 @@ def refused(response: httpx.Response) -> Refused:
     except msgspec.DecodeError:
         problem = {"detail": f"{response.request.url} answers {response.status_code} {response.reason_phrase}"}
     pause = response.headers.get("Retry-After", "")
-    if pause.isdigit():
+    if pause.isascii() and pause.isdigit():
         problem.setdefault("retry_after", int(pause))
     return Refused(response.status_code, problem)
 

@@ -25,15 +25,16 @@ Url = Annotated[str, typer.Option("--url", envvar="ABOUND_URL", help="Where the 
 
 def _key_or_file(key: str | None) -> str | None:
     """The key, else what the file holds that ABOUND_KEY_FILE names."""
-    path = os.environ.get("ABOUND_KEY_FILE")
+    path, hint = os.environ.get("ABOUND_KEY_FILE"), None
+    if not key and path:
+        hint = "ABOUND_KEY_FILE"
+        try:
+            key = Path(path).read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(f"cannot read {path}: {error}", param_hint=hint) from error
     if key and not (key.isascii() and key.isprintable()):
-        raise typer.BadParameter("a key is printable ASCII, without a line end")
-    if key or not path:
-        return key
-    try:
-        return Path(path).read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"cannot read {path}: {error}", param_hint="ABOUND_KEY_FILE") from error
+        raise typer.BadParameter("a key is printable ASCII, without a line end", param_hint=hint)
+    return key
 
 
 Key = Annotated[

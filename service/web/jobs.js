@@ -1,7 +1,7 @@
 // Jobs: ask for one by a form, follow it while it runs, cancel it.
 
 import { announce, card, confirmed, empty, field, fill, h } from "./dom.js";
-import { follow, get, ask, part, post } from "./api.js";
+import { ask, follow, get, newKey, part, post } from "./api.js";
 import { formOf } from "./form.js";
 import { duration, percent, when } from "./format.js";
 
@@ -193,7 +193,7 @@ export function newJob({ model, signal, problem, refused, started }) {
     const asked = { model, method: method.value, params };
     if (isFit) Object.assign(asked, { data: data.value, activate: activate.value });
     try {
-      const job = await post("jobs", asked, { signal });
+      const job = await post("jobs", asked, { signal, headers: { "Idempotency-Key": newKey() } });
       fill(parts.said, h("p", { class: "better" }, `Taken: ${job.method} is ${job.state}.`));
       started(job);
     } catch (error) {

@@ -124,13 +124,13 @@ def until_it_listens(url: str, process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("haproxy does not start")
 
 
-def statuses(url: str, path: str, characters: int) -> Counter[int]:
+def statuses(url: str, path: str, characters: int, headers: dict[str, str] | None = None) -> Counter[int]:
     """How requests end whose client, httpx, writes the headers and then the body."""
     body = {"text": "a" * characters}
 
     def status(client: httpx.Client) -> int:
         try:
-            return client.post(path, json=body).status_code
+            return client.post(path, json=body, headers=headers).status_code
         except httpx.RemoteProtocolError:
             return NO_ANSWER
 
@@ -158,6 +158,16 @@ def test_a_learn_of_which_nobody_knows_what_became_is_not_sent_again(
     assert ended.keys() <= {200, 502, NO_ANSWER}
     assert ended[200] < ASKED
     assert good.asked + bad.asked == before + ASKED
+
+
+def test_an_act_that_may_have_been_done_is_not_sent_again(url: str, replicas: tuple[Replica, Replica]) -> None:
+    """A 503 may be of a store that went away meanwhile: a second job, or a second key, is nothing to make."""
+    good, bad = replicas
+    bad.how, before = "is full", good.asked + bad.asked
+    ended = statuses(url, "/jobs", 1)
+    assert ended.keys() == {200, 503}
+    assert good.asked + bad.asked == before + ASKED
+    assert statuses(url, "/jobs", 1, {"Idempotency-Key": "one"}) == {200: ASKED}
 
 
 def test_what_the_balancer_cannot_hold_whole_goes_through_as_it_comes(

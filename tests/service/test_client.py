@@ -320,8 +320,9 @@ def broken_gzip(request: httpx.Request) -> httpx.Response:
         lambda request: httpx.Response(200, content=b'{"n": "\xff"}\n'),
         lambda request: httpx.Response(200, content=b"[1]\n"),
         lambda request: httpx.Response(200, json={"labels": "none", "applied": 3}),
+        lambda request: httpx.Response(200, content=b'{"n":' + b"[" * 100_000),
     ],
-    ids=["gzip", "utf-8", "no object", "another shape"],
+    ids=["gzip", "utf-8", "no object", "another shape", "too deep"],
 )
 def test_an_answer_that_cannot_be_read_is_an_error_of_the_client(answer: Handler) -> None:
     model = Model(client(answer), "m")
@@ -333,6 +334,15 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_the_client(answer: Handler
     ):
         with pytest.raises(ClientError, match=r"cannot be read|does not answer like this service"):
             ask()
+
+
+def test_a_pause_that_is_no_number_is_none() -> None:
+    model = Model(
+        client(lambda request: httpx.Response(403, headers={"Retry-After": "²".encode()}, content=b"{}")), "m"
+    )
+    with pytest.raises(Refused) as raised:
+        model.classify(text="a")
+    assert "retry_after" not in raised.value.problem
 
 
 @pytest.mark.parametrize("answer", [broken_gzip, lambda request: httpx.Response(200, content=b'data: {"n": 1}\n\n')])

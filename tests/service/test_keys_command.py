@@ -157,7 +157,13 @@ def test_commands_send_the_key_that_a_file_holds(
     assert seen == ["Bearer abk_x", "Bearer abk_y"]
 
 
-def test_a_key_that_cannot_travel_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_cannot_travel_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    two_lines = tmp_path / "key"
+    two_lines.write_text("abk_1\nabk_2\n")
+    monkeypatch.setenv("ABOUND_KEY_FILE", str(two_lines))
+    code, _, err = run("models", "list", "--url", "http://127.0.0.1:1")
+    assert code == 2
+    assert "printable ASCII" in err
     for key in ("abk_é", "abk_1\n"):
         monkeypatch.setenv("ABOUND_KEY", key)
         code, _, err = run("models", "list", "--url", "http://127.0.0.1:1")
