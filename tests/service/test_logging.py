@@ -124,7 +124,8 @@ def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_reque
         monkeypatch.setattr("service.routes.classify.Classify.answer", fail)
         written = logged("text")
         headers = {"authorization": f"Bearer {made.secret}", "x-request-id": "the-one"}
-        answer = service.http.post("/classify", json={"features": {"f": 1}}, headers=headers)
+        batch = {"instances": [{"features": {"f": 1}}]}  # a single one may be answered without the route
+        answer = service.http.post("/classify", json=batch, headers=headers)
         assert answer.status_code == 500
         assert "a bug" not in answer.text
         text = written()
