@@ -128,6 +128,7 @@ def test_measures_are_not_for_the_public_however_they_are_written(running: Compo
         ("PUT /datasets/no%20name", 2**26 + 1, False),
         ("PUT /%64atasets/no%20name", 2**26 + 1, False),
         ("PUT /models/no%20model/import", 2**26 + 1, False),
+        ("PUT /models/no%20model/import", 3 * 2**30, False),
         ("PUT /models/no%20model/import", 2**32, False),
         ("PUT /datasets/some", 2**32 + 1, True),
         ("PUT /models/some/import", 2**32 + 1, True),
