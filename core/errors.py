@@ -62,10 +62,6 @@ class InvalidInstance(AboundError):
         """The same error with ``outer`` in front of its field: ``instances[3]`` + ``labels``."""
         return InvalidInstance(str(self), f"{outer}.{self.field}" if self.field else outer)
 
-    def again(self) -> InvalidInstance:
-        """The same error, to be raised: one that is raised holds the frames that it came through."""
-        return InvalidInstance(str(self), self.field)
-
 
 class TooLarge(AboundError):
     """A body, a batch or a line is over its limit."""

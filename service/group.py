@@ -56,9 +56,8 @@ class Learned(msgspec.Struct, frozen=True, gc=False):
     applied : bool
     durability : ``log`` | ``fsync`` | ``replica``
         The level that was asked for if it was reached, else the highest below it that was.
-    refused : InvalidInstance or None
-        Its key came before with another body; nothing was learned. Raise it ``again()`` only: the garbage collector
-        does not look in here, and would not find the way back from the frames of a raised one.
+    is_of_another_body : bool
+        Its key came before with another body; nothing was learned.
     """
 
     offset: Offset
@@ -67,7 +66,14 @@ class Learned(msgspec.Struct, frozen=True, gc=False):
     updated: list[bool] | None
     applied: bool
     durability: str
-    refused: InvalidInstance | None = None
+    is_of_another_body: bool = False
+
+    @property
+    def refused(self) -> InvalidInstance | None:
+        """Why nothing was learned. Made when asked for: one that was raised holds the frames that it came through."""
+        if not self.is_of_another_body:
+            return None
+        return InvalidInstance("this idempotency key came before with another body", "key")
 
 
 class Waiting(msgspec.Struct, gc=False):
@@ -121,8 +127,7 @@ class Waiting(msgspec.Struct, gc=False):
                 ranks, updated = group.ranks[first : first + n], group.updated[first : first + n]
                 learned.append(Learned(offset, n, ranks, updated, True, durability))
             elif isinstance(outcome, AnotherBody):
-                refused = InvalidInstance("this idempotency key came before with another body", "key")
-                learned.append(Learned(offset, n, None, None, True, durability, refused))
+                learned.append(Learned(offset, n, None, None, True, durability, is_of_another_body=True))
             else:
                 came = Offset(*outcome.offset)
                 learned.append(Learned(came, n, outcome.ranks, outcome.updated, True, durability))

@@ -276,7 +276,7 @@ class Replica:
         has_key = drafts[0].key is not None if len(drafts) == 1 else any(draft.key is not None for draft in drafts)
         learned = await _appender(model).learn(drafts, durability, has_key or wait == "applied", timeout)
         if len(learned) == 1 and learned[0].refused is not None:
-            raise learned[0].refused.again()
+            raise learned[0].refused
         return learned
 
     async def create(self, name: str, config: ModelConfig, timeout: float = 10.0) -> bool:  # noqa: ASYNC109

@@ -114,7 +114,7 @@ class Learn:
             terms = self._terms(request, request.key is not None)
             [learned] = await self._surely(self._learn(model, config, [_draft(request, record, request.source)], terms))
         if learned.refused is not None:
-            raise learned.refused.again()
+            raise learned.refused
         return 200 if learned.applied else 202, encoder.encode(_answer(learned))
 
     async def answer_lines(
@@ -384,7 +384,7 @@ def _refuse_batch(learned: list[Learned]) -> None:
     refused = next((one.refused for one in learned if one.refused is not None), None)
     if refused is None:
         return
-    raise refused.again()
+    raise refused
 
 
 def _merged(known: list[Learned | None], learned: list[Learned]) -> list[Learned]:
