@@ -1,3 +1,5 @@
+"""A rebuilt index taken over by all replicas at one offset: shadows, adoption, and what comes between them."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""From a request to its entry in the log: groups, bounds, durability, and what a lost connection leaves unknown."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""The labels of a model over HTTP: lists, searches, and the features that vote for one."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,3 +1,5 @@
+"""An index rebuilt from history and log: refit, restore and forget, as a job does them."""
+
 from __future__ import annotations
 
 import asyncio
