@@ -71,11 +71,12 @@ async function show() {
       return;
     }
   }
-  let refused;
+  let refused, lacks;
   try {
     const answer = await get("models", { signal });
     models = answer.models;
     refused = refusal(answer.key);
+    lacks = lackOf(answer.key);
   } catch (error) {
     if (!signal.aborted && !error.isAboutKey) fill(view, problem(error));
     if (error.isAboutKey) fill(view, empty(...KEYLESS));
@@ -89,7 +90,7 @@ async function show() {
   mark(name, model);
   const root = h("div", { class: `view ${name}` });
   fill(view, root);
-  VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), signal, problem, refused, every: every(signal), again: show });
+  VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), signal, problem, refused, lacks, every: every(signal), again: show });
 }
 
 /** Why this key can do nothing with jobs and data sets; null where it may, or no key is asked for. */
@@ -97,6 +98,14 @@ function refusal(rights) {
   if (!rights || (rights.scopes.includes("admin") && rights.all_models)) return null;
   const detail = "this takes a key with the scope admin, not limited to models";
   return new Problem({ title: "Not with this key", detail, status: 403, type: "/problems/forbidden" });
+}
+
+/** `lacks(scope, what)`: what this key cannot do for want of the scope, as a sentence; null where it can. */
+function lackOf(rights) {
+  return (scope, what) =>
+    !rights || rights.scopes.includes(scope) || rights.scopes.includes("admin")
+      ? null
+      : `${what} takes a key with the scope ${scope}: another one can be given with the button Key above.`;
 }
 
 /** The model that the address names, or the first one; the chooser shows it. */

@@ -29,6 +29,7 @@ export function show(root, { signal, problem, refused }) {
     const given = file.files[0]?.name;
     if (given && !typed) name.value = given.replace(/[^A-Za-z0-9_.-]/g, "-").replace(/^[^A-Za-z0-9]+/, "").slice(0, 64);
   });
+  newSet.hidden = Boolean(refused);
   if (refused) fill(parts.list, problem(refused));
   else list();
 

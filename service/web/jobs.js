@@ -130,7 +130,8 @@ export function newJob({ model, signal, problem, refused, started }) {
   let methods = [];
   let form = null;
 
-  begin();
+  if (refused) element.hidden = true; // the list of jobs says why
+  else begin();
 
   async function begin() {
     try {
@@ -161,7 +162,6 @@ export function newJob({ model, signal, problem, refused, started }) {
     );
     method.addEventListener("change", choose);
     choose();
-    if (refused) return;
     try {
       const sets = (await get("datasets", { signal })).datasets || [];
       data.append(...sets.map((one) => h("option", { value: one.name }, `data set ${one.name}`)));

@@ -10,7 +10,7 @@ const MOST_BARS = 12;
 const TWICE_MS = 500; // a second press so soon is of a double click
 const HOW = "One a line: name: value. A number is a value, a word means name=word, true is 1. Or a JSON object.";
 
-export function show(root, { model, about, signal, problem, every }) {
+export function show(root, { model, about, signal, problem, lacks }) {
   const name = newId("kind");
   const text = h("textarea", { rows: "5", maxlength: "100000", spellcheck: "false", placeholder: "Type or paste something…" });
   const features = h("textarea", { rows: "5", class: "mono", maxlength: "100000", spellcheck: "false", placeholder: "price: 3\ncountry: FI\nurgent: true" });
@@ -35,6 +35,7 @@ export function show(root, { model, about, signal, problem, every }) {
   let teaching = false;
   let unsure = null; // what was sent without an answer, and its key: sent again, it is learned once
 
+  const lacking = { classify: lacks("classify", "To see labels ranked"), learn: lacks("learn", "To teach it") };
   const learn = h("button", { class: "primary teaches" }, "Learn");
   const choice = (value, said) =>
     h("label", {}, h("input", { type: "radio", name, value, checked: value === kind, onchange: () => use(value) }), said);
@@ -50,7 +51,7 @@ export function show(root, { model, about, signal, problem, every }) {
         parts.text,
         parts.features,
         h("div", { class: "fields" }, field("Labels at most", k), field("Ranked by", version)),
-        h(
+        lacking.learn ? h("p", { class: "note" }, lacking.learn) : h(
           "form",
           { class: "field", onsubmit: (event) => { event.preventDefault(); teach(label.value.trim(), readable()); } },
           h("label", { for: (label.id = newId("label")) }, "Teach it: the right label"),
@@ -105,6 +106,10 @@ export function show(root, { model, about, signal, problem, every }) {
 
   async function rank(least = offset, plainly = false) {
     const number = (asked += 1);
+    if (lacking.classify) {
+      withoutLabels(h("p", { class: "note" }, lacking.classify));
+      return;
+    }
     let given;
     try {
       given = instance();
@@ -113,7 +118,7 @@ export function show(root, { model, about, signal, problem, every }) {
       return;
     }
     if (given === null) {
-      withoutLabels(about.learned ? empty("Nothing typed yet.", "Labels show here as you type.") : empty("This model has learned nothing yet.", "Type something, name its label, and press Learn."));
+      withoutLabels(about.learned ? empty("Nothing typed yet.", "Labels show here as you type.") : empty("This model has learned nothing yet.", lacking.learn ?? "Type something, name its label, and press Learn."));
       return;
     }
     const explains = !plainly && (version.value || about.version) === "live";
@@ -152,7 +157,7 @@ export function show(root, { model, about, signal, problem, every }) {
   function draw() {
     const { labels, given } = answered;
     if (labels.length === 0) {
-      fill(parts.ranks, empty("No label has any of these features.", "Name the right one, and press Learn."));
+      fill(parts.ranks, empty("No label has any of these features.", lacking.learn ? null : "Name the right one, and press Learn."));
       fill(parts.because, h("p", { class: "note" }, "Nothing speaks for any label yet."));
       announce("No label found.");
       return;
@@ -177,7 +182,7 @@ export function show(root, { model, about, signal, problem, every }) {
             h("span", { class: "name" }, one.label, " ", moved(one.label, at)),
             h("span", { class: "score" }, score(one.score)),
           ),
-          h("button", { type: "button", class: "small quiet teaches", "aria-label": `${one.label} is right: learn it`, "aria-disabled": String(teaching), "data-label": one.label, onclick: () => teach(one.label, given) }, "✓ Right"),
+          lacking.learn ? null : h("button", { type: "button", class: "small quiet teaches", "aria-label": `${one.label} is right: learn it`, "aria-disabled": String(teaching), "data-label": one.label, onclick: () => teach(one.label, given) }, "✓ Right"),
         );
       })),
       h("p", { class: "hint" }, `By ${answered.version === "live" ? "the live index" : `version ${answered.version}`}, with all events up to ${answered.offset}.`),

@@ -6,10 +6,11 @@ import { bars } from "./charts.js";
 import { bytes, count, percent, points, score, when } from "./format.js";
 
 const REFRESH_MS = 5000;
+const SELDOM_MS = 60_000;
 const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 
 /** The part of the view that is about versions: `element`, and `again()`, which asks anew. */
-export function versions({ model, signal, problem, every }) {
+export function versions({ model, signal, problem, lacks, every }) {
   const chosen = new Set();
   const parts = { beside: h("div", { class: "stack" }), now: h("div", { class: "stack" }), list: h("div", { class: "stack" }), contenders: h("div", { class: "stack" }), said: h("div", { role: "status" }) };
   const chart = bars({
@@ -25,7 +26,9 @@ export function versions({ model, signal, problem, every }) {
     card("Versions", parts.list),
     card("Contenders", parts.contenders),
   );
+  const lacking = lacks("admin", "To activate, delete or let a version contend");
   let last = "";
+  let askedAgainAt = 0; // for the versions, where there were none to be had
 
   every(REFRESH_MS, again);
 
@@ -45,13 +48,15 @@ export function versions({ model, signal, problem, every }) {
     }
   }
 
-  /** The cards of the versions; null where this service has none. */
+  /** The cards of the versions; null where this service has none, which is asked for again once a minute. */
   async function listed() {
+    if (performance.now() < askedAgainAt) return null;
     try {
       return (await get(`${modelPath(model)}/versions`, { signal })).versions;
     } catch (error) {
-      if (error.isMissing || error.type === "/problems/artifacts-unavailable") return null;
-      throw error;
+      if (!error.isMissing && error.type !== "/problems/artifacts-unavailable") throw error;
+      askedAgainAt = performance.now() + SELDOM_MS;
+      return null;
     }
   }
 
@@ -64,7 +69,7 @@ export function versions({ model, signal, problem, every }) {
         "div",
         { class: "row apart" },
         h("p", {}, h("strong", {}, nameOf(about.version, found)), card ? ` from ${when(card.created)}` : about.version === "live" ? ": it learns with every event" : ""),
-        h(
+        lacking ? null : h(
           "div",
           { class: "row" },
           former !== about.version ? h("button", { type: "button", onclick: () => activate(former, found, "Roll back") }, `Roll back to ${nameOf(former, found)}`) : null,
@@ -72,6 +77,7 @@ export function versions({ model, signal, problem, every }) {
         ),
       ),
       about.version === "live" ? null : h("p", { class: "hint" }, `As a blend: the index by ${percent(weights[0])}, the version by ${percent(weights[1])}.`),
+      lacking ? h("p", { class: "hint" }, lacking) : null,
     );
   }
 
@@ -90,7 +96,7 @@ export function versions({ model, signal, problem, every }) {
       parts.list,
       table(
         "Versions, newest first",
-        ["", "version", "made", "#R@1", "#R@5", "#instances", "#classes", "#size", ""],
+        ["", "version", "made", "#R@1", "#R@5", "#instances", "#classes", "#size", ...(lacking ? [] : [""])],
         found.map((one) => [
           h("input", { type: "checkbox", "aria-label": `Compare ${one.method} ${one.id.slice(0, 8)}`, checked: chosen.has(one.id), onchange: (event) => choose(one.id, event.target.checked) }),
           h("span", { class: "whole" }, h("strong", {}, one.method), " ", h("code", {}, one.id.slice(0, 8)), one.id === about.version ? [" ", h("span", { class: "tag on" }, "serving")] : null),
@@ -100,7 +106,7 @@ export function versions({ model, signal, problem, every }) {
           count(one.sizes?.instances),
           count(one.sizes?.classes),
           bytes(one.bytes),
-          h(
+          ...(lacking ? [] : [h(
             "div",
             { class: "row end" },
             contending.has(one.id)
@@ -108,7 +114,7 @@ export function versions({ model, signal, problem, every }) {
               : h("button", { type: "button", class: "small quiet", "aria-label": `Let ${one.method} ${one.id.slice(0, 8)} contend`, onclick: () => contend(one, true) }, "Contend"),
             one.id === about.version ? null : h("button", { type: "button", class: "small", "aria-label": `Activate ${one.method} ${one.id.slice(0, 8)}`, onclick: () => activate(one.id, found, "Activate") }, "Activate"),
             one.needed ? null : h("button", { type: "button", class: "small quiet danger", "aria-label": `Delete ${one.method} ${one.id.slice(0, 8)}`, onclick: () => remove(one, found) }, "Delete"),
-          ),
+          )]),
         ]),
       ),
       h("p", { class: "hint" }, "Measured on the newest part of what each was fitted on. Tick several to see them side by side."),

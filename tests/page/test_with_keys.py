@@ -53,22 +53,83 @@ def test_it_asks_for_a_key_and_goes_on_with_it(open_page: Open, locked: tuple[Se
     assert secrets["classify"] not in page.content()
 
 
-def test_what_a_scope_does_not_allow_is_said(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
+def test_what_is_refused_all_the_same_is_said(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
     service, secrets = locked
+    learned = service.learned()
     page = open_page("try", url=service.url, expected=(NOT_FOR_THIS_KEY, NO_ARTIFACTS))
+
+    def tell_nothing_of_the_key(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"key": None})
+
+    page.route(f"{service.url}/models", tell_nothing_of_the_key)
     give(page, secrets["classify"])
     page.get_by_role("textbox", name="Text").fill("wheat harvest in kansas")
     page.get_by_role("button", name="grain is right").click()
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("scope")
     expect(alert).to_contain_text("Another one can be given with the button Key")
-    assert service.learned() == 300
+    assert service.learned() == learned
+    page.unroute(f"{service.url}/models")
     page.get_by_role("link", name="Versions and jobs").click()
     expect(page.get_by_role("region", name="Jobs").get_by_role("alert")).to_contain_text("admin")
     page.get_by_role("button", name="Key", exact=True).click()
     give(page, secrets["admin"])
     expect(page.get_by_text("No jobs yet.")).to_be_visible()
     expect(page.get_by_text("This service keeps no versions.")).to_be_visible()
+
+
+def test_no_form_is_shown_for_what_a_scope_does_not_allow(
+    open_page: Open, locked: tuple[Served, dict[str, str]]
+) -> None:
+    service, secrets = locked
+    page = open_page("try", url=service.url, expected=(NO_ARTIFACTS,))
+    asked = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(service.url)))
+    give(page, secrets["classify"])
+    page.get_by_role("textbox", name="Text").fill("wheat harvest in kansas")
+    expect(page.locator(".rank").first).to_be_visible()
+    expect(page.get_by_text("To teach it takes a key with the scope learn")).to_be_visible()
+    expect(page.locator(".teaches")).to_have_count(0)
+    page.get_by_role("link", name="Versions and jobs").click()
+    now = page.get_by_role("region", name="Serving now")
+    expect(now).to_contain_text("let a version contend takes a key with the scope admin")
+    expect(page.get_by_role("region", name="Start a job")).to_be_hidden()
+    page.get_by_role("link", name="Data sets").click()
+    expect(page.get_by_role("region", name="Data sets", exact=True).get_by_role("alert")).to_be_visible()
+    expect(page.get_by_role("region", name="A new data set")).to_be_hidden()
+
+    page.get_by_role("button", name="Key", exact=True).click()
+    give(page, secrets["learn"])
+    page.get_by_role("link", name="Try it").click()
+    asked.clear()
+    page.get_by_role("textbox", name="Text").fill("wheat harvest in kansas")
+    page.get_by_label("Teach it: the right label").fill("grain")
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.get_by_text("Learned “grain”.")).to_be_visible()
+    ranked = page.get_by_role("region", name="Ranked labels")
+    expect(ranked).to_contain_text("To see labels ranked takes a key with the scope classify")
+    assert "/models/default/classify" not in asked
+
+
+def test_versions_that_nobody_keeps_are_asked_for_seldom(
+    open_page: Open, locked: tuple[Served, dict[str, str]]
+) -> None:
+    service, secrets = locked
+    page = open_page("labels", url=service.url, expected=(NO_ARTIFACTS,))
+    give(page, secrets["admin"])
+    expect(page.locator(".label").first).to_be_visible()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url.split("/")[-1]))
+    page.clock.install()
+    page.get_by_role("link", name="Versions and jobs").click()
+    expect(page.get_by_text("This service keeps no versions.")).to_be_visible()
+    for seconds, times in ((5, 1), (5, 1), (5, 1), (60, 2), (5, 2)):
+        with page.expect_response("**/contenders"):
+            page.clock.fast_forward(1000 * seconds)
+        page.evaluate("fetch('livez').then((answer) => answer.text())")  # what was answered before has been taken
+        assert asked.count("versions") == times
+    assert asked.count("contenders") == 6
 
 
 @pytest.mark.parametrize("scope", ["classify", "learn", "limited"])
@@ -84,8 +145,6 @@ def test_what_a_scope_does_not_allow_is_not_asked_for(
         page.get_by_role("link", name=view).click()
         said = page.get_by_role("region", name=heading, exact=True).get_by_role("alert")
         expect(said).to_contain_text("takes a key with the scope admin")
-        if heading == "Jobs":
-            expect(page.get_by_label("Method")).to_be_visible()
     assert "/models/default/contenders" in asked
     assert not {"/jobs", "/datasets"} & set(asked)
 
