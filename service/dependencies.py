@@ -59,6 +59,7 @@ class Parts(NamedTuple):
                 "connections": sizes["connections"],
                 "memory": sum(sizes["memory"].values()) + model.n_loaded_bytes + model.n_shadow_bytes,
                 "lag": model.lag or 0,
+                "log_max_bytes": self.replica.params.log.max_log_bytes,
                 "activated": 0
                 if model.live.serving.is_live
                 else Offset.parse(model.live.serving.at).milliseconds / 1e3,

@@ -121,6 +121,7 @@ class Telemetry:
         self._kept = {
             "log_entries": self._gauge("abound_log_entries", "Entries of the log in the store.", "livemax"),
             "log_bytes": self._gauge("abound_log_bytes", "Size of the log in the store, once applied.", "livemax"),
+            "log_max_bytes": self._gauge("abound_log_max_bytes", "Size at which learning is refused.", "livemin"),
             "history_bytes": self._gauge("abound_history_bytes", "Size of history.", "livemax"),
             "history_segments": self._gauge("abound_history_segments", "Segments of history.", "livemax"),
             "history_beginning": self._gauge(

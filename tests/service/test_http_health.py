@@ -179,6 +179,7 @@ def test_metrics_count_requests_and_describe_models(service: Served) -> None:
     assert after[("abound_model_classes", model)] == 1
     assert after[("abound_model_memory_bytes", model)] > 0
     assert after[("abound_log_connected", ())] == 1
+    assert after[("abound_log_max_bytes", model)] == 8 * 2**30
     assert "secret" not in service.http.get("/metrics").text
     assert all(name.startswith(("abound_", "process_", "python_")) for name, _ in after)
 
