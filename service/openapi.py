@@ -14,18 +14,18 @@ from fastapi.openapi.utils import get_openapi
 
 from service.desk import JobRequest
 from service.errors import INTERNAL, KINDS, PROBLEM_JSON, Problem
+from service.model_shapes import ConfigShape
 from service.schemas import (
     MODEL_NAME,
-    ActivateRequest,
     ClassifyAnswer,
     ClassifyBatchAnswer,
     ClassifyRequest,
-    ConfigShape,
     LearnAnswer,
     LearnBatchAnswer,
     LearnRequest,
 )
 from service.security import need_of
+from service.version_shapes import ActivateRequest
 
 REF = "#/components/schemas/{name}"
 JSON = "application/json"

@@ -128,7 +128,7 @@ async def drop(lease: Lease) -> None:
 
 
 def told(standing: Standing, gate: GateParams) -> dict[str, Any]:
-    """The contest for people: see ``ContestShape`` in ``schemas.py``."""
+    """The contest for people: see ``ContestShape`` in ``contest_shapes.py``."""
     contest = standing.contest
     order = [LIVE, BLEND]
     names = sorted(contest.scores, key=lambda name: (order.index(name) if name in order else len(order), name))

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta, Struct
 from pydantic import Field
 
 from service.job_shapes import RangeShape
 from service.schemas import Shape
 from service.versions import Card
+
+
+class ActivateRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which version is to answer whoever names none."""
+
+    version: Annotated[str, Meta(min_length=1, max_length=64, description="Id of a version, or `live`: the index.")]
+    reason: Annotated[str, Meta(max_length=1000, description="Kept with the event.")] = ""
+
+
+class ActivatedAnswer(Shape):
+    """From the offset on, every replica answers with the version."""
+
+    version: str
+    offset: str
+    former: str = Field(description="What was active before: the way back.")
 
 
 class VersionSizes(Shape):

@@ -14,7 +14,7 @@ from service.audit import act
 from service.dependencies import ActorDep, JsonObject, ModelName, PartsDep
 from service.errors import unreadable
 from service.openapi import JSON, REF, problems
-from service.schemas import ActivatedAnswer, ActivateRequest
+from service.version_shapes import ActivatedAnswer, ActivateRequest
 
 router = APIRouter(tags=["versions"])
 

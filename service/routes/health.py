@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import FileResponse, HTMLResponse
+from pydantic import Field
 
 from core.errors import NotReady
 from service.dependencies import PartsDep
 from service.errors import UnknownPath
 from service.openapi import problems
-from service.schemas import DurabilityAnswer, LiveAnswer, ReadyAnswer
+from service.schemas import Shape
 
 router = APIRouter(tags=["health"])
 
 ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css", "favicon.png": "image/png"}
 """What the page at ``/docs`` loads, from this service: a machine without the internet shows it as well."""
+
+
+class LiveAnswer(Shape):
+    """The process runs."""
+
+    status: Literal["alive"]
+
+
+class DurabilityAnswer(Shape):
+    """What the store promises of an event that it has in its log."""
+
+    appendfsync: str | None = Field(description="`always`, `everysec` or `no`; null when it does not tell.")
+    levels: list[str] = Field(description="The levels of durability that a request can ask for.")
+    warning: str | None = Field(description="What may be lost, and what mends it; null when nothing may.")
+
+
+class ReadyAnswer(Shape):
+    """This replica answers."""
+
+    status: Literal["ready"]
+    log: Literal["connected", "cut off"]
+    lag: int | None = Field(description="Entries behind the log, as far as is known.")
+    since: float | None = Field(default=None, description="Seconds since the log was cut off.")
+    durability: DurabilityAnswer | None = Field(default=None, description="As the store said last.")
+    history: str = Field(description="`kept`, or why there is none and the log is not trimmed.")
+    keys: bool = Field(description="Whether requests must show a key.")
 
 
 @router.get("/livez", summary="The process runs")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Depends, Path, Query
+from pydantic import Field
 
 from core.errors import Overloaded, UnknownLabel
 from core.live import LiveModel
@@ -15,7 +16,7 @@ from core.pointing import weights_to
 from service.dependencies import ModelName, ReplicaDep
 from service.openapi import problems
 from service.pace import Pace
-from service.schemas import LabelAnswer, LabelsAnswer, PointingShape
+from service.schemas import Shape
 
 MAX_LABELS_LISTED = 10_000
 MAX_FEATURES_LISTED = 1000
@@ -29,6 +30,30 @@ MOST_SEARCHES = 4
 Limit = Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="At most so many features.")]
 
 router = APIRouter(tags=["models"])
+
+
+class LabelsAnswer(Shape):
+    """Labels in the order in which they were first seen."""
+
+    labels: list[str]
+    learned: list[int] = Field(description="How often each was learned.")
+    total: int = Field(description="Labels that begin with `prefix` and have `contains` in them.")
+
+
+class PointingShape(Shape):
+    """A feature that votes for a label."""
+
+    feature: str
+    weight: float = Field(description="What it adds to the score alone and with the value 1.")
+
+
+class LabelAnswer(Shape):
+    """A label, and the features that vote for it."""
+
+    label: str
+    learned: int = Field(description="How often it was learned.")
+    features: list[PointingShape] = Field(description="The heaviest first.")
+    total: int = Field(description="Features that vote for it.")
 
 
 @router.get("/models/{model}/labels", summary="Labels that a model knows", responses=problems(404, 422, 503))

@@ -15,15 +15,10 @@ from service.audit import act
 from service.dependencies import ActorDep, GrantDep, JsonObject, ModelName, PartsDep, ReplicaDep
 from service.keeping import Kept
 from service.model_replica import ModelReplica
+from service.model_shapes import ModelAnswer, ModelsAnswer, ServingShape
 from service.openapi import JSON, config_schema, problems
 from service.routes.contenders import contest_of
-from service.schemas import (
-    ModelAnswer,
-    ModelsAnswer,
-    ReplicaShape,
-    ServingShape,
-)
-from service.stats_shapes import StatsAnswer
+from service.stats_shapes import ReplicaShape, StatsAnswer
 
 router = APIRouter(tags=["models"])
 

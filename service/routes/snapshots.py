@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from pydantic import Field
 
 from service.audit import act
 from service.dependencies import ActorDep, ModelName, ReplicaDep
 from service.openapi import problems
-from service.schemas import SnapshotsAnswer, SnapshotShape
+from service.schemas import Shape
 from service.snapshots import Manifest
 
 router = APIRouter(tags=["snapshots"])
+
+
+class SnapshotShape(Shape):
+    """A snapshot of a model."""
+
+    id: str
+    offset: str
+    digest: str
+    bytes: int
+    created: float = Field(description="Seconds since 1970, of the store's clock.")
+
+
+class SnapshotsAnswer(Shape):
+    """Snapshots, newest first."""
+
+    snapshots: list[SnapshotShape]
 
 
 @router.get("/models/{model}/snapshots", summary="Snapshots of a model", responses=problems(404, 422, 503))

@@ -11,9 +11,9 @@ from service.audit import act
 from service.dependencies import ActorDep, ModelName, PartsDep, check_name
 from service.exchange import Disconnected, check_coding, check_length, too_large
 from service.model_file import MEDIA_TYPE
+from service.model_shapes import ModelAnswer
 from service.openapi import problems
 from service.routes.models import whole
-from service.schemas import ModelAnswer
 from service.transfer import export_model, import_model
 
 router = APIRouter(tags=["models"])
