@@ -59,6 +59,8 @@ class Child:
         Warm, ready at least once since the service started.
     pid : int or None
         While it runs.
+    trouble : str or None
+        Why it ended the last time, until it is ready again.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Child:
         self.name = name
         self.stage, self.progress = "starting", 0.0
         self.warm = self.ready = self.was_ready = False
+        self.trouble: str | None = None
         self.was_warm = asyncio.Event()
         self.ended: Callable[[int], None] | None = None
         self._command = [sys.executable, "-m", module, *arguments]
@@ -110,6 +113,7 @@ class Child:
             failures += 1
             refusals = refusals + 1 if code == REFUSED and self._error else 0
             reason = self._error or f"it {_ending(code)}"
+            self.trouble = reason
             if self._essential and not self.was_ready and (refusals >= REFUSALS or failures >= CRASHES):
                 raise CannotStart(
                     self._error or f"{self.name} does not start: {_ending(code)}, {failures} times in a row"
@@ -203,6 +207,7 @@ class Child:
         if report.ready is not None:
             self.ready = report.ready
             self.was_ready = self.was_ready or report.ready
+            self.trouble = None if report.ready else self.trouble
         if report.warning is not None:
             self._say(report.warning)
         if report.error is not None:

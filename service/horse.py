@@ -11,8 +11,10 @@ The end of a job, in whatever way
    word of progress, or at its next await. If that takes longer than ``cancel_seconds``, the horse ends at once.
 3. The horse dies: this process notes it in the record, and the keeper of the worker cleans up and lets the job wait
    again. So it does when this process stops: the horse is killed, and that attempt does not count.
-4. All die: the kernel kills the horse with its parent. Some keeper notices the silence, and does the same.
-5. Taken for dead and not: the horse hears with its next sign of life that the job is not its own any more, and ends.
+4. It ends before it has taken the job (what it is made of cannot be imported, memory is short): it, or this process,
+   counts that in the record, and the keeper tries again, later each time, until the job has failed.
+5. All die: the kernel kills the horse with its parent. Some keeper notices the silence, and does the same.
+6. Taken for dead and not: the horse hears with its next sign of life that the job is not its own any more, and ends.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ from service.artifacts import Artifacts
 from service.catalog import Living, read_catalog
 from service.ending import end
 from service.job_context import JobContext, clean
-from service.jobs import Job, JobParams, Jobs, beat_of, change_of
+from service.jobs import Job, JobParams, Jobs, beat_of, change_of, job_key
 from service.kernel_cache import place
 from service.methods import METHODS, JobMethod, Outcome
 from service.parentage import dies_with_parent
@@ -319,7 +321,10 @@ class Stable(Worker):
         holder = self._holder_of(retpid)
         fields = {"gone": "the worker stopped" if self._leaving else _ending(ret_val), "given_back": self._leaving}
         with contextlib.suppress(redis.exceptions.RedisError):
-            connect(self._url, self._seconds).eval(*_any(change_of(job.id, ("running",), holder=holder, fields=fields)))
+            client = connect(self._url, self._seconds)
+            made, _ = client.eval(*_any(change_of(job.id, ("running",), holder=holder, fields=fields)))
+            if not made and not self._leaving and os.waitstatus_to_exitcode(ret_val) != ABANDONED:
+                self._not_begun(job, _ending(ret_val))
 
     def handle_job_failure(
         self, job: RqJob, queue: Queue, started_job_registry: Any = None, exc_string: str = ""
@@ -333,6 +338,15 @@ class Stable(Worker):
     def handle_exception(self, job: RqJob, *exc_info: Any) -> None:
         """What went wrong beside the job itself."""
         log.error("a job could not be begun", job=job.id, exc_info=exc_info)
+        self._not_begun(job, f"{type(exc_info[1]).__name__}: {exc_info[1]}"[:1000])
+
+    def _not_begun(self, job: RqJob, why: str) -> None:
+        """Count in the record of a job that still waits that a process ended before it had taken it."""
+        with contextlib.suppress(redis.exceptions.RedisError):
+            client = connect(self._url, self._seconds)
+            n = int(client.hget(job_key(job.id), "unbegun") or 0) + 1
+            fields = {"unbegun": n, "stage": "waiting to be begun again", "error": f"it could not be begun: {why}"}
+            client.eval(*_any(change_of(job.id, ("queued",), fields=fields)))
 
     def handle_warm_shutdown_request(self) -> None:
         """End the job that is at work; it is begun again elsewhere."""

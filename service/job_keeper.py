@@ -2,7 +2,8 @@
 
 Several times a second it looks at the jobs that have not ended:
 
-* One that waits, and whose id is in no queue, is put into it (the door died, the queue was lost).
+* One that waits, and whose id is in no queue, is put into it (the door died, the queue was lost). If processes ended
+  before they had begun it, that takes twice as long each time, and at last it has failed.
 * One that runs, and whose process is gone or has been silent for ``lost_seconds`` of this keeper's own clock, is
   **taken over**: from then on its former holder can change nothing. What it wrote is deleted, and it waits again; or
   it is cancelled, if it was told to stop; or it has failed, if it was begun often enough.
@@ -66,11 +67,13 @@ class JobKeeper:
         self._kinds = sorted({method.kind for method in METHODS.values()} & set(wanted))
         self._seen: dict[str, tuple[object, float]] = {}
         self._absent: dict[str, int] = {}
+        self._children: dict[str, Child] = {}
         self._artifacts: Artifacts | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Keep until ``stopping`` is set; the jobs that are at work then are begun again elsewhere."""
-        children = [self._child(kind) for kind in self._kinds]
+        self._children = {kind: self._child(kind) for kind in self._kinds}
+        children = self._children.values()
         keeping = [asyncio.create_task(child.keep(), name=child.name) for child in children]
         tasks = [*keeping, asyncio.create_task(self._look_again()), asyncio.create_task(self._show())]
         try:
@@ -102,8 +105,9 @@ class JobKeeper:
 
     async def _show(self) -> None:
         while True:
+            kinds = [kind for kind in self._kinds if self._children[kind].trouble is None]
             with contextlib.suppress(StoreUnavailable):
-                await self._jobs.show_worker(self.id, socket.gethostname(), self._kinds)
+                await self._jobs.show_worker(self.id, socket.gethostname(), kinds)
             await asyncio.sleep(FRESH_SECONDS / 4)
 
     async def _look_again(self) -> None:
@@ -138,7 +142,9 @@ class JobKeeper:
             elif now - seen[job.id][1] > self._jobs.params.lost_seconds:
                 await self._see_to(job, "its worker fell silent")
         self._seen = seen
-        await self._fill_queues([job for job in await self._jobs.all("queued") if job.kind in self._kinds])
+        queued = [job for job in await self._jobs.all("queued") if job.kind in self._kinds]
+        await self._fill_queues(queued)
+        await self._tell_trouble(queued)
 
     async def _see_to(self, job: Job, why: str) -> None:
         """Take over a job whose holder is gone, clean up behind it, and let it wait again or end it."""
@@ -177,11 +183,24 @@ class JobKeeper:
             for job in queued:
                 if job.kind != kind or job.id in there:
                     continue
+                if job.unbegun >= self._jobs.params.attempts:
+                    await self._jobs.end(job, "failed", error=f"{job.error}; that was tried {_times(job.unbegun)}")
+                    log.error("a job failed", job=job.id, method=job.method, reason=job.error, tried=job.unbegun)
+                    continue
                 absent[job.id] = self._absent.get(job.id, 0) + 1
-                if absent[job.id] > LOOKS_WITHOUT:
+                if absent[job.id] > LOOKS_WITHOUT * 2**job.unbegun:
                     await asyncio.to_thread(enqueue, self._client, kind, job.id)
                     absent[job.id] = 0
         self._absent = absent
+
+    async def _tell_trouble(self, queued: Sequence[Job]) -> None:
+        """Say what jobs wait for whose process does not start here, while no other worker is there for them."""
+        for kind, child in self._children.items():
+            stage = f"waiting for a worker: the process for {kind} jobs is being started again: {child.trouble}"
+            untold = [job for job in queued if job.kind == kind and job.stage != stage]
+            if child.trouble is not None and untold and not await self._jobs.workers(kind):
+                for job in untold:
+                    await self._jobs.wait(job, stage)
 
     async def _sweep(self) -> None:
         """Take out of the records what ended long ago, or is too much, and once more what it wrote."""

@@ -124,6 +124,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         What is being done, in words for people.
     attempt : int
         How often it was begun.
+    unbegun : int
+        How often in a row a process was there for it and ended before it had begun.
     cancelling : bool
         It was told to stop and has not yet.
     committed : bool
@@ -167,6 +169,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     progress: float = 0.0
     stage: str | None = None
     attempt: int = 0
+    unbegun: int = 0
     cancelling: bool = False
     committed: bool = False
     kept: list[str] = []
@@ -382,9 +385,21 @@ class Jobs:
         """Take a queued job to run it; None when it is not queued (any more)."""
         if not holder:
             raise ValueError("somebody must hold a job that runs")
-        fields = {"holder": holder, "progress": 0.0, "stage": None, "gone": None, "given_back": False, "error": None}
+        fields = {
+            "holder": holder,
+            "unbegun": 0,
+            "progress": 0.0,
+            "stage": None,
+            "gone": None,
+            "given_back": False,
+            "error": None,
+        }
         made, _ = await self._change(job_id, ("queued",), "running", stamp="started", fields=fields)
         return await self.get(job_id) if made else None
+
+    async def wait(self, job: Job, stage: str) -> None:
+        """Say of a job that waits what it waits for."""
+        await self._change(job.id, ("queued",), fields={"stage": stage})
 
     async def note(self, job: Job, unless: str = "", **fields: Any) -> bool:
         """Set fields of a job that runs, if it still has the same holder and the field ``unless`` is not true."""

@@ -14,7 +14,7 @@ from core.errors import StoreUnavailable, UnknownJob
 from service import pending
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
-from service.job_keeper import JobKeeper
+from service.job_keeper import LOOK_SECONDS, LOOKS_WITHOUT, JobKeeper
 from service.jobs import Job, JobParams, Jobs, new_id
 from service.pending import Pending
 from service.queue import connect, waiting
@@ -47,6 +47,7 @@ async def keeping(settings: Settings, jobs: Jobs, n: int = 1) -> AsyncIterator[N
 
 class _Nobody:
     name = "nobody"
+    trouble: str | None = None
 
     async def keep(self) -> None:
         await asyncio.Event().wait()
@@ -86,6 +87,47 @@ async def test_a_job_that_is_in_no_queue_is_put_into_it(settings: Settings, stor
         while job.id not in waiting(client, "rebuild"):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     client.close()
+
+
+async def test_a_job_that_cannot_be_begun_is_tried_later_each_time_and_fails(
+    settings: Settings, store: Store, server: Server
+) -> None:
+    jobs = Jobs(store, JobParams(attempts=2))
+    job = await submitted(jobs)
+    client = connect(server.url, 2.0)
+    began = asyncio.get_running_loop().time()
+    for tried in (1, 2):
+        said = {"unbegun": str(tried), "error": '"it could not be begun: no such module"'}
+        await store.client.hset(f"abound:jobs:job:{job.id}", mapping=said)
+        async with keeping(settings, jobs), asyncio.timeout(10):
+            while tried == 1 and job.id not in waiting(client, "rebuild"):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            if tried == 1:
+                assert asyncio.get_running_loop().time() - began > 2 * LOOKS_WITHOUT * LOOK_SECONDS
+                client.delete("rq:queue:abound-rebuild")
+                continue
+            failed = await reached(jobs, job, "failed")
+    client.close()
+    assert failed.error == "it could not be begun: no such module; that was tried 2 times"
+    assert (failed.attempt, failed.unbegun) == (0, 2)
+
+
+async def test_jobs_say_that_their_process_does_not_start_and_no_worker_claims_to_do_them(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(store)
+    monkeypatch.setattr(_Nobody, "trouble", "it ended with exit code 1")
+    job = await submitted(jobs)
+    async with keeping(settings, jobs), asyncio.timeout(10):
+        while (stage := (await jobs.get(job.id)).stage) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        assert stage.endswith("rebuild jobs is being started again: it ended with exit code 1")
+        assert await jobs.workers("rebuild") == []
+        monkeypatch.setattr(_Nobody, "trouble", None)
+        while not await jobs.workers("rebuild"):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert (begun := await jobs.claim(job.id, "worker:1")) is not None
+    assert begun.stage is None
 
 
 @pytest.mark.parametrize("keepers", [1, 3])

@@ -5,18 +5,26 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from service import horse
 from service.jobs import job_key
 from service.queue import connect, enqueue, queue_of
+from tests.service.job_program import BREAKING
 from tests.service.job_worker import Office, office, until
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Office]:
-    with office() as place:
+def breaking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that keeps jobs from being begun while it is there."""
+    return tmp_path_factory.mktemp("breaking") / "how"
+
+
+@pytest.fixture(scope="module")
+def place(breaking: Path) -> Iterator[Office]:
+    with office(**{BREAKING: str(breaking)}) as place:
         place.worker.start()
         yield place
 
@@ -70,6 +78,27 @@ def test_a_job_whose_process_dies_is_begun_again(place: Office) -> None:
     job = place.ended(place.submit("ending", how="death once"))
     assert (job["state"], job["attempt"], job["outcome"]) == ("succeeded", 2, {"attempt": 2})
     assert place.files() == []
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [("import", "ModuleNotFoundError: No module named 'gone'"), ("death", "its process was ended by SIGKILL")],
+)
+def test_a_job_that_cannot_be_begun_says_so_and_waits_until_it_can(
+    place: Office, breaking: Path, how: str, error: str
+) -> None:
+    breaking.write_text(how)
+    try:
+        job_id = place.submit("steps", steps=1)
+        job = until(lambda: (job := place.job(job_id))["error"] and job)
+    finally:
+        breaking.unlink()
+    assert job["error"].startswith(f"it could not be begun: {error}")
+    assert (job["state"], job["attempt"], job["stage"]) == ("queued", 0, "waiting to be begun again")
+    job = place.ended(job_id)
+    assert (job["state"], job["attempt"], job["error"]) == ("succeeded", 1, None)
+    with place.service.server.client() as client:
+        assert client.hget(job_key(job_id), "unbegun") == b"0"
 
 
 def test_a_fit_gives_way_as_a_process_and_as_a_session(place: Office) -> None:

@@ -211,7 +211,10 @@ async def test_a_child_that_dies_is_started_again():
         await kept.until(lambda child: child.ready)
         first = kept.child.pid
         kept.child.signal(signal.SIGKILL)
+        await kept.until(lambda child: child.trouble is not None)
+        assert kept.child.trouble == "it was ended by SIGKILL"
         await kept.until(lambda child: child.ready and child.pid != first)
+        assert kept.child.trouble is None
     assert kept.said == ["child: it was ended by SIGKILL; starting it again in 0.01 s"]
 
 
