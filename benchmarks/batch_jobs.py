@@ -295,7 +295,7 @@ def run(options: argparse.Namespace) -> None:
                 keep()
         finally:
             traffic.stop()
-    show(measured)
+    print(json.dumps(measured)) if options.json else show(measured)
 
 
 def activated(client: Client, found: dict[str, Any], test: list[Instance]) -> dict[str, Any]:
@@ -339,6 +339,7 @@ def main() -> int:
     parser.add_argument("--test", type=int, default=2000, help="instances of the test part at most")
     parser.add_argument("--seconds", type=float, default=3600.0, help="begin no further method after that")
     parser.add_argument("--data", type=Path, required=True, help="where the service's data and the figures are kept")
+    parser.add_argument("--json", action="store_true")
     run(parser.parse_args())
     return 0
 

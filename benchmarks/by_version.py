@@ -2,11 +2,12 @@
 
 ::
 
-    python -m benchmarks.by_version
+    python -m benchmarks.by_version [--json] [--quick]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import random
@@ -36,17 +37,19 @@ from service.shelf import ServingParams
 from service.versions import Loaded
 from service.ways import Ways
 
-N_LEARNED, N_CLASSES, N_FEATURES = 20_000, 2_000, 5_000
+N_LEARNED, N_QUICKLY, N_CLASSES, N_FEATURES = 20_000, 500, 2_000, 5_000
 N_ASKED, AT_ONCE = 500, 50
 VERSION = "0123456789abcdef"
 
+Figures = dict[str, dict[str, float]]
 
-def taught() -> tuple[ModelReplica, Gathering]:
-    """A model that has learned instances of eight features, and these again for batch methods."""
+
+def taught(n: int) -> tuple[ModelReplica, Gathering]:
+    """A model that has learned ``n`` instances of eight features, and these again for batch methods."""
     rng = random.Random(3)
     model = ModelReplica(ModelKeys("default", "1-0"), ModelConfig())
     live, gathering = model.live, Gathering(new_secret())
-    for _ in range(N_LEARNED):
+    for _ in range(n):
         label = rng.randrange(N_CLASSES)
         features = {f"w{(label * 7 + rng.randrange(30)) % N_FEATURES}": 1.0 for _ in range(8)}
         vector = live.vectorizer.vectorize(json.dumps(features).encode(), None)
@@ -67,8 +70,8 @@ def classify_of(model: ModelReplica, loaded: Any) -> Classify:
     return Classify(replica, Settings(), RememberParams(), rates, Ways(shelf, ServingParams()))
 
 
-async def measure(name: str, work: Classify, said: dict[str, Any]) -> None:
-    """Print microseconds of CPU, and of the clock, an instance."""
+async def measure(work: Classify, said: dict[str, Any]) -> Figures:
+    """Microseconds of CPU, and of the clock, an instance, by the way of asking."""
     rng = random.Random(4)
     asked = [{"features": {f"w{rng.randrange(N_FEATURES)}": 1.0 for _ in range(8)}} for _ in range(N_ASKED)]
     bodies = [json.dumps(one | said).encode() for one in asked]
@@ -89,29 +92,47 @@ async def measure(name: str, work: Classify, said: dict[str, Any]) -> None:
         f"{AT_ONCE} at once": at_once,
         f"a batch of {N_ASKED}": batch,
     }
+    told = {}
     for way, ask in ways.items():
         await ask()
         cpu, clock = time.process_time(), time.perf_counter()
         await ask()
         cpu, clock = time.process_time() - cpu, time.perf_counter() - clock
-        print(f"{name:12} {way:16} {cpu / N_ASKED * 1e6:6.0f} us CPU {clock / N_ASKED * 1e6:6.0f} us")
+        told[way] = {"cpu_us": cpu / N_ASKED * 1e6, "clock_us": clock / N_ASKED * 1e6}
+    return told
 
 
-async def main() -> None:
+async def run(n: int) -> dict[str, Figures]:
     """Measure the index, and versions of two methods alone and blended."""
     warmup()
-    model, gathering = taught()
+    model, gathering = taught(n)
     data = gathering.matrices()
-    await measure(LIVE, classify_of(model, None), {"version": LIVE})
+    told = {LIVE: await measure(classify_of(model, None), {"version": LIVE})}
     for method in ("ind", "swnn"):
         params = registry.params_of(method, {})
         fitted = fitting.fit(method, data, params, np.random.default_rng(1), quietly)
         card: Any = SimpleNamespace(id=VERSION, digest="digest", n_bytes=0)
         model.live.serving = model.live.serving.activated(method, VERSION, "digest", Offset(4, 0, 0))
         work = classify_of(model, Loaded(card, fitted))
-        await measure(method, work, {})
-        await measure(f"{method}, blend", work, {"version": BLEND})
+        told[method] = await measure(work, {})
+        told[f"{method}, blend"] = await measure(work, {"version": BLEND})
+    return told
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.by_version", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="a model that has learned little: to see that it runs")
+    options = parser.parse_args()
+    told = asyncio.run(run(N_QUICKLY if options.quick else N_LEARNED))
+    if options.json:
+        print(json.dumps(told))
+        return
+    for name, ways in told.items():
+        for way, took in ways.items():
+            print(f"{name:12} {way:16} {took['cpu_us']:6.0f} us CPU {took['clock_us']:6.0f} us")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

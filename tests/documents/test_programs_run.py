@@ -1,0 +1,274 @@
+"""Every program of this repository that the documents name runs to its end and prints figures.
+
+Each is run as small as it can be and still do all that it does, with every option that the documents give it; what
+takes seconds runs always, the others are ``long``. That the documented commands themselves are ones that the programs
+take is in test_programs.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import peers
+from tests.documents.blocks import PAGES, ROOT, blocks_of
+from tests.documents.data_sets import make
+from tests.documents.test_commands import modules_in_the_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Small:
+    """How a program is run small.
+
+    Attributes
+    ----------
+    words : str
+        Its options. ``{data}``: small data sets; ``{kept}``: a folder that the runs of a program share, with what
+        ``peers`` takes for the environment of the rivals; ``{work}``: one of its own. Files named in it must be there
+        afterwards.
+    tells : tuple of str
+        Names of figures that it must print, by ``--json``.
+    says : str
+        A pattern for all that it prints, of a program without ``--json``.
+    holds : callable, optional
+        What must hold of the JSON values that were printed.
+    needs : tuple of str
+        Programs that it starts.
+    seconds : float
+        Time to be done, on a busy machine.
+    is_long : bool
+    """
+
+    words: str
+    tells: tuple[str, ...] = ()
+    says: str = ""
+    holds: Callable[[list[Any]], bool] = bool
+    needs: tuple[str, ...] = ()
+    seconds: float = 300.0
+    is_long: bool = True
+
+
+def rivals_that_are_here_were_measured(rows: list[Any]) -> bool:
+    ended = {row["library"]: row["ended"] for row in rows if "ended" in row}
+    return {"river MultinomialNB", "20-NN", *peers.OWN}.isdisjoint(ended) and all("No module" in why for why in ended)
+
+
+def versions_are_what_is_fitted_here(values: list[Any]) -> bool:
+    methods = values[0]["methods"].values()
+    return bool(methods) and all(one["state"] == "succeeded" and one["equal"] for one in methods)
+
+
+PROGRAMS: dict[str, Small] = {
+    "benchmarks.accuracy": Small(
+        words="--json --http --only newsgroups20 --only reuters21578 --data {data}", tells=("R@1", "R@5", "MRR")
+    ),
+    "benchmarks.adoption": Small(words="--connections 20000", tells=("connections", "adopt_seconds")),
+    "benchmarks.batch_jobs": Small(
+        words="--json --set wordnet-hypernyms --methods frequency,swnn --activate swnn --test 50 --data {work}/batch",
+        tells=("p1_here", "p1_http", "start_ms"),
+        holds=versions_are_what_is_fitted_here,
+    ),
+    "benchmarks.blend": Small(words="--json --plot {work}/blend.svg --data {data}", tells=("live", "batch", "blend")),
+    "benchmarks.by_version": Small(words="--json --quick", tells=("cpu_us", "clock_us"), is_long=False),
+    "benchmarks.client": Small(words="--json --instances 2000 --rounds 1", tells=("per_second", "ratio")),
+    "benchmarks.drift": Small(
+        words="--json --plots {work} --data {data} --kept {kept}", tells=("R@1", "last quarter", "windows")
+    ),
+    "benchmarks.durability": Small(
+        words="--json --seconds 0.1 --rounds 1", tells=("xadd", "bulk", "learn", "applied", "learn_to_xadd")
+    ),
+    "benchmarks.faults": Small(
+        words="--json --seed 1 --kills 2", tells=("acknowledged", "learned", "entries"), needs=("nginx",), seconds=600
+    ),
+    "benchmarks.gate": Small(words="--json --data {data}", tells=("instances", "fitted_on", "before", "after")),
+    "benchmarks.http": Small(
+        words="--json --quick", tells=("rps", "classify_to_echo", "learn_to_echo"), needs=("wrk",)
+    ),
+    "benchmarks.jobs": Small(
+        words="--json --jobs 3", tells=("process_seconds", "start_ms", "end_ms", "own_mib"), is_long=False
+    ),
+    "benchmarks.kernel": Small(
+        words="--json --quick --stream ads", tells=("learn_over_floor", "classify_over_fsu", "strings_per_s")
+    ),
+    "benchmarks.peers": Small(
+        words="--json --only bibtex --only clinc150 --seconds 60 --plot {work}/peers.svg --data {data} --kept {kept}",
+        tells=("R@1", "learn/s", "classify/s", "memory", "model"),
+        holds=rivals_that_are_here_were_measured,
+        seconds=600,
+    ),
+    "benchmarks.reliability": Small(
+        words="--json --only clinc150 --data {data} --kept {kept}", tells=("counts", "true", "error")
+    ),
+    "benchmarks.rolling": Small(
+        words="--json --seconds 1",
+        tells=("classified", "acknowledged", "lost", "twice"),
+        holds=lambda values: values[0]["lost"] == values[0]["twice"] == 0,
+        needs=("haproxy",),
+    ),
+    "benchmarks.soak": Small(
+        words="--minutes 0.3 --capacity-seconds 2 --json {work}/soak.json --plot {work}/soak.svg",
+        tells=("capacity_per_second", "learned", "classify_p99_ms", "lag_max"),
+    ),
+    "benchmarks.startup": Small(
+        words="--json --quick --sizes 1M 10M --replayed 300000", tells=("ready_seconds", "replayed_per_second")
+    ),
+    "benchmarks.updates": Small(
+        words="--json --only bibtex --only commits-git --shuffles 1 --data {data} --kept {kept}",
+        tells=("R@1", "prequential", "learn/s", "classify/s"),
+    ),
+    "benchmarks.vectors": Small(
+        words="20000 --json --quick", tells=("us", "json_loads_us", "analyzer_us", "add_ns"), is_long=False
+    ),
+    "benchmarks.yielding": Small(
+        words='--json --seconds 1 --turn 0.3 --train 400 --params {{"passes":100000,"held_out":0}}',
+        tells=("share", "learn", "classify", "n"),
+    ),
+    "tests.simulation": Small(
+        words="--seeds 3..6 --done {work}/seeds.txt --trace",
+        says=r"(?s).+\n3 histories up to seed 5, [\d.]+ ms .*, [1-9]\d* answers, .*, failed: none\n",
+        is_long=False,
+    ),
+}
+
+RIGHTS = {"benchmarks.yielding": "raises a priority, which takes root"}
+CORES = {"benchmarks.http", "benchmarks.client", "benchmarks.durability"}
+"""Programs that put their processes on the cores 0 and 1."""
+
+PROGRAM = re.compile(r"\bpython3? -m ((?:benchmarks|core|service|tests|examples)(?:\.\w+)*)([^|&#>]*)")
+
+
+def documented() -> dict[str, set[str]]:
+    """The options that the documents give to each program."""
+    found: dict[str, set[str]] = {}
+    for page in PAGES:
+        blocks = [command.text for block in blocks_of(page) for command in block.commands]
+        prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for one in (*blocks, *re.findall(r"`([^`]+)`", prose)):
+            for name, rest in PROGRAM.findall(" ".join(one.split())):
+                found.setdefault(name, set()).update(re.findall(r"--[a-z][\w-]*", rest))
+    return found
+
+
+def test_every_program_that_is_named_is_run_with_the_options_that_are_named() -> None:
+    named = documented()
+    assert named.keys() == set(modules_in_the_text()) == PROGRAMS.keys()
+    left = {name: options - set(PROGRAMS[name].words.split()) for name, options in named.items()}
+    assert {name: options for name, options in left.items() if options} == {}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Small data sets, and the folder that is kept."""
+    data, kept = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("kept")
+    make(data)
+    python = kept / "rivals" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    shutil.copy(ROOT / "benchmarks" / "rivals" / "requirements.txt", kept / "rivals")
+    return {"data": data, "kept": kept}
+
+
+def cases() -> list[Any]:
+    """The programs, those that take long marked so."""
+    return [
+        pytest.param(
+            name,
+            marks=[pytest.mark.timeout(small.seconds + 60), *([pytest.mark.long] if small.is_long else [])],
+        )
+        for name, small in PROGRAMS.items()
+    ]
+
+
+@pytest.mark.parametrize("name", cases())
+def test_a_program_runs_and_prints_figures(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    small = PROGRAMS[name]
+    for program in small.needs:
+        if shutil.which(program) is None and shutil.which(program, path="/usr/sbin:/usr/local/sbin") is None:
+            pytest.skip(f"{program} is not installed")
+    if name in RIGHTS and os.geteuid() != 0:
+        pytest.skip(RIGHTS[name])
+    if name in CORES and not {0, 1} <= os.sched_getaffinity(0):
+        pytest.skip("wants the cores 0 and 1")
+    words = small.words.format(work=tmp_path, **folders).split()
+    code, printed, complained = ran(name, words, folders["data"], tmp_path, small.seconds)
+    assert code == 0, complained[-4000:] + printed[-4000:]
+    for word in words:
+        if word.startswith(f"{tmp_path}/"):
+            assert Path(word).stat().st_size > 0
+    if small.says:
+        assert re.fullmatch(small.says, printed), printed[-4000:]
+        return
+    values = values_of(printed)
+    told = list(numbers(values))
+    assert set(small.tells) <= {key for key, _ in told}, printed[-4000:]
+    assert [pair for pair in told if not math.isfinite(pair[1])] == []
+    assert small.holds(values), printed[-4000:]
+
+
+def ran(name: str, words: list[str], data: Path, work: Path, seconds: float) -> tuple[int, str, str]:
+    """A program run to its end: exit code, standard output and error. All that it started ends with it."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("ABOUND_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", name, *words],
+        cwd=work,
+        env=kept | {"ABOUND_DATA": str(data), "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, complained = process.communicate(timeout=seconds)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    return process.returncode, printed, complained
+
+
+def values_of(printed: str) -> list[Any]:
+    """The JSON values of an output: one, or one a line."""
+    try:
+        return [json.loads(printed)]
+    except json.JSONDecodeError:
+        return [json.loads(line) for line in printed.splitlines()]
+
+
+def numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers in a JSON value, with the name that each stands under."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from numbers(one, key)
+    elif isinstance(value, list):
+        for one in value:
+            yield from numbers(one, name)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield name, float(value)
+
+
+def test_what_is_printed_is_read() -> None:
+    assert values_of('{"a": 1}\n{"b": [2, {"c": NaN}], "d": true}\n')[0] == {"a": 1}
+    assert [key for key, _ in numbers(values_of('{"a": 1,\n"b": [2, {"c": 3.5}], "d": true, "e": "4"}'))] == [
+        "a",
+        "b",
+        "c",
+    ]
+
+
+def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        ran("http.server", ["0"], tmp_path, tmp_path, 0.5)
