@@ -28,6 +28,7 @@ from service.artifacts import Artifacts
 from service.catalog import DEFAULT_MODEL, read_catalog
 from service.replica import Replica
 from service.store import Store
+from service.telemetry import configure_logging
 from tests.service.valkey import Server
 
 FEATURES = 26
@@ -133,7 +134,9 @@ def main() -> None:
     """Print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--connections", type=int, default=1_000_000)
-    print(json.dumps(asyncio.run(measure(parser.parse_args().connections))))
+    options = parser.parse_args()
+    configure_logging("error", "text")
+    print(json.dumps(asyncio.run(measure(options.connections))))
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from service.lease import take
 from service.replica import Replica
 from service.standing import PURPOSE
 from service.store import Store
+from service.telemetry import configure_logging
 from tests.service.valkey import Server
 
 SEED = 0
@@ -184,6 +185,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.data is None:
         parser.error("say where the data sets are, by --data or ABOUND_DATA")
+    configure_logging("error", "text")
     folder = Path(options.data) / options.set
     found = [row for part in ("train", "test") for row in read_file(str(folder / f"{part}.jsonl.gz")) if row.labels]
     random.Random(SEED).shuffle(found)
