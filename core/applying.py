@@ -5,6 +5,9 @@ idempotency key is looked up in the receipts first: when it came before, its rec
 says what came of the first. The units of a batch whose instances have keys of their own are learned whole or not at
 all: if one of these keys came with another body, none of them is. A unit that was **emptied** (forgotten) keeps its
 positions, so that all offsets stay, and does nothing.
+
+Units in a row are applied together where nothing of what one leads to is asked by the next: those without keys, and
+those whose keys are new and differ from each other. What they led to is kept when all of them are applied.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ import numpy.typing as npt
 
 from core.receipts import AnotherBody, Outcome, Receipts
 from core.types import Offset
+
+TOGETHER = 128
+"""Most units with keys that are looked up and applied together."""
 
 
 class Unit(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -46,16 +52,26 @@ class Unit(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class _Run(NamedTuple):
-    """A stretch of records that are applied alike.
+    """Units in a row that are alike.
 
-    ``unit``: the one unit with a key that it is, else -1. ``batch``: it is no stretch but stands before the runs of
-    the units ``unit`` to ``unit + batch``, which are all passed over when a key of theirs came with another body.
-    ``n_empty``: positions without a record.
+    Attributes
+    ----------
+    n : int
+        Their records.
+    keyed : int
+        The first unit when they have keys, else -1.
+    n_units : int
+    batch : bool
+        It is no run but stands before the ``n_runs`` runs of the units of a batch, which are all passed over when a
+        key of theirs came with another body.
+    n_empty : int
+        Positions without a record.
     """
 
     n: int
-    unit: int = -1
-    batch: int = 0
+    keyed: int = -1
+    n_units: int = 0
+    batch: bool = False
     n_runs: int = 0
     n_empty: int = 0
 
@@ -99,14 +115,16 @@ class Applying:
         self._entry = entry
         self._runs = _runs(units)
         self._run = 0
-        self._in_run = 0
+        self._in_run = 0  # units of a run with keys that are dealt with
+        self._new: Sequence[Unit] = ()  # units with new keys that are applied together
+        self._left = 0  # records that are applied together and are not yet
         self._record = 0
         self._at = 0
 
     @property
     def done(self) -> bool:
         """Whether every record is applied or passed over."""
-        return self._run == len(self._runs)
+        return self._left == 0 and self._run == len(self._runs)
 
     @property
     def n_done(self) -> int:
@@ -116,125 +134,119 @@ class Applying:
     def step(self, limit: int) -> None:
         """Apply up to ``limit`` records, fewer when they are large. Never refuses."""
         while limit > 0 and not self.done:
-            n, keyed, batch, n_runs, n_empty = self._runs[self._run]
-            if batch:
-                self._run += 1
-                if self._is_refused(keyed, batch):
-                    self._pass_over(n)
-                    self._record += n_empty
-                    self._run += n_runs
+            if self._left == 0:
+                self._begin_next()
                 continue
-            if n_empty:
-                self._record += n_empty
-                self._run += 1
-                continue
-            if keyed >= 0 and self._in_run == 0 and self._came_before(keyed, self._units[keyed]):
-                self._pass_over(n)
-                self._run += 1
-                continue
-            end, n = self._stretch(limit)
-            first, most = self._record, min(limit, n - self._in_run)
+            first, most = self._record, min(limit, self._left)
             self._at, applied = self._model.apply(
                 self._buffer, self._at, self.ranks[first : first + most], self.updated[first : first + most]
             )
             limit = limit - applied if applied == most else 0
-            self._go_on(end, applied)
+            self._record += applied
+            self._left -= applied
+            if self._new and self._left == 0:
+                self._keep_receipts()
 
-    def _stretch(self, limit: int) -> tuple[int, int]:
-        """Where the runs end that can be applied at once, about ``limit`` records from here on, and their records.
+    def _begin_next(self) -> None:
+        """Go to the next records that are applied together, or past some that are not applied."""
+        run = self._runs[self._run]
+        if run.keyed >= 0 and not run.batch:
+            self._begin_keyed(run)
+            return
+        self._run += 1
+        if not run.batch:
+            self._record += run.n_empty
+            self._left = run.n
+        elif self._is_refused(run.keyed, run.n_units):
+            self._pass_over(run.n)
+            self._record += run.n_empty
+            self._run += run.n_runs
 
-        Units with keys are, as long as their keys are new and none comes twice: so nothing of what one of them leads
-        to is asked by the next.
-        """
-        end, n = self._run + 1, self._runs[self._run].n
-        if self._runs[self._run].unit < 0:
-            return end, n
-        keys = {self._units[self._runs[self._run].unit].key}
-        while n < limit and end < len(self._runs):
-            run = self._runs[end]
-            key = self._units[run.unit].key if run.unit >= 0 and not run.batch else None
-            if key is None or key in keys or key in self._model.receipts:
-                break
-            keys.add(key)
-            n += run.n
-            end += 1
-        return end, n
-
-    def _go_on(self, end: int, applied: int) -> None:
-        """Count records that were applied, and keep the receipts of the units that are whole by now."""
-        first = self._record - self._in_run
-        self._record += applied
-        self._in_run += applied
-        milliseconds, sequence, _ = self._entry
-        ranks = updated = None
-        at = 0
-        while self._run < end and self._in_run >= self._runs[self._run].n:
-            n, unit, *_ = self._runs[self._run]
-            if unit >= 0:
-                if ranks is None or updated is None:
-                    ranks = self.ranks[first : self._record].tolist()
-                    updated = self.updated[first : self._record].tolist()
-                key, body = self._units[unit].key or "", self._units[unit].body
-                offset = (milliseconds, sequence, first + at)
-                self._model.receipts.put(key, body, offset, ranks[at : at + n], updated[at : at + n])
-            at += n
-            self._in_run -= n
+    def _begin_keyed(self, run: _Run) -> None:
+        """The next units of a run with keys: as many as are new, or one that came before."""
+        at, end = run.keyed + self._in_run, run.keyed + run.n_units
+        coming = self._units[at : min(at + TOGETHER, end)]
+        n_new = self._model.receipts.n_new([unit.key or "" for unit in coming])
+        if n_new:
+            self._new = coming[:n_new]
+            self._left = sum([unit.n for unit in self._new])
+        else:
+            self.outcomes[at] = self._outcome_of(coming[0])
+            self._pass_over(coming[0].n)
+        self._in_run += max(1, n_new)
+        if self._in_run == run.n_units:
             self._run += 1
+            self._in_run = 0
+
+    def _keep_receipts(self) -> None:
+        """Keep what the units led to that were just applied together."""
+        milliseconds, sequence, _ = self._entry
+        first = self._record - sum([unit.n for unit in self._new])
+        ranks = self.ranks[first : self._record].tolist()
+        updated = self.updated[first : self._record].tolist()
+        rows = []
+        at = 0
+        for unit in self._new:
+            end = at + unit.n
+            offset = milliseconds, sequence, first + at
+            rows.append((unit.key or "", unit.body, offset, ranks[at:end], updated[at:end]))
+            at = end
+        self._model.receipts.put(rows)
+        self._new = ()
 
     def _pass_over(self, n: int) -> None:
         self._at = self._model.pass_over(self._buffer, self._at, n)
         self._record += n
 
-    def _is_refused(self, first: int, batch: int) -> bool:
+    def _is_refused(self, first: int, n_units: int) -> bool:
         """Whether a key of a batch came with another body, before it or inside it; then all its outcomes say so."""
         bodies: dict[str, bytes] = {}
-        for unit in self._units[first : first + batch]:
+        for unit in self._units[first : first + n_units]:
             if unit.key is None:
                 continue
             receipt = self._model.receipts.get(unit.key)
             known = receipt.body if receipt is not None else bodies.setdefault(unit.key, unit.body)
             if known != unit.body:
-                self.outcomes[first : first + batch] = [AnotherBody(unit.key)] * batch
+                self.outcomes[first : first + n_units] = [AnotherBody(unit.key)] * n_units
                 return True
         return False
 
-    def _came_before(self, at: int, unit: Unit) -> bool:
-        receipt = self._model.receipts.get(unit.key) if unit.key is not None else None
-        if receipt is None:
-            return False
-        self.outcomes[at] = receipt if receipt.body == unit.body else AnotherBody(unit.key or "")
-        return True
+    def _outcome_of(self, unit: Unit) -> Outcome:
+        """What came of a unit whose key came before."""
+        receipt = self._model.receipts.get(unit.key or "")
+        if receipt is None or receipt.body == unit.body:
+            return receipt
+        return AnotherBody(unit.key or "")
 
 
 def _runs(units: Sequence[Unit], first: int = 0) -> list[_Run]:
     """The runs of an entry; ``first`` is the index of the first unit."""
     runs: list[_Run] = []
-    together = at = 0
+    at = 0
     while at < len(units):
-        unit = units[at]
-        if unit.key is not None and unit.batch == 1 and not unit.emptied:
-            if together:
-                runs.append(_Run(together))
-                together = 0
-            runs.append(_Run(unit.n, first + at))
-            at += 1
-            continue
-        inside = [_Run(unit.n, first + at)] if unit.key is not None else []
-        if unit.emptied:
-            inside = [_Run(0, n_empty=unit.n)]
-        if unit.batch > 1:
-            whole = [msgspec.structs.replace(part, batch=1) for part in units[at : at + unit.batch]]
-            if any(part.key is not None or part.emptied for part in whole):
-                inside = _runs(whole, first + at)
-                n = sum(part.n for part in whole if not part.emptied)
-                n_empty = sum(part.n for part in whole if part.emptied)
-                inside.insert(0, _Run(n, first + at, unit.batch, len(inside), n_empty))
-        if inside:
-            runs += [_Run(together)] if together else []
-            runs += inside
-            together = 0
-            at += max(1, inside[0].batch)
+        unit, end = units[at], at + 1
+        if unit.batch > 1 and any(part.key is not None or part.emptied for part in units[at : at + unit.batch]):
+            end = at + unit.batch
+            runs += _runs_of_batch(units[at:end], first + at)
+        elif unit.emptied:
+            runs.append(_Run(0, n_empty=unit.n))
         else:
-            together += unit.n
-            at += 1
-    return [*runs, _Run(together)] if together else runs
+            while end < len(units) and _are_alike(unit, units[end]):
+                end += 1
+            n = sum([part.n for part in units[at:end]])
+            runs.append(_Run(n, -1 if unit.key is None else first + at, end - at))
+        at = end
+    return runs
+
+
+def _are_alike(unit: Unit, other: Unit) -> bool:
+    """Whether another unit can go on with the run of a unit."""
+    return other.batch == 1 and not other.emptied and (other.key is None) == (unit.key is None)
+
+
+def _runs_of_batch(batch: Sequence[Unit], first: int) -> list[_Run]:
+    """Those of a batch that has keys or emptied units, behind the one that says so."""
+    inside = _runs([msgspec.structs.replace(part, batch=1) for part in batch], first)
+    n = sum([part.n for part in batch if not part.emptied])
+    n_empty = sum([part.n for part in batch if part.emptied])
+    return [_Run(n, first, len(batch), True, len(inside), n_empty), *inside]

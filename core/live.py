@@ -53,6 +53,12 @@ from core.types import START, Offset, Ranking
 from core.vectorize import Vectorizer
 from core.vocabulary import Vocabulary
 
+STATE_FORMAT = 2
+"""Of the arrays that a state is kept as, and of what its digest is over; raised when either changes.
+
+2: receipts lie in pages. (1: one by one.)
+"""
+
 DIGEST_SLICE = 8
 """Pages of 256 features or labels that are digested between two chances for others to go on."""
 

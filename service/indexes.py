@@ -18,14 +18,14 @@ import msgspec
 
 from core.errors import ArtifactsUnavailable, Damaged, UnknownApplyVersion
 from core.limits import Limits
-from core.live import LiveModel
+from core.live import STATE_FORMAT, LiveModel
 from core.types import Offset
 from service.array_parts import ArrayShape, Part, check_part, checksum_of, live_of, parts_of, shapes_of
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
 from service.events import APPLY_VERSION
 
-FORMAT = 1
+FORMAT = STATE_FORMAT
 PART_BYTES = 8 * 2**20
 
 

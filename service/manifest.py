@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from core.errors import Damaged, UnknownApplyVersion, UnknownSnapshot
+from core.live import STATE_FORMAT
 from core.types import START, Offset
 from service.array_parts import ArrayShape, Part, checksum_of
 from service.catalog import ModelKeys
@@ -18,7 +19,7 @@ from service.store import Store, reaching
 
 log = structlog.get_logger(__name__)
 
-FORMAT = 1
+FORMAT = STATE_FORMAT
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,11 +21,12 @@ import msgspec
 
 from core.config import ModelConfig
 from core.errors import Damaged, InvalidInstance, TooLarge, UnknownApplyVersion
+from core.live import STATE_FORMAT
 from service.array_parts import ArrayShape, Part, check_part
 from service.events import APPLY_VERSION
 from service.pieces import Kind, Pieces, start_of
 
-KIND = Kind(b"ABOUNDMF", 1, "model", "header")
+KIND = Kind(b"ABOUNDMF", STATE_FORMAT, "model", "header")
 MEDIA_TYPE = "application/vnd.abound.model"
 
 MOST_PART_BYTES = 64 * 2**20

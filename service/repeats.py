@@ -19,6 +19,8 @@ from service.schemas import MAX_KEY_CHARACTERS, LabelledInstance, LearnRequest
 
 KEY_HEADER = b"idempotency-key"
 
+_encode = msgspec.json.Encoder().encode  # features are JSON still, and are taken as they are
+
 
 def key_of(headers: Headers) -> str | None:
     """The idempotency key that the header gives; InvalidInstance when it is not 1 to 255 printable characters."""
@@ -34,8 +36,8 @@ def key_of(headers: Headers) -> str | None:
 
 def body_hash(instances: list[LabelledInstance], source: str | None) -> bytes:
     """What makes two requests under one idempotency key the same: the instances as they were sent, and their labels."""
-    parts = [(bytes(one.features), one.text, one.labels, one.prediction) for one in instances]
-    return hashlib.blake2b(msgspec.msgpack.encode((parts, source)), digest_size=16).digest()
+    parts = [(one.features, one.text, one.labels, one.prediction) for one in instances]
+    return hashlib.blake2b(_encode((parts, source)), digest_size=16).digest()
 
 
 def first_time(model: ModelReplica, key: str, body: bytes, durability: str) -> Learned | None:

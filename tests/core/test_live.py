@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,7 @@ from core.config import ModelConfig
 from core.errors import Conflict, Damaged, InvalidInstance
 from core.limits import Limits
 from core.live import LiveModel
-from core.receipts import AnotherBody, Receipt, Receipts
+from core.receipts import AnotherBody, Receipt
 from core.record import pack_labels, pack_vector
 from core.types import Offset
 
@@ -180,7 +179,7 @@ def test_every_part_of_the_state_is_in_the_digest() -> None:
     assert digest != learned([(["a", "b"], ["x"]), (["b", "c"], ["z"])]).digest(), "a label's name"
     assert digest != learned([(["a", "b"], ["x"]), (["b", "d"], ["y"])]).digest(), "a feature's name"
     receipted = learned(stream)
-    receipted.receipts.put("key", b"", Offset(1, 1, 0), [1], [True])
+    receipted.receipts.put([("key", b"", (1, 1, 0), [1], [True])])
     assert digest != receipted.digest(), "receipts"
 
 
@@ -237,35 +236,6 @@ def test_keys_of_one_batch_that_disagree_refuse_it() -> None:
         applying.step(1)
     assert applying.outcomes == [AnotherBody("k"), AnotherBody("k")]
     assert model.n_learned == 0
-
-
-def test_receipts_forget_the_oldest_and_keep_their_sum() -> None:
-    table = Receipts(capacity=2)
-    for i in range(5):
-        table.put(f"k{i}", b"", Offset(i, 0, 0), [1], [False])
-    fresh = Receipts(capacity=2)
-    for i in (3, 4):
-        fresh.put(f"k{i}", b"", Offset(i, 0, 0), [1], [False])
-    assert len(table) == 2
-    assert table.get("k2") is None
-    assert table.digest_bytes() == fresh.digest_bytes()
-
-
-def test_the_order_of_receipts_is_in_the_digest() -> None:
-    tables = []
-    for order in ("ab", "ba"):
-        table = Receipts(capacity=2)
-        for key in order:
-            table.put(key, b"", Offset(1, 0, 0), [1], [False])
-        tables.append(table)
-    assert tables[0].digest_bytes() != tables[1].digest_bytes()
-
-
-def test_receipts_with_one_key_twice_are_no_table() -> None:
-    receipt = Receipt(b"", Offset(1, 0, 0), [1], [False])
-    packed = msgspec.msgpack.encode([("k", receipt), ("k", receipt)])
-    with pytest.raises(ValueError, match="one key"):
-        Receipts.from_arrays({"receipts": np.frombuffer(packed, np.uint8)})
 
 
 def test_answers_only_what_is_asked_for() -> None:

@@ -22,6 +22,7 @@ from service.store import Store
 from tests.service.streams import drafts
 
 SMALL_PARTS = SnapshotParams(part_bytes=16_384)
+OLDER, NEWER = manifests.FORMAT - 1, manifests.FORMAT + 1
 
 Change = Callable[[Store, Living, Manifest], Awaitable[None]]
 
@@ -182,7 +183,8 @@ DAMAGES = {
     "other size of a part": (changed(parts=[]), "manifest is not what was written"),
     "other checksum": (changed(checksum="0" * 32), "manifest is not what was written"),
     "no checksum": (changed(checksum=""), "manifest is not what was written"),
-    "other format": (described(format=2), "format 2"),
+    "older format": (described(format=OLDER), f"format {OLDER}; this release reads {manifests.FORMAT}"),
+    "newer format": (described(format=NEWER), f"format {NEWER}; this release reads {manifests.FORMAT}"),
     "newer apply version": (described(apply_version=APPLY_VERSION + 1), "apply version"),
     "other model": (described(model="other"), "snapshot of other"),
     "other incarnation": (described(incarnation="1-0"), "1-0"),
