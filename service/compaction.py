@@ -16,8 +16,8 @@ from service import past
 from service.artifacts import Artifacts
 from service.beginning import restore_beginning
 from service.catalog import Living
-from service.follower import REPLAY_SLICE
 from service.lease import Lease, LeaseLost, take
+from service.loader import REPLAY_SLICE
 from service.log import LogParams
 from service.manifest import Manifest
 from service.model_replica import ModelReplica

@@ -1,6 +1,6 @@
 """The follower: reads the catalog and the logs of all models, and applies them, from the first start to the last stop.
 
-    **load**     newest good snapshot, then replay to the log's end
+    **load**     newest good snapshot, then replay to the log's end (``loader.py``)
     **follow**   one XREAD BLOCK over the catalog and all logs, for ever
     **return**   after every lost connection: is the entry applied last still there, with the same checksum? If not,
                  the store has lost a tail or is another store: the state is dropped and loaded anew
@@ -14,65 +14,29 @@ reading is followed, on the same connection, by the questions how far each log i
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable
-from typing import Protocol
 
 import hiredis
 import structlog
 
-from core.errors import (
-    ArtifactsUnavailable,
-    CannotStart,
-    Damaged,
-    StoreUnavailable,
-    UnknownApplyVersion,
-    UnknownOffset,
-)
+from core.errors import ArtifactsUnavailable, CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion
 from core.limits import Limits
 from core.types import START
 from service import log as stream
-from service import past
 from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, Catalog, Living
-from service.events import Mark, Prepare, PrepareVersion
 from service.line import FIRST_PAUSE, LONGEST_PAUSE
 from service.link import Link, LinkLost
-from service.log import MOST_ENTRIES, Element, LogParams, Pace, Trim, size_of
-from service.model_replica import Applied, ModelReplica, NotLoaded, NotPrepared
-from service.snapshots import restore_newest
+from service.loader import Loader, Progress
+from service.log import Element, LogParams, Pace, Trim, size_of
+from service.model_replica import ModelReplica
 from service.store import Store
+from service.watcher import Watcher
 
 log = structlog.get_logger(__name__)
 
 BLOCK_SECONDS = 1.0
-REPLAY_SLICE = 1024
 HALTED_PAUSE_SECONDS = 0.1
 AGAIN_SECONDS = 10.0
-
-Progress = Callable[[str, float], None]
-
-
-class Watcher(Protocol):
-    """Whom the follower tells what happens. A replica is one; so is whatever only looks on."""
-
-    def came(self, model: ModelReplica) -> None:
-        """A model is followed from here on."""
-
-    def gone(self, model: ModelReplica) -> None:
-        """A model is no more."""
-
-    def sighted(self, model: ModelReplica, applied: Applied) -> None:
-        """An entry was applied."""
-
-    async def marked(self, model: ModelReplica, token: str) -> None:
-        """A mark was applied; the next entry waits until this returns."""
-
-    def prepared(self, model: ModelReplica) -> None:
-        """An index is about to be adopted, or a version to be activated."""
-
-    def halted(self, model: ModelReplica, missing: NotPrepared | NotLoaded) -> None:
-        """A model cannot go on without its shadow, or a version. Sets ``halted``, and later ``resumes``."""
 
 
 class Follower:
@@ -99,12 +63,10 @@ class Follower:
         self._params = params
         self._limits = limits
         self._watcher = watcher
-        self._artifacts = artifacts
+        self._loader = Loader(store, params, watcher, artifacts)
         self._by_key: dict[bytes, ModelReplica] = {}
         self._link: Link | None = None
-        self._since_pause = 0
         self._pace = Pace(params.read_bytes)
-        self._most = MOST_ENTRIES
 
     async def load(self, progress: Progress) -> None:
         """Bring all models there are to the ends of their logs.
@@ -121,12 +83,12 @@ class Follower:
             await self._read_catalog(link)
             for model in list(self.models.values()):
                 if not model.ready and model.trouble is None:
-                    await self._load_model(link, model, progress)
+                    await self._loader.load(link, model, progress)
                 while model.halted is not None and model.trouble is None and not model.lacks:
                     progress(f"{model.name} waits: {model.halted}", 0.0)
                     await asyncio.sleep(HALTED_PAUSE_SECONDS)
                     if model.resumes:
-                        await self._replay(link, model, progress)
+                        await self._loader.replay(link, model, progress)
                     elif not await self._goes_on(link, model):
                         raise StoreUnavailable(f"the store has lost a tail of the log of {model.name}")
         except ArtifactsUnavailable as error:
@@ -137,29 +99,18 @@ class Follower:
             raise CannotStart(self.trouble)
 
     async def follow(self) -> None:
-        """Apply whatever comes, for ever. Ends only when it is cancelled, or with ``trouble``."""
-        pause = FIRST_PAUSE
-        while self.trouble is None:
-            link = None
-            try:
-                link = self._link = await self._store.open_link("follow")
-                await self._return(link)
-                if self.cut_off is not None:
-                    log.info("following the log again")
-                self.cut_off = None
-                pause = FIRST_PAUSE
-                self._pace = Pace(self._params.read_bytes)  # whatever ended the last link, the next entry gets through
-                while self.trouble is None:
-                    await self._read_once(link)
-            except (StoreUnavailable, LinkLost, hiredis.ReplyError) as error:
-                if self.cut_off is None:
-                    log.warning("cut off from the log", reason=str(error))
-                self.cut_off = str(error)
-            finally:
-                if link is not None:
-                    link.close()
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+        """Apply whatever comes, for ever. Ends only when it is cancelled, or with ``trouble``.
+
+        Whatever ends it says so there, so that nobody is answered from a state that stands still.
+        """
+        try:
+            await self._follow()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.trouble = f"the follower stopped: {type(error).__name__}: {error}"
+            log.exception("the follower stopped")
+            raise
 
     async def knows(self, link: Link, seconds: float) -> bool:
         """Whether the catalog at the other end of a link goes on from ours.
@@ -176,7 +127,7 @@ class Follower:
         if self._link is not None:
             self._link.close()
 
-    # load
+    # the catalog
 
     async def _read_catalog(self, link: Link) -> None:
         """Take the whole catalog anew; models that it does not have any more go.
@@ -195,70 +146,34 @@ class Follower:
         self.catalog = catalog
         self._sync()
 
-    async def _load_model(self, link: Link, model: ModelReplica, progress: Progress) -> None:
-        """Newest good snapshot and replay."""
-        name = model.name
+    def _apply_catalog(self, element: Element, catalog: Catalog) -> bool:
+        """Take the next entry of a catalog; False when it cannot be taken, and ``trouble`` says why."""
         try:
-            progress(f"loading snapshot of {name}", 0.0)
-            manifest = await restore_newest(
-                self._store,
-                model,
-                lambda done: progress(f"loading snapshot of {name}", done),
-                artifacts=self._artifacts,
-            )
+            catalog.apply(element)
         except (Damaged, UnknownApplyVersion) as error:
-            raise CannotStart(str(error)) from error
-        log.info("loaded a snapshot", model=name, snapshot=manifest.id if manifest else None, offset=str(model.offset))
-        await self._replay(link, model, progress)
+            mending = f". {stream.MENDING}" if isinstance(error, Damaged) else ""
+            self.trouble = f"entry {element[0].decode()} of the catalog cannot be applied: {error}{mending}"
+            log.error("the catalog has stopped", reason=self.trouble)
+            return False
+        return True
 
-    async def _replay(self, link: Link, model: ModelReplica, progress: Progress) -> None:
-        """Go on from where the model is to the log's end; then it is ready, unless it has stopped or halted.
+    def _sync(self) -> list[ModelReplica]:
+        """Let go of models that the catalog does not have any more; take up those that it has new, and return them."""
+        for model in list(self.models.values()):
+            living = self.catalog.get(model.name)
+            if living is None or living.keys != model.keys:
+                model.ready = False
+                model.trouble = f"the model {model.name} was deleted"
+                del self.models[model.name], self._by_key[model.keys.log]
+                self._watcher.gone(model)
+        new = [living for living in self.catalog if living.keys.name not in self.models]
+        return [self._take_up(living) for living in new]
 
-        It halts at the end when it does not have the version that is active there.
-        """
-        name = model.name
-        model.halted, model.resumes = None, False
-        tail = await stream.tail(self._store, model.keys.log)
-        n_entries = tail.n_removed + tail.n_entries
-        begin = model.position.n_entries
-        model.slice_events = REPLAY_SLICE
-        try:
-            progress(f"replaying {name}", 0.0)
-            async with contextlib.aclosing(
-                past.entries(
-                    self._store,
-                    self._artifacts,
-                    model.keys,
-                    model.offset,
-                    params=self._params,
-                    link=link,
-                    most=self._most,
-                    checksum=model.position.checksum,
-                )
-            ) as reading:
-                async for elements in reading:
-                    for element in elements:
-                        await self._apply(model, element)
-                        if model.trouble is not None or model.halted is not None:
-                            return
-                    done = (model.position.n_entries - begin) / max(1, n_entries - begin)
-                    progress(f"replaying {name}", min(1.0, done))
-        except StoreUnavailable:
-            self._most = max(1, self._most // 4)  # a reply may have been too much for the way here
-            raise
-        except (Damaged, UnknownOffset) as error:
-            raise CannotStart(str(error)) from error
-        finally:
-            model.slice_events = self._params.slice_events
-        self._most = MOST_ENTRIES
-        model.trim = await stream.trim_of(self._store, model.keys.log)
-        try:
-            model.check_serving()
-        except NotLoaded as missing:
-            self._watcher.halted(model, missing)
-            return
-        model.lacks, model.ready = False, True
-        log.info("replayed a model", model=name, offset=str(model.offset), entries=model.position.n_entries - begin)
+    def _take_up(self, living: Living) -> ModelReplica:
+        model = ModelReplica(living.keys, living.config, self._params.slice_events, self._limits)
+        self.models[model.name] = self._by_key[model.keys.log] = model
+        self._watcher.came(model)
+        return model
 
     # return
 
@@ -292,7 +207,7 @@ class Follower:
         """Drop a model's state and load it again; when that cannot be done, ``trouble`` says why."""
         model.ready = False
         try:
-            await self._load_model(link, model, _no_progress)
+            await self._loader.load(link, model)
         except CannotStart as error:
             model.trouble = str(error)
             log.error("a model cannot be loaded", model=model.name, reason=model.trouble)
@@ -308,11 +223,35 @@ class Follower:
 
     # follow
 
+    async def _follow(self) -> None:
+        pause = FIRST_PAUSE
+        while self.trouble is None:
+            link = None
+            try:
+                link = self._link = await self._store.open_link("follow")
+                await self._return(link)
+                if self.cut_off is not None:
+                    log.info("following the log again")
+                self.cut_off = None
+                pause = FIRST_PAUSE
+                self._pace = Pace(self._params.read_bytes)  # whatever ended the last link, the next entry gets through
+                while self.trouble is None:
+                    await self._read_once(link)
+            except (StoreUnavailable, LinkLost, hiredis.ReplyError) as error:
+                if self.cut_off is None:
+                    log.warning("cut off from the log", reason=str(error))
+                self.cut_off = str(error)
+            finally:
+                if link is not None:
+                    link.close()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
     async def _read_once(self, link: Link) -> None:
         """Wait for entries of any stream, at most BLOCK_SECONDS, and apply them."""
         for halted in [model for model in self.models.values() if model.resumes and model.trouble is None]:
             try:
-                await self._replay(link, halted, _no_progress)
+                await self._loader.replay(link, halted)
             except (CannotStart, ArtifactsUnavailable):
                 await self._load_anew(link, halted)
         followed = [model for model in self.models.values() if model.trouble is None and model.halted is None]
@@ -348,7 +287,7 @@ class Follower:
                 model = self._by_key.get(key)
                 if model is None or model.trouble is not None or model.halted is not None or model in left:
                     break
-                await self._apply(model, (entry_id, fields))
+                await self._loader.apply(model, (entry_id, fields))
 
     def _is_left(self, model: ModelReplica, text: bytes | None) -> bool:
         """Note how far a log is trimmed; whether entries that the model has not read may be gone."""
@@ -368,60 +307,3 @@ class Follower:
             trimmed=model.trim.last.entry,
         )
         return True
-
-    async def _apply(self, model: ModelReplica, element: Element) -> None:
-        """Apply one entry; every so many events, let other work of the process have its turn."""
-        try:
-            applied = await model.apply(element)
-        except (Damaged, UnknownApplyVersion) as error:
-            log.error("a model has stopped", model=model.name, reason=str(error))
-            return
-        except (NotLoaded, NotPrepared) as missing:
-            what = "an adoption" if isinstance(missing, NotPrepared) else "an activation"
-            log.warning(f"a model halts before {what}", model=model.name, reason=str(missing))
-            model.ready = False
-            self._watcher.halted(model, missing)
-            return
-        self._watcher.sighted(model, applied)
-        event = applied.entry.event
-        if type(event) is Mark:
-            await self._watcher.marked(model, event.token)
-        elif type(event) is Prepare or type(event) is PrepareVersion:
-            self._watcher.prepared(model)
-        self._since_pause += applied.offset.position + 1
-        if self._since_pause >= model.slice_events:
-            self._since_pause = 0
-            await asyncio.sleep(0)
-
-    def _apply_catalog(self, element: Element, catalog: Catalog) -> bool:
-        """Take the next entry of a catalog; False when it cannot be taken, and ``trouble`` says why."""
-        try:
-            catalog.apply(element)
-        except (Damaged, UnknownApplyVersion) as error:
-            mending = f". {stream.MENDING}" if isinstance(error, Damaged) else ""
-            self.trouble = f"entry {element[0].decode()} of the catalog cannot be applied: {error}{mending}"
-            log.error("the catalog has stopped", reason=self.trouble)
-            return False
-        return True
-
-    def _sync(self) -> list[ModelReplica]:
-        """Let go of models that the catalog does not have any more; take up those that it has new, and return them."""
-        for model in list(self.models.values()):
-            living = self.catalog.get(model.name)
-            if living is None or living.keys != model.keys:
-                model.ready = False
-                model.trouble = f"the model {model.name} was deleted"
-                del self.models[model.name], self._by_key[model.keys.log]
-                self._watcher.gone(model)
-        new = [living for living in self.catalog if living.keys.name not in self.models]
-        return [self._take_up(living) for living in new]
-
-    def _take_up(self, living: Living) -> ModelReplica:
-        model = ModelReplica(living.keys, living.config, self._params.slice_events, self._limits)
-        self.models[model.name] = self._by_key[model.keys.log] = model
-        self._watcher.came(model)
-        return model
-
-
-def _no_progress(stage: str, done: float) -> None:
-    """Nobody looks."""

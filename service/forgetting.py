@@ -38,11 +38,11 @@ from service.cleared import Cleared
 from service.compaction import compact
 from service.emptying import Adopted, Emptying, ForgetParams, Note, adoptions_of, element_of
 from service.events import Learn, decode_entry
-from service.follower import REPLAY_SLICE
 from service.forgotten_versions import fitted_on, take_away
 from service.history import History, Segment, folder
 from service.indexes import IndexManifest
 from service.lease import Lease, take
+from service.loader import REPLAY_SLICE
 from service.log import Element
 from service.model_replica import ModelReplica
 from service.shadow import apply

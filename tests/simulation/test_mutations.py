@@ -168,7 +168,7 @@ def leave_an_entry_out(patch: Patch) -> None:
                 model.position = model.position._replace(offset=at, checksum=found[0][1][b"c"])
         return manifest
 
-    patch.setattr("service.follower.restore_newest", wrong)
+    patch.setattr("service.loader.restore_newest", wrong)
 
 
 def do_not_open_again(patch: Patch) -> None:

@@ -1,0 +1,135 @@
+"""Loading: how a model comes to the end of its log, by its newest good snapshot and every entry after that.
+
+An entry is applied in one way only, be it years old or just appended: the follower, too, applies by ``Loader.apply``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import structlog
+
+from core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownOffset
+from service import log as stream
+from service import past
+from service.artifacts import Artifacts
+from service.events import Mark, Prepare, PrepareVersion
+from service.link import Link
+from service.log import MOST_ENTRIES, Element, LogParams
+from service.model_replica import ModelReplica, NotLoaded, NotPrepared
+from service.snapshots import restore_newest
+from service.store import Store
+from service.watcher import Watcher
+
+log = structlog.get_logger(__name__)
+
+REPLAY_SLICE = 1024
+
+Progress = Callable[[str, float], None]
+
+
+def no_progress(stage: str, done: float) -> None:
+    """Nobody looks."""
+
+
+class Loader:
+    """Loads models, and applies what comes to them."""
+
+    def __init__(self, store: Store, params: LogParams, watcher: Watcher, artifacts: Artifacts | None) -> None:
+        self._store = store
+        self._params = params
+        self._watcher = watcher
+        self._artifacts = artifacts
+        self._most = MOST_ENTRIES
+        self._since_pause = 0
+
+    async def load(self, link: Link, model: ModelReplica, progress: Progress = no_progress) -> None:
+        """Newest good snapshot and replay. Raises what ``replay`` raises."""
+        name = model.name
+        try:
+            progress(f"loading snapshot of {name}", 0.0)
+            manifest = await restore_newest(
+                self._store,
+                model,
+                lambda done: progress(f"loading snapshot of {name}", done),
+                artifacts=self._artifacts,
+            )
+        except (Damaged, UnknownApplyVersion) as error:
+            raise CannotStart(str(error)) from error
+        log.info("loaded a snapshot", model=name, snapshot=manifest.id if manifest else None, offset=str(model.offset))
+        await self.replay(link, model, progress)
+
+    async def replay(self, link: Link, model: ModelReplica, progress: Progress = no_progress) -> None:
+        """Go on from where the model is to the log's end; then it is ready, unless it has stopped or halted.
+
+        It halts at the end when it does not have the version that is active there.
+        """
+        name = model.name
+        model.halted, model.resumes = None, False
+        tail = await stream.tail(self._store, model.keys.log)
+        n_entries = tail.n_removed + tail.n_entries
+        begin = model.position.n_entries
+        model.slice_events = REPLAY_SLICE
+        try:
+            progress(f"replaying {name}", 0.0)
+            async with contextlib.aclosing(
+                past.entries(
+                    self._store,
+                    self._artifacts,
+                    model.keys,
+                    model.offset,
+                    params=self._params,
+                    link=link,
+                    most=self._most,
+                    checksum=model.position.checksum,
+                )
+            ) as reading:
+                async for elements in reading:
+                    for element in elements:
+                        await self.apply(model, element)
+                        if model.trouble is not None or model.halted is not None:
+                            return
+                    done = (model.position.n_entries - begin) / max(1, n_entries - begin)
+                    progress(f"replaying {name}", min(1.0, done))
+        except StoreUnavailable:
+            self._most = max(1, self._most // 4)  # a reply may have been too much for the way here
+            raise
+        except (Damaged, UnknownOffset) as error:
+            raise CannotStart(str(error)) from error
+        finally:
+            model.slice_events = self._params.slice_events
+        self._most = MOST_ENTRIES
+        model.trim = await stream.trim_of(self._store, model.keys.log)
+        try:
+            model.check_serving()
+        except NotLoaded as missing:
+            self._watcher.halted(model, missing)
+            return
+        model.lacks, model.ready = False, True
+        log.info("replayed a model", model=name, offset=str(model.offset), entries=model.position.n_entries - begin)
+
+    async def apply(self, model: ModelReplica, element: Element) -> None:
+        """Apply one entry; every so many events, let other work of the process have its turn."""
+        try:
+            applied = await model.apply(element)
+        except (Damaged, UnknownApplyVersion) as error:
+            log.error("a model has stopped", model=model.name, reason=str(error))
+            return
+        except (NotLoaded, NotPrepared) as missing:
+            what = "an adoption" if isinstance(missing, NotPrepared) else "an activation"
+            log.warning(f"a model halts before {what}", model=model.name, reason=str(missing))
+            model.ready = False
+            self._watcher.halted(model, missing)
+            return
+        self._watcher.sighted(model, applied)
+        event = applied.entry.event
+        if type(event) is Mark:
+            await self._watcher.marked(model, event.token)
+        elif type(event) is Prepare or type(event) is PrepareVersion:
+            self._watcher.prepared(model)
+        self._since_pause += applied.offset.position + 1
+        if self._since_pause >= model.slice_events:
+            self._since_pause = 0
+            await asyncio.sleep(0)
