@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from fastapi import Depends, Path, Request
 
-from core.errors import InvalidInstance, NotReady, UnknownModel
+from core.errors import UnknownModel
 from core.types import Offset
 from service.audit import Actor
 from service.budget import Budget
@@ -18,6 +17,7 @@ from service.exchange import JSON, Held, media_of, read_body
 from service.intake import Changing
 from service.keyring import Grant, KeyRing
 from service.model_replica import ModelReplica
+from service.models import check_name
 from service.rates import Rates
 from service.reading import decode
 from service.replica import Replica
@@ -49,7 +49,7 @@ class Parts(NamedTuple):
         self.telemetry.count_unchecked(self.rates.let_through())
         self.telemetry.set_log(self.replica.status().log == "connected")
         figures = {}
-        for name in self.replica.names():
+        for name in self.replica.models.names():
             model = self.replica.model(name)
             sizes = model.live.sizes()
             figures[name] = {
@@ -104,15 +104,6 @@ def grant(request: Request) -> Grant | None:
     return found
 
 
-def check_name(name: str) -> str:
-    """The name of a model; InvalidInstance (field ``model``) when no model can have it."""
-    if re.fullmatch(MODEL_NAME[1:-1], name) is None:
-        raise InvalidInstance(
-            "a model's name begins with a letter or digit and has up to 64 letters, digits, '_', '.' and '-'", "model"
-        )
-    return name
-
-
 def trusted_model(replica: Replica, name: str) -> ModelReplica:
     """The model of this name, to answer from or to teach.
 
@@ -128,8 +119,7 @@ def trusted_model(replica: Replica, name: str) -> ModelReplica:
     except UnknownModel:
         check_name(name)
         raise
-    if not model.ready:
-        raise NotReady(model.trouble or model.halted or f"the model {name} is being loaded", lag=model.lag)
+    model.check_ready()
     return model
 
 

@@ -59,7 +59,7 @@ class Line:
         self.link: Link | None = None
         self._store = store
         self._purpose = purpose
-        self._knows = knows
+        self.knows = knows
         self._patience = store.params.reply_seconds + wait_seconds
         self._lost = asyncio.Event()
         self._opened = asyncio.Event()
@@ -102,7 +102,7 @@ class Line:
         link = await self._store.open_link(self._purpose, self._on_lost)
         try:
             facts = (await facts_over(link, self._patience)).after(self.facts)
-            if not await self._knows(link, self._patience):
+            if not await self.knows(link, self._patience):
                 raise StoreUnavailable("the store has lost a tail, and models with it")
             return link, facts
         except BaseException:
@@ -118,7 +118,7 @@ class Line:
                 return
             with contextlib.suppress(StoreUnavailable):
                 self.facts = (await facts_over(link, self._patience)).after(self.facts)
-                if not await self._knows(link, self._patience):
+                if not await self.knows(link, self._patience):
                     link.close()
 
     def _on_lost(self) -> None:

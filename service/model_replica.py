@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from core.applying import Applying
 from core.config import ModelConfig
-from core.errors import Damaged, InvalidInstance, UnknownApplyVersion
+from core.errors import Damaged, InvalidInstance, NotReady, UnknownApplyVersion
 from core.limits import Limits
 from core.live import LiveModel
 from core.serving import Serving
@@ -233,6 +233,11 @@ class ModelReplica:
     def n_loaded_bytes(self) -> int:
         """Bytes of the versions that are loaded."""
         return sum([loaded.card.n_bytes for loaded in (self.versions or {}).values()])
+
+    def check_ready(self) -> None:
+        """NotReady when its state is not to be trusted now; says why, and names the lag."""
+        if not self.ready:
+            raise NotReady(self.trouble or self.halted or f"the model {self.name} is being loaded", lag=self.lag)
 
     def check_serving(self, serving: Serving | None = None) -> None:
         """NotLoaded when what is active, or would be, is a version that is not loaded, and somebody is answered."""

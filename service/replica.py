@@ -10,60 +10,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
-import re
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import structlog
 
 from core.config import ModelConfig
-from core.errors import (
-    CannotStart,
-    Conflict,
-    InvalidInstance,
-    NotReady,
-    OutcomeUnknown,
-    StoreUnavailable,
-    UnknownModel,
-)
+from core.errors import CannotStart, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable
 from core.limits import Limits
 from core.live import warmup
 from core.types import Offset
 from service import log as stream
-from service import presence, snapshots, wanted
-from service.appender import Appender, Draft, Learned
+from service import presence, wanted
+from service.appender import Draft, Learned
+from service.appenders import Appenders, appender_of
 from service.artifacts import Artifacts
-from service.catalog import DEFAULT_MODEL, append_to_catalog
+from service.catalog import DEFAULT_MODEL
 from service.ending import end
-from service.events import Configure, Created, Deleted, Mark
+from service.events import Configure, Mark
 from service.follower import Follower
 from service.housekeeping import Housekeeping
 from service.keeping import Keeping
 from service.line import Line
+from service.loader import Progress
 from service.log import LogParams
 from service.manifest import Manifest, manifests
 from service.model_replica import Applied, ModelReplica, NotLoaded, NotPrepared
+from service.models import Models
 from service.shadows import Shadows
 from service.shelf import ServingParams, Shelf
 from service.snapshots import SnapshotParams
 from service.source import Source
-from service.status import Durability, Status
+from service.status import Health, Status
 from service.store import Facts, Store
 
 log = structlog.get_logger(__name__)
-
-Progress = Callable[[str, float], None]
-
-DEFAULT_PAUSE_SECONDS = 1.0
-
-WATCH_SECONDS = 0.25
-
-MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,19 +97,17 @@ class Replica:
         self.artifacts = artifacts
         self.params = params or ReplicaParams()
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._origin = secrets.token_bytes(8)
-        self._sequences = itertools.count(1)
         self._follower = Follower(store, self.params.log, self.params.limits, self, artifacts)
         self._line = Line(store, "append", knows=self._follower.knows)
-        source = Source(store, artifacts, self.params.log)
-        self._shadows = Shadows(store, source, self._follower.models)
+        self._appenders = Appenders(store, self.params.log, self._line)
+        self._shadows = Shadows(store, Source(store, artifacts, self.params.log), self._follower.models)
         self.shelf = Shelf(store, artifacts, self._follower.models, self.params.serving)
-        self._stage = ("connecting", 0.0)
-        self._cut_off_at: float | None = None
+        self.keeping = Keeping(store, artifacts, self._follower.models)
+        self._health = Health(self._follower, self._line, self.keeping)
+        self.models = Models(store, self._follower, self._line, self._health, self.params.max_models)
+        self._housekeeping = Housekeeping(store, self.id, self._line, self._follower)
         self._tasks: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
-        self._housekeeping = Housekeeping(store, self.id, self._line, self._follower)
-        self.keeping = Keeping(store, artifacts, self._follower.models)
 
     # life
 
@@ -146,7 +129,7 @@ class Replica:
             nonlocal deadline
             if stage != "connecting":  # it comes on
                 deadline = loop.time() + self.store.params.start_seconds
-            self._stage = (stage, done)
+            self._health.tell(stage, done)
             progress(stage, done)
 
         tell("warming", 0.0)
@@ -159,7 +142,7 @@ class Replica:
                 await self.keeping.join()
                 await self._follower.load(tell)
                 if DEFAULT_MODEL not in self._follower.models:
-                    await self._change_catalog(Created(DEFAULT_MODEL, ModelConfig().to_dict()))
+                    await self.models.create_default()
                     continue
                 break
             except (StoreUnavailable, OutcomeUnknown) as error:
@@ -176,8 +159,8 @@ class Replica:
             ) from None
         self._refuse_level()
         self._tasks = [
-            asyncio.create_task(self._follow(), name="follower"),
-            asyncio.create_task(self._watch_store(), name="store"),
+            asyncio.create_task(self._follower.follow(), name="follower"),
+            asyncio.create_task(self._health.watch(), name="store"),
             asyncio.create_task(self._housekeeping.watch(), name="watch"),
             asyncio.create_task(self._housekeeping.keep_presence(), name="presence"),
             asyncio.create_task(self._shadows.keep(), name="shadows"),
@@ -188,7 +171,7 @@ class Replica:
 
     def drain(self) -> None:
         """Take nothing new to learn; what is on its way goes on."""
-        self._stage = ("draining", 0.0)
+        self._health.tell("draining")
 
     async def stop(self) -> None:
         """End everything. Requests that still wait are told that they were refused or that their outcome is unknown."""
@@ -197,8 +180,7 @@ class Replica:
         await self._shadows.stop()
         await self.shelf.stop()
         for model in self._follower.models.values():
-            if model.appender is not None:
-                await model.appender.stop("the service is stopping")
+            await appender_of(model).stop("the service is stopping")
         with contextlib.suppress(StoreUnavailable):
             await self._housekeeping.withdraw()
         await self._line.stop()
@@ -206,31 +188,7 @@ class Replica:
 
     def status(self) -> Status:
         """How this replica does; costs nothing."""
-        stage, progress = self._stage
-        models = self._follower.models.values()
-        reasons = [self._follower.trouble] if self._follower.trouble else []
-        reasons += [model.trouble for model in models if model.trouble is not None]
-        reasons += [
-            f"{model.name} waits: {model.halted}" if model.halted else f"{model.name} is being loaded anew"
-            for model in models
-            if not (model.ready or model.trouble)
-        ]
-        if stage != "ready":
-            reasons.append(f"{stage}, {progress:.0%}" if progress else stage)
-        away = self._cut_off()
-        facts = self._line.facts
-        lags = [model.lag for model in models if model.lag is not None]
-        return Status(
-            stage=stage,
-            progress=progress,
-            ready=not reasons,
-            reason="; ".join(reasons) or None,
-            log="connected" if away is None else "cut off",
-            since=away,
-            lag=sum(lags) if lags else None,
-            durability=Durability(facts.appendfsync, facts.levels, facts.warning) if facts is not None else None,
-            history=self.keeping.trouble,
-        )
+        return self._health.status()
 
     def facts(self) -> Facts | None:
         """What the store said of itself last; None before the first connection."""
@@ -238,16 +196,9 @@ class Replica:
 
     # models
 
-    def names(self) -> list[str]:
-        """The names of all models, in order of creation."""
-        return [living.keys.name for living in self._follower.catalog if living.keys.name in self._follower.models]
-
     def model(self, name: str) -> ModelReplica:
         """The model of this name; UnknownModel when there is none."""
-        model = self._follower.models.get(name)
-        if model is None:
-            raise UnknownModel(f"there is no model {name[:64]!r}")
-        return model
+        return self.models.get(name)
 
     async def learn(
         self,
@@ -274,34 +225,10 @@ class Replica:
         """
         model = self._changeable(name)
         has_key = drafts[0].key is not None if len(drafts) == 1 else any(draft.key is not None for draft in drafts)
-        learned = await _appender(model).learn(drafts, durability, has_key or wait == "applied", timeout)
+        learned = await appender_of(model).learn(drafts, durability, has_key or wait == "applied", timeout)
         if len(learned) == 1 and learned[0].refused is not None:
             raise learned[0].refused
         return learned
-
-    async def create(self, name: str, config: ModelConfig, timeout: float = 10.0) -> bool:  # noqa: ASYNC109
-        """Create a model, unless its name is in use; True when this call created it.
-
-        Raises
-        ------
-        InvalidInstance
-            The name (field ``model``) is not one of letters, digits, ``.``, ``_`` and ``-``, 1 to 64 of them.
-        Conflict
-            There are as many models as there may be.
-        StoreUnavailable, OutcomeUnknown, NotReady
-            As for ``learn``.
-        """
-        if MODEL_NAME.fullmatch(name) is None:
-            raise InvalidInstance("a model's name has 1 to 64 letters, digits, dots, underscores and hyphens", "model")
-        if name in self._follower.models:
-            return False
-        if len(self._follower.models) >= self.params.max_models:
-            raise Conflict(f"there are {len(self._follower.models)} models, of at most {self.params.max_models}")
-        self._check_taking()
-        created = await self._change_catalog(Created(name, config.to_dict()))
-        await self._until(lambda: self._follower.catalog.offset >= created, timeout)
-        model = self._follower.models.get(name)
-        return model is not None and model.incarnation == created.entry
 
     async def configure(self, name: str, changes: dict[str, Any], timeout: float = 10.0) -> ModelConfig:  # noqa: ASYNC109
         """Change fields of a model's configuration; the configuration that it then has.
@@ -319,29 +246,13 @@ class Replica:
         changed = model.live.check_change(changes)
         if changed == model.live.config:
             return changed
-        await _appender(model).event(Configure(changes), timeout)
+        await appender_of(model).event(Configure(changes), timeout)
         model.live.check_change(changes)  # something may have been learned before the change came to be applied
         return model.live.config
 
-    async def delete(self, name: str, timeout: float = 10.0) -> None:  # noqa: ASYNC109
-        """Delete a model and everything that the store holds of it. Raises what ``learn`` raises.
-
-        What the artifact store holds of it is left to the worker, who sweeps it some minutes later: a store that loses
-        its last second, or fails over, has the model again, and needs its history.
-
-        The model ``default`` is always there: deleting it makes a new one.
-        """
-        model = self.model(name)
-        self._check_taking()
-        last = await self._change_catalog(Deleted(name, model.incarnation))
-        if name == DEFAULT_MODEL:
-            last = await self._change_catalog(Created(name, ModelConfig().to_dict()))
-        await self._until(lambda: self._follower.catalog.offset >= last, timeout)
-        await snapshots.erase(self.store, model.keys)
-
     async def mark(self, name: str, token: str, timeout: float = 10.0) -> Offset:  # noqa: ASYNC109
         """Append a mark, at which every replica publishes its digest under ``token``; its offset."""
-        return await _appender(self._changeable(name)).event(Mark(token), timeout)
+        return await appender_of(self._changeable(name)).event(Mark(token), timeout)
 
     async def wait_for(self, name: str, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109
         """Wait until the event at ``offset`` is applied here.
@@ -398,37 +309,20 @@ class Replica:
     def came(self, model: ModelReplica) -> None:
         """Give a new model its way to append, and to answer with versions."""
         self.shelf.came(model)
-        model.appender = Appender(
-            model.keys.log,
-            self._origin,
-            self._sequences,
-            self._line,
-            Line(
-                self.store,
-                f"careful-{model.name}",
-                2 * self.params.log.wait_store_seconds,  # what it asks comes behind WAITAOF and WAIT
-                self._follower.knows,
-            ),
-            self.params.log,
-            self.store.params.reply_seconds,
-            lambda: model.held_bytes,
-        )
+        self._appenders.came(model)
 
     def gone(self, model: ModelReplica) -> None:
         """End what waits for a model that was deleted."""
         model.shadow = None
         self.shelf.gone(model)
         self._housekeeping.forget(model.name)
-        if model.appender is not None:
-            self._run_errand(model.appender.stop(f"the model {model.name} was deleted"))
+        self._run_errand(appender_of(model).stop(f"the model {model.name} was deleted"))
         if model.name == DEFAULT_MODEL:
-            self._run_errand(self._make_default())
+            self._run_errand(self.models.restore_default())
 
     def sighted(self, model: ModelReplica, applied: Applied) -> None:
         """Hand what came of an own entry to its requests."""
-        entry, (milliseconds, sequence, _), applying = applied
-        if entry.origin == self._origin and model.appender is not None:
-            model.appender.sighted(entry.sequence, Offset(milliseconds, sequence, 0), applying)
+        self._appenders.sighted(model, applied)
 
     async def marked(self, model: ModelReplica, token: str) -> None:
         """Take the digest and publish it."""
@@ -450,63 +344,11 @@ class Replica:
 
     # inside
 
-    async def _follow(self) -> None:
-        """Follow for ever; should that ever end, say so instead of answering from a state that stands still."""
-        try:
-            await self._follower.follow()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self._follower.trouble = f"the follower stopped: {type(error).__name__}: {error}"
-            log.exception("the follower stopped")
-            raise
-
-    async def _watch_store(self) -> None:
-        """Note since when the store has been away, whether anybody asks or not. For ever."""
-        while True:
-            self._cut_off()
-            await asyncio.sleep(WATCH_SECONDS)
-
-    async def _change_catalog(self, event: Created | Deleted) -> Offset:
-        """Append to the catalog; the offset of the entry."""
-        try:
-            async with asyncio.timeout(self.store.params.connect_seconds):
-                await self._line.opened()
-        except TimeoutError:
-            raise StoreUnavailable("the store is away; nothing was changed") from None
-        if self._line.facts is not None:
-            self._line.facts.check_safe()
-        return await append_to_catalog(self._line, event, self.store.params.reply_seconds)
-
-    async def _make_default(self) -> None:
-        """Make the default model anew when a store that was emptied has none; whoever deletes one makes it at once."""
-        while True:
-            await asyncio.sleep(DEFAULT_PAUSE_SECONDS)
-            if DEFAULT_MODEL in self._follower.models:
-                return
-            with contextlib.suppress(StoreUnavailable, OutcomeUnknown):
-                await self._change_catalog(Created(DEFAULT_MODEL, ModelConfig().to_dict()))
-
-    async def _until(self, condition: Callable[[], bool], timeout: float) -> None:  # noqa: ASYNC109
-        """Wait until the follower has made something true."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        while not condition():
-            if loop.time() > deadline:
-                raise NotReady("the change is in the catalog; this replica has not come to it yet")
-            await asyncio.sleep(0.002)
-
     def _changeable(self, name: str) -> ModelReplica:
         model = self.model(name)
-        if not model.ready:
-            raise NotReady(model.trouble or model.halted or f"the model {name} is being loaded", lag=model.lag)
-        if self._stage[0] != "ready":
-            self._check_taking()
+        model.check_ready()
+        self._health.check_taking()
         return model
-
-    def _check_taking(self) -> None:
-        if self._stage[0] != "ready":
-            raise NotReady(f"this replica takes nothing: {self._stage[0]}")
 
     def _refuse_level(self) -> None:
         """CannotStart when the store cannot reach the durability that requests ask for by default."""
@@ -517,17 +359,7 @@ class Replica:
         except InvalidInstance as error:
             raise CannotStart(f"ABOUND_DURABILITY is {self.params.durability}, but {error}") from None
 
-    def _cut_off(self) -> float | None:
-        """Seconds for which the store has been away for reading or for appending, None when it is there."""
-        if self._stage[0] == "connecting" or (self._follower.cut_off is None and self._line.link is not None):
-            self._cut_off_at = None
-            return None
-        now = asyncio.get_running_loop().time()
-        if self._cut_off_at is None:
-            self._cut_off_at = now
-        return now - self._cut_off_at
-
-    def _run_errand(self, errand: Any) -> None:
+    def _run_errand(self, errand: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(errand)
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
@@ -540,9 +372,3 @@ async def _publish_mark(
         await presence.publish_mark(store, model.keys, token, replica, offset, digest)
     except StoreUnavailable as error:
         log.warning("could not publish the digest at a mark", model=model.name, reason=str(error))
-
-
-def _appender(model: ModelReplica) -> Appender:
-    if model.appender is None:
-        raise AssertionError("a model of a replica has an appender")
-    return model.appender

@@ -1,8 +1,16 @@
-"""How a replica does, in one value."""
+"""How a replica does: in one value, and where that comes from."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Literal, NamedTuple
+
+from core.errors import NotReady
+from service.follower import Follower
+from service.keeping import Keeping
+from service.line import Line
+
+WATCH_SECONDS = 0.25
 
 
 class Durability(NamedTuple):
@@ -55,3 +63,67 @@ class Status(NamedTuple):
     lag: int | None
     durability: Durability | None
     history: str | None = None
+
+
+class Health:
+    """The stage that a replica is in, and since when the store has been away from it."""
+
+    def __init__(self, follower: Follower, line: Line, keeping: Keeping) -> None:
+        self._follower = follower
+        self._line = line
+        self._keeping = keeping
+        self._stage = "connecting"
+        self._progress = 0.0
+        self._cut_off_at: float | None = None
+
+    def tell(self, stage: str, progress: float = 0.0) -> None:
+        """The replica has come to a stage, and so far in it."""
+        self._stage, self._progress = stage, progress
+
+    def check_taking(self) -> None:
+        """NotReady when the replica is not up yet, or about to stop."""
+        if self._stage != "ready":
+            raise NotReady(f"this replica takes nothing: {self._stage}")
+
+    async def watch(self) -> None:
+        """Note since when the store has been away, whether anybody asks or not. For ever."""
+        while True:
+            self._cut_off()
+            await asyncio.sleep(WATCH_SECONDS)
+
+    def status(self) -> Status:
+        """How the replica does; costs nothing."""
+        models = self._follower.models.values()
+        reasons = [self._follower.trouble] if self._follower.trouble else []
+        reasons += [model.trouble for model in models if model.trouble is not None]
+        reasons += [
+            f"{model.name} waits: {model.halted}" if model.halted else f"{model.name} is being loaded anew"
+            for model in models
+            if not (model.ready or model.trouble)
+        ]
+        if self._stage != "ready":
+            reasons.append(f"{self._stage}, {self._progress:.0%}" if self._progress else self._stage)
+        away = self._cut_off()
+        facts = self._line.facts
+        lags = [model.lag for model in models if model.lag is not None]
+        return Status(
+            stage=self._stage,
+            progress=self._progress,
+            ready=not reasons,
+            reason="; ".join(reasons) or None,
+            log="connected" if away is None else "cut off",
+            since=away,
+            lag=sum(lags) if lags else None,
+            durability=Durability(facts.appendfsync, facts.levels, facts.warning) if facts is not None else None,
+            history=self._keeping.trouble,
+        )
+
+    def _cut_off(self) -> float | None:
+        """Seconds for which the store has been away for reading or for appending, None when it is there."""
+        if self._stage == "connecting" or (self._follower.cut_off is None and self._line.link is not None):
+            self._cut_off_at = None
+            return None
+        now = asyncio.get_running_loop().time()
+        if self._cut_off_at is None:
+            self._cut_off_at = now
+        return now - self._cut_off_at

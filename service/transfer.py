@@ -117,14 +117,14 @@ async def import_model(
         reader = Reader(pieces, limit)
         header = await reader.header()
         config = header.config
-        created = await replica.create(name, config)
+        created = await replica.models.create(name, config)
         try:
             model = replica.model(name)
             return await _take_over(replica, artifacts, Living(model.keys, config), header, reader, prepare_seconds)
         except BaseException:
             if created:
                 with contextlib.suppress(AboundError):
-                    await replica.delete(name)
+                    await replica.models.delete(name)
             raise
     except Damaged as error:
         raise Malformed(str(error)) from error

@@ -41,7 +41,7 @@ CONFIG_BODY = {
 @router.get("/models", summary="All models")
 async def list_models(replica: ReplicaDep, grant: GrantDep) -> ModelsAnswer:
     """By name, without their digests: those that the key is for. And what the key may do."""
-    names = [name for name in sorted(replica.names()) if grant is None or grant.is_for(name)]
+    names = [name for name in sorted(replica.models.names()) if grant is None or grant.is_for(name)]
     rights = {"scopes": grant.scopes, "all_models": grant.is_for(None)} if grant is not None else None
     return ModelsAnswer.model_validate({"models": [_summary(replica.model(name)) for name in names], "key": rights})
 
@@ -63,9 +63,9 @@ async def put_model(
 ) -> ModelAnswer:
     """Fields that are not named keep their value; on a model that has learned some cannot change (409)."""
     replica = parts.replica
-    if model not in replica.names():
+    if model not in replica.models.names():
         async with act(replica.store, actor, "model.create", model=model, config=changes):
-            created = await replica.create(model, ModelConfig.from_dict(changes))
+            created = await replica.models.create(model, ModelConfig.from_dict(changes))
         if created:
             response.status_code = 201
             response.headers["location"] = f"/models/{model}"
@@ -84,7 +84,7 @@ async def delete_model(model: ModelName, replica: ReplicaDep, actor: ActorDep) -
     """Deletes what it learned, too. The name can be used again."""
     learned = replica.model(model).live.n_learned
     async with act(replica.store, actor, "model.delete", model=model, learned=learned):
-        await replica.delete(model)
+        await replica.models.delete(model)
     return Response(status_code=204)
 
 

@@ -8,10 +8,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
 from service.audit import act
-from service.dependencies import ActorDep, ModelName, PartsDep, check_name
+from service.dependencies import ActorDep, ModelName, PartsDep
 from service.exchange import Disconnected, check_coding, check_length, too_large
 from service.model_file import MEDIA_TYPE
 from service.model_shapes import ModelAnswer
+from service.models import check_name
 from service.openapi import problems
 from service.routes.models import whole
 from service.transfer import export_model, import_model

@@ -125,7 +125,7 @@ async def test_a_batch_is_one_entry_and_its_instances_follow_each_other(
 
 async def test_the_same_answers_come_however_requests_are_grouped(server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(server)
-    await replica.create("other", replica.model("default").live.config)
+    await replica.models.create("other", replica.model("default").live.config)
     stream = drafts(60)
     together = await replica.learn("default", stream)
     alone = [(await replica.learn("other", [one]))[0] for one in stream]
@@ -439,7 +439,7 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
                 learn(replica, one),
                 learn(replica, one, durability="fsync"),
                 replica.configure("default", {"d_max": 3}),
-                replica.create("other", ModelConfig()),
+                replica.models.create("other", ModelConfig()),
             ):
                 with pytest.raises(StoreUnavailable, match=f"nothing was appended.*CONFIG SET {name} {right}"):
                     await refused

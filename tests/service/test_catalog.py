@@ -145,19 +145,19 @@ async def test_many_models_come_and_go_and_the_stream_stays_short(
         monkeypatch.setattr(behind._follower, "_read_once", held_up)
         monkeypatch.setattr(behind._follower, "doubt", lambda: None)
         for n in range(12):
-            await one.create(f"model{n}", ModelConfig())
+            await one.models.create(f"model{n}", ModelConfig())
             await teach(one, 3, name=f"model{n}")
             if n % 4:
-                await one.delete(f"model{n}")
+                await one.models.delete(f"model{n}")
             await until(lambda: one._follower.catalog.n_since < 8)
-        await one.create("late", ModelConfig())
+        await one.models.create("late", ModelConfig())
         assert await store.client.xlen(CATALOG_KEY) <= 3 * 8
         assert not await store.client.xrange(CATALOG_KEY, first.offset.entry, first.offset.entry)  # it was trimmed
         go_on.set()
         names = ["default", "model0", "model4", "model8", "late"]
-        await until(lambda: behind.names() == names and behind.status().ready)
+        await until(lambda: behind.models.names() == names and behind.status().ready)
         third = await start_replica(server)
-        assert third.names() == one.names() == names
+        assert third.models.names() == one.models.names() == names
         for name in names:
             assert len(await digests(one, behind, third, name=name)) == 1
     finally:

@@ -238,15 +238,15 @@ async def test_what_nothing_points_to_leaves_the_artifact_store(
     server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
 ) -> None:
     replica = await start_replica(server, artifacts=artifacts)
-    await replica.create("gone", replica.model("default").live.config)
-    await replica.create("other", replica.model("default").live.config)
+    await replica.models.create("gone", replica.model("default").live.config)
+    await replica.models.create("other", replica.model("default").live.config)
     gone, other = replica.model("gone").keys, replica.model("other").keys
     await teach(replica, 20, 1)
     await archived(store, artifacts)
     await teach(replica, 20, 2)
     await archived(store, artifacts)
     await artifacts.put(f"{gone.name}/{gone.incarnation}/history/1-0.seg", b"x")
-    await replica.delete("gone")
+    await replica.models.delete("gone")
     kept = [f"{gone.name}/{gone.incarnation}/history/1-0.seg"]
     assert await artifacts.names("gone") == kept  # the store may lose the deletion yet
     keys = replica.model("default").keys
@@ -284,7 +284,7 @@ async def test_a_model_whose_deletion_the_store_loses_has_its_history_still(
     server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
 ) -> None:
     replica = await start_replica(server, artifacts=artifacts)
-    await replica.create("back", replica.model("default").live.config)
+    await replica.models.create("back", replica.model("default").live.config)
     back = replica.model("back").keys
     for seed in (1, 2):
         await replica.learn("back", drafts(20, seed))
@@ -297,7 +297,7 @@ async def test_a_model_whose_deletion_the_store_loses_has_its_history_still(
     before = {key: await store.client.dump(key) async for key in store.client.scan_iter(match="*back*")}
     catalog = await store.client.dump(CATALOG_KEY)
     unlisted = set[str]()
-    await replica.delete("back")
+    await replica.models.delete("back")
     await sweep_artifacts(store, artifacts, await read_catalog(store), unlisted)
     for key, dumped in {**before, CATALOG_KEY: catalog}.items():
         await store.client.restore(key, 0, dumped, replace=True)

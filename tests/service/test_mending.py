@@ -59,7 +59,7 @@ def good_entry() -> dict[str, bytes]:
 
 async def test_nothing_is_wrong_with_a_good_store(server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(server)
-    await replica.create("news", ModelConfig(d_max=7))
+    await replica.models.create("news", ModelConfig(d_max=7))
     await teach(replica)
     assert await examine(replica.store, None) == []
     assert await asyncio.to_thread(run, server, "mend") == (0, "nothing is wrong\n")
@@ -131,7 +131,7 @@ async def test_a_model_without_a_base_goes_on_from_what_is_left(server: Server, 
 async def test_a_catalog_entry_that_made_a_model_is_made_again(server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(server)
     await teach(replica)
-    await replica.create("news", ModelConfig(d_max=7))
+    await replica.models.create("news", ModelConfig(d_max=7))
     await teach(replica, name="news")
     keys = replica.model("news").keys
     digest = await replica.model("default").take_digest()
@@ -149,7 +149,7 @@ async def test_a_catalog_entry_that_made_a_model_is_made_again(server: Server, s
     code, said = await asyncio.to_thread(run, server, *command_in(str(caught.value)), "--yes")
     assert (code, "the model news is created there again" in said) == (0, True)
     late = await start_replica(server)
-    assert late.names() == ["default", "news"]
+    assert late.models.names() == ["default", "news"]
     assert late.model("news").live.n_learned == 50
     assert await late.model("default").take_digest() == digest
     await store.close()
@@ -162,7 +162,7 @@ async def test_a_catalog_entry_of_nothing_comes_to_say_nothing(server: Server, s
     code, said = await asyncio.to_thread(run, server, "mend", "--yes")
     assert (code, "it says nothing" in said) == (0, True)
     late = await start_replica(server)
-    assert late.names() == ["default"]
+    assert late.models.names() == ["default"]
     assert late.model("default").live.n_learned == 50
 
 

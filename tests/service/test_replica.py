@@ -50,7 +50,7 @@ async def test_the_default_model_is_there_from_the_start_and_only_once(
     server: Server, start_replica: StartReplica
 ) -> None:
     first, second = await asyncio.gather(start_replica(server), start_replica(server))
-    assert first.names() == second.names() == ["default"]
+    assert first.models.names() == second.models.names() == ["default"]
     assert first.model("default").incarnation == second.model("default").incarnation
     assert first.model("default").offset == START
     durability = ("always", ("log", "fsync"), None)
@@ -96,23 +96,23 @@ async def test_a_long_batch_lets_others_have_their_turn(server: Server, start_re
 
 async def test_models_come_and_go_everywhere(server: Server, start_replica: StartReplica) -> None:
     one, other = await start_replica(server), await start_replica(server)
-    assert await one.create("news", ModelConfig(d_max=7))
-    assert not await one.create("news", ModelConfig(d_max=8))
-    await until(lambda: "news" in other.names())
+    assert await one.models.create("news", ModelConfig(d_max=7))
+    assert not await one.models.create("news", ModelConfig(d_max=8))
+    await until(lambda: "news" in other.models.names())
     assert other.model("news").live.config.d_max == 7
     await teach(other, 10, name="news")
     incarnation = one.model("news").incarnation
     keys = one.model("news").keys
-    await one.delete("news")
-    assert one.names() == ["default"]
+    await one.models.delete("news")
+    assert one.models.names() == ["default"]
     with pytest.raises(UnknownModel, match="'news'"):
         one.model("news")
     with pytest.raises(UnknownModel):
         await one.learn("news", drafts(1))
-    await until(lambda: other.names() == ["default"])
+    await until(lambda: other.models.names() == ["default"])
     assert await one.store.client.keys(keys.pattern) == []
-    assert await other.create("news", ModelConfig())
-    await until(lambda: "news" in one.names())
+    assert await other.models.create("news", ModelConfig())
+    await until(lambda: "news" in one.models.names())
     assert one.model("news").incarnation > incarnation
     assert one.model("news").live.n_learned == 0
 
@@ -121,7 +121,7 @@ async def test_deleting_the_default_model_makes_a_new_one(server: Server, start_
     one, other = await start_replica(server), await start_replica(server)
     await teach(one)
     before = one.model("default").incarnation
-    await one.delete("default")
+    await one.models.delete("default")
     assert one.model("default").live.n_learned == 0
     assert one.model("default").incarnation > before
     await teach(one, seed=2)
@@ -141,7 +141,7 @@ async def test_a_store_that_cannot_reach_the_default_durability_is_refused(
 
 async def test_creating_at_one_time_creates_once(server: Server, start_replica: StartReplica) -> None:
     replicas = [await start_replica(server) for _ in range(2)]
-    created = await asyncio.gather(*(replica.create("news", ModelConfig()) for replica in replicas * 3))
+    created = await asyncio.gather(*(replica.models.create("news", ModelConfig()) for replica in replicas * 3))
     assert sum(created) == 1
 
 
@@ -149,7 +149,7 @@ async def test_creating_at_one_time_creates_once(server: Server, start_replica: 
 async def test_a_name_that_could_be_mistaken_is_refused(server: Server, start_replica: StartReplica, name: str) -> None:
     replica = await start_replica(server)
     with pytest.raises(InvalidInstance, match="name"):
-        await replica.create(name, ModelConfig())
+        await replica.models.create(name, ModelConfig())
 
 
 async def test_a_change_of_configuration_reaches_all_at_one_offset(server: Server, start_replica: StartReplica) -> None:
@@ -397,14 +397,14 @@ def entry(seed: int) -> dict[str | bytes, bytes]:
 
 async def test_a_store_that_lost_everything_is_started_anew(own_server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(own_server)
-    await replica.create("news", ModelConfig())
+    await replica.models.create("news", ModelConfig())
     await teach(replica)
     own_server.kill()
     for path in (own_server.directory / "appendonlydir").iterdir():
         path.unlink()
     own_server.start()
     other = await start_replica(own_server)
-    await until(lambda: replica.status().log == "connected" and replica.names() == ["default"])
+    await until(lambda: replica.status().log == "connected" and replica.models.names() == ["default"])
     assert replica.model("default").incarnation == other.model("default").incarnation
     assert replica.model("default").live.n_learned == 0
     await teach(replica)
@@ -439,7 +439,7 @@ async def test_an_entry_that_cannot_be_applied_stops_the_model_and_is_never_skip
     server: Server, start_replica: StartReplica, kind: str, what: str
 ) -> None:
     replica = await start_replica(server)
-    await replica.create("news", ModelConfig())
+    await replica.models.create("news", ModelConfig())
     await teach(replica)
     log = replica.model("default").keys.log
     entry_id = (await replica.store.client.xadd(log, damaged(kind))).decode()

@@ -18,13 +18,13 @@ async def test_a_store_that_is_emptied_under_open_connections_is_started_anew(
     server: Server, start_replica: StartReplica
 ) -> None:
     replica = await start_replica(server)
-    await replica.create("news", ModelConfig())
+    await replica.models.create("news", ModelConfig())
     await teach(replica)
     before = replica.model("default").incarnation
     began = time.monotonic()
     with server.client() as client:
         client.flushall()
-    await until(lambda: replica.names() == ["default"] and replica.model("default").incarnation != before, 10)
+    await until(lambda: replica.models.names() == ["default"] and replica.model("default").incarnation != before, 10)
     assert time.monotonic() - began < 8
     await until(lambda: replica.status().ready)
     assert replica.model("default").live.n_learned == 0
@@ -50,11 +50,11 @@ async def test_a_catalog_that_is_taken_away_under_open_connections_is_noticed(
     server: Server, start_replica: StartReplica
 ) -> None:
     replica = await start_replica(server)
-    await replica.create("news", ModelConfig())
+    await replica.models.create("news", ModelConfig())
     before = replica.model("default").incarnation
     with server.client() as client:
         assert client.delete(CATALOG_KEY) == 1
-    await until(lambda: replica.names() == ["default"] and replica.model("default").incarnation != before, 10)
+    await until(lambda: replica.models.names() == ["default"] and replica.model("default").incarnation != before, 10)
 
 
 async def test_a_catalog_that_grows_is_not_doubted(server: Server, start_replica: StartReplica) -> None:
@@ -62,13 +62,13 @@ async def test_a_catalog_that_grows_is_not_doubted(server: Server, start_replica
     await until(lambda: one._housekeeping._tick >= 2 and other._housekeeping._tick >= 2)
     links = {one._follower._link, other._follower._link}
     assert None not in links
-    await one.create("news", ModelConfig())
+    await one.models.create("news", ModelConfig())
     await teach(one, name="news")
-    await one.delete("default")
+    await one.models.delete("default")
     ticks = one._housekeeping._tick, other._housekeeping._tick
     await until(lambda: one._housekeeping._tick > ticks[0] + 1 and other._housekeeping._tick > ticks[1] + 1)
     assert {one._follower._link, other._follower._link} == links
-    assert sorted(other.names()) == ["default", "news"]
+    assert sorted(other.models.names()) == ["default", "news"]
 
 
 async def test_what_min_offset_promises_when_the_store_has_lost_the_event(

@@ -28,8 +28,8 @@ async def house(server: Server, tmp_path: Path) -> AsyncIterator[House]:
 
 async def test_what_another_replica_was_taught_is_not_put_aside(house: House) -> None:
     behind, ahead = await house.replica(), await house.replica()
-    await ahead.create("m", ahead.model("default").live.config)
-    await until(lambda: "m" in behind.names())
+    await ahead.models.create("m", ahead.model("default").live.config)
+    await until(lambda: "m" in behind.models.names())
     async with behind.model("m").at_rest():  # it is busy, and has not come to what the other one was taught
         await ahead.learn("m", drafts(5))
         with pytest.raises(NotReady):

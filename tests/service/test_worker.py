@@ -114,14 +114,14 @@ async def test_a_snapshot_is_made_when_it_is_time(server: Server, start_replica:
 async def test_two_workers_make_one_snapshot(server: Server, start_replica: StartReplica, work: Work) -> None:
     replica = await start_replica(server)
     for name in ("one", "two"):
-        await replica.create(name, replica.model("default").live.config)
-    await asyncio.gather(*(replica.learn(name, drafts(300)) for name in replica.names()))
+        await replica.models.create(name, replica.model("default").live.config)
+    await asyncio.gather(*(replica.learn(name, drafts(300)) for name in replica.models.names()))
     for _ in range(3):
         work.start(SnapshotParams(every_bytes=100, every_seconds=1e9, keep=5))
-    for name in replica.names():
+    for name in replica.models.names():
         assert len(await newest(replica, 1, name)) == 1
     await asyncio.sleep(1.5)
-    for name in replica.names():
+    for name in replica.models.names():
         assert len(await replica.snapshots(name)) == 1
 
 
@@ -145,8 +145,8 @@ async def test_a_log_that_cannot_be_applied_leaves_the_other_models_their_worker
     server: Server, start_replica: StartReplica, work: Work
 ) -> None:
     replica = await start_replica(server)
-    await replica.create("good", replica.model("default").live.config)
-    for name in replica.names():
+    await replica.models.create("good", replica.model("default").live.config)
+    for name in replica.models.names():
         await replica.learn(name, drafts(10))
     await replica.store.client.xadd(replica.model("default").keys.log, {"e": b"x", "c": b"y"})
     work.start(SnapshotParams(every_bytes=100))
@@ -157,11 +157,11 @@ async def test_a_log_that_cannot_be_applied_leaves_the_other_models_their_worker
 async def test_what_nothing_points_to_is_swept(server: Server, start_replica: StartReplica, work: Work) -> None:
     replica = await start_replica(server)
     client = replica.store.client
-    await replica.create("gone", replica.model("default").live.config)
+    await replica.models.create("gone", replica.model("default").live.config)
     await replica.learn("default", drafts(10))
     await replica.learn("gone", drafts(10))
     gone = replica.model("gone").keys
-    await replica.delete("gone")
+    await replica.models.delete("gone")
     keys = replica.model("default").keys
     worker = work.start(SnapshotParams(every_bytes=100))
     (made,) = await newest(replica, 1)

@@ -182,10 +182,10 @@ class World:
             status = host.replica.status()
             if not status.ready or status.log != "connected":
                 behind.append(f"{host.name} does not catch up: {status}")
-            if set(host.replica.names()) != set(ends):
-                behind.append(f"{host.name} has the models {host.replica.names()} and not {list(ends)}")
+            if set(host.replica.models.names()) != set(ends):
+                behind.append(f"{host.name} has the models {host.replica.models.names()} and not {list(ends)}")
             for name, end in ends.items():
-                at = host.replica.model(name).offset if name in host.replica.names() else None
+                at = host.replica.model(name).offset if name in host.replica.models.names() else None
                 if at is None or at[:2] != end[:2]:
                     behind.append(f"{host.name} is at {at} of {name} and not at {end}")
             if not ends:

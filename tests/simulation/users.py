@@ -105,17 +105,17 @@ class Users:
         host = self._some_host()
         with contextlib.suppress(Gone, NotReady, OutcomeUnknown, StoreUnavailable, TimeoutError):
             async with asyncio.timeout(PATIENCE):
-                await host.ask(lambda replica: replica.create(name, ModelConfig(), 1.0))
+                await host.ask(lambda replica: replica.models.create(name, ModelConfig(), 1.0))
 
     async def _come_and_go(self) -> None:
         """A model that nobody learns with comes or goes, so that the catalog grows."""
         host = self._some_host()
 
         async def change(replica: Replica) -> None:
-            if "scratch" in replica.names():
-                await replica.delete("scratch", 1.0)
+            if "scratch" in replica.models.names():
+                await replica.models.delete("scratch", 1.0)
             else:
-                await replica.create("scratch", ModelConfig(), 1.0)
+                await replica.models.create("scratch", ModelConfig(), 1.0)
 
         with contextlib.suppress(
             Conflict, Gone, NotReady, OutcomeUnknown, StoreUnavailable, TimeoutError, UnknownModel
