@@ -31,7 +31,8 @@ from service import horse
 from service.catalog import append_to_catalog, read_catalog
 from service.embedded import EmbeddedStore
 from service.events import Created
-from service.jobs import Job, Jobs, new_id
+from service.job import Job, new_id
+from service.jobs import Jobs
 from service.kernel_cache import place
 from service.line import Line
 from service.methods import METHODS, JobMethod, Outcome, Progress

@@ -16,13 +16,15 @@ import msgspec
 from msgspec import Meta, Struct
 
 from core.errors import AboundError, InvalidInstance, StoreUnavailable, UnknownDataset, UnknownJob
+from service import workplaces
 from service.datasets import DatasetCard, Datasets
-from service.jobs import Job, JobParams, Jobs, Total, Workplace, id_of_key, new_id
+from service.job import Job, id_of_key, new_id
+from service.jobs import JobParams, Jobs, Total
 from service.methods import METHODS, Sizes, check_memory
 from service.model_replica import ModelReplica
-from service.room import free_memory
 from service.settings import Settings
 from service.store import Store, StoreParams
+from service.workplaces import Workplace
 
 HISTORY = "history"
 MAX_REASON = 1000
@@ -117,7 +119,9 @@ class Desk:
 
     async def figures(self) -> Figures:
         """Counts, for whoever watches; StoreUnavailable."""
-        workers = {kind: await self.jobs.workers(kind) for kind in sorted({m.kind for m in METHODS.values()})}
+        workers = {
+            kind: await workplaces.of_kind(self._store, kind) for kind in sorted({m.kind for m in METHODS.values()})
+        }
         return Figures(await self.jobs.counts(), await self.jobs.totals(), workers)
 
     async def close(self) -> None:
@@ -142,9 +146,9 @@ class Desk:
         )
         if dataset is not None:
             counted = counted._replace(**{name: getattr(dataset, name) for name in OF_A_DATASET})
-        places = [place for place in await self.jobs.workers(method.kind) if place.memory is not None]
+        places = [place for place in await workplaces.of_kind(self._store, method.kind) if place.memory is not None]
         largest = max(places, key=lambda place: place.memory or 0, default=None)
-        here = self.jobs.params.memory_bytes or free_memory()
+        here = self.jobs.params.room
         if largest is not None and largest.memory is not None:
             check_memory(name, method, params, counted, largest.memory, f"the worker on {largest.host}")
         elif here is not None:

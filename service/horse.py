@@ -59,8 +59,10 @@ from service import pins
 from service.artifacts import Artifacts
 from service.catalog import Living, read_catalog
 from service.ending import end
+from service.job import Job, job_key
+from service.job_changes import beat_of, change_of
 from service.job_context import JobContext, clean
-from service.jobs import Job, JobParams, Jobs, beat_of, change_of, job_key
+from service.jobs import JobParams, Jobs
 from service.kernel_cache import place
 from service.methods import METHODS, JobMethod, Outcome
 from service.parentage import dies_with_parent
@@ -307,9 +309,7 @@ class Stable(Worker):
         """Kill a horse that did not hear that it is to stop, or that somebody else has its job."""
         with contextlib.suppress(redis.exceptions.RedisError):
             super().maintain_heartbeats(job)
-            state, holder, cancelling = self.connection.hmget(
-                f"abound:jobs:job:{job.id}", "state", "holder", "cancelling"
-            )
+            state, holder, cancelling = self.connection.hmget(job_key(job.id), "state", "holder", "cancelling")
             ours = holder == f'"{self._holder_of(self.horse_pid)}"'.encode()
             if state == b'"running"' and (cancelling == b"true" or not ours):
                 self._told_at = self._told_at or time.monotonic()

@@ -25,7 +25,8 @@ from core.errors import ArtifactsUnavailable, Cancelled, StoreUnavailable
 from core.types import Offset
 from service import pins
 from service.catalog import Living
-from service.jobs import Job, Jobs
+from service.job import Job
+from service.jobs import Jobs
 from service.settings import Settings
 from service.store import Store
 

@@ -24,13 +24,14 @@ from collections.abc import Sequence
 import structlog
 
 from core.errors import ArtifactsUnavailable, StoreUnavailable
-from service import pending
+from service import pending, workplaces
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
 from service.child import Child
 from service.ending import end
+from service.job import ENDED, Job
 from service.job_context import clean
-from service.jobs import ENDED, FRESH_SECONDS, Job, Jobs
+from service.jobs import Jobs
 from service.methods import METHODS
 from service.queue import connect, enqueue, waiting
 from service.settings import Settings
@@ -88,7 +89,7 @@ class JobKeeper:
             with contextlib.suppress(StoreUnavailable):
                 await self._look()  # what was at work here waits again
             with contextlib.suppress(StoreUnavailable):
-                await self._jobs.hide_worker(self.id)
+                await workplaces.hide(self._jobs.store, self.id)
             self._client.close()
 
     def _child(self, kind: str) -> Child:
@@ -107,8 +108,8 @@ class JobKeeper:
         while True:
             kinds = [kind for kind in self._kinds if self._children[kind].trouble is None]
             with contextlib.suppress(StoreUnavailable):
-                await self._jobs.show_worker(self.id, socket.gethostname(), kinds)
-            await asyncio.sleep(FRESH_SECONDS / 4)
+                await workplaces.show(self._jobs.store, self.id, socket.gethostname(), kinds, self._jobs.params.room)
+            await asyncio.sleep(workplaces.FRESH_SECONDS / 4)
 
     async def _look_again(self) -> None:
         loop = asyncio.get_running_loop()
@@ -198,7 +199,7 @@ class JobKeeper:
         for kind, child in self._children.items():
             stage = f"waiting for a worker: the process for {kind} jobs is being started again: {child.trouble}"
             untold = [job for job in queued if job.kind == kind and job.stage != stage]
-            if child.trouble is not None and untold and not await self._jobs.workers(kind):
+            if child.trouble is not None and untold and not await workplaces.of_kind(self._jobs.store, kind):
                 for job in untold:
                     await self._jobs.wait(job, stage)
 

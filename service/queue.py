@@ -2,7 +2,7 @@
 
 RQ would run what a payload names: a function, callbacks, an URL to call. Nothing of that is taken from the store
 here. A :class:`Ticket` is rebuilt from its id alone, whatever its hash in the store says, and does one thing: run the
-job of that id (``horse.py``), whose record (``jobs.py``) decides whether there is anything to run. Payloads are JSON;
+job of that id (``horse.py``), whose record (``job.py``) decides whether there is anything to run. Payloads are JSON;
 nothing is ever unpickled.
 """
 
@@ -18,7 +18,7 @@ from rq.queue import Queue
 from rq.serializers import JSONSerializer
 
 from core.errors import Malformed
-from service.jobs import is_id
+from service.job import is_id
 from service.store import reaching
 
 FUNCTION = "service.horse.run"

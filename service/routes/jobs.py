@@ -13,8 +13,8 @@ from core.errors import Overloaded, StoreUnavailable
 from service.audit import act
 from service.dependencies import ActorDep, JsonObject, PartsDep, trusted_model
 from service.desk import Desk, read_request
+from service.job import Job
 from service.job_shapes import JobAnswer, JobsAnswer, MethodsAnswer, MethodShape, RangeShape
-from service.jobs import Job
 from service.methods import METHODS
 from service.openapi import JSON, REF, problems
 from service.schemas import MAX_KEY_CHARACTERS

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from service.client import Client, Refused
-from service.jobs import job_key
+from service.job import job_key
 from service.own import own_service
 from tests.service.job_worker import Office, office, until
 

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.jobs import JOBS, WORKERS_KEY
+from service.job import JOBS
 from service.methods import METHODS
 from service.parentage import dies_with_parent
+from service.workplaces import WORKERS_KEY
 from tests.service.job_program import TEST_METHODS
 from tests.service.served import Served
 from tests.service.valkey import Server

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from service.audit import AUDIT_KEY
 from service.desk import Desk, JobRequest
-from service.jobs import job_key
+from service.job import job_key
 from service.routes import jobs as route
 from tests.service.job_worker import Office, forget_jobs, office, until
 from tests.service.served import Served, problem

@@ -11,11 +11,12 @@ import pytest
 from pydantic import SecretStr
 
 from core.errors import StoreUnavailable, UnknownJob
-from service import pending
+from service import pending, workplaces
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
+from service.job import Job, new_id
 from service.job_keeper import LOOK_SECONDS, LOOKS_WITHOUT, JobKeeper
-from service.jobs import Job, JobParams, Jobs, new_id
+from service.jobs import JobParams, Jobs
 from service.pending import Pending
 from service.queue import connect, waiting
 from service.settings import Settings
@@ -122,9 +123,9 @@ async def test_jobs_say_that_their_process_does_not_start_and_no_worker_claims_t
         while (stage := (await jobs.get(job.id)).stage) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         assert stage.endswith("rebuild jobs is being started again: it ended with exit code 1")
-        assert await jobs.workers("rebuild") == []
+        assert await workplaces.of_kind(jobs.store, "rebuild") == []
         monkeypatch.setattr(_Nobody, "trouble", None)
-        while not await jobs.workers("rebuild"):  # noqa: ASYNC110
+        while not await workplaces.of_kind(jobs.store, "rebuild"):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert (begun := await jobs.claim(job.id, "worker:1")) is not None
     assert begun.stage is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from service import horse
-from service.jobs import job_key
+from service.job import job_key
 from service.queue import connect, enqueue, queue_of
 from tests.service.job_program import BREAKING
 from tests.service.job_worker import Office, office, until

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from core.errors import Conflict, Overloaded, UnknownJob
-from service.jobs import Job, JobParams, Jobs, new_id
+from service import workplaces
+from service.job import Job, new_id
+from service.jobs import JobParams, Jobs
 from service.store import Store
 
 
@@ -172,12 +174,12 @@ async def test_no_other_key_is_ever_read_as_a_job(jobs: Jobs) -> None:
 
 
 async def test_workers_that_fell_silent_are_not_there(jobs: Jobs) -> None:
-    await jobs.show_worker("w1", "host", ["rebuild", "fit"])
+    await workplaces.show(jobs.store, "w1", "host", ["rebuild", "fit"], None)
     await jobs.store.client.hset(
         "abound:jobs:workers", "w2", b'{"name":"w2","host":"h","kinds":["fit"],"memory":1,"at":1.0}'
     )
-    assert [one.name for one in await jobs.workers("fit")] == ["w1"]
-    assert await jobs.workers("other") == []
+    assert [one.name for one in await workplaces.of_kind(jobs.store, "fit")] == ["w1"]
+    assert await workplaces.of_kind(jobs.store, "other") == []
     assert await jobs.store.client.hlen("abound:jobs:workers") == 1  # silent for long: taken out
-    await jobs.hide_worker("w1")
-    assert await jobs.workers("fit") == []
+    await workplaces.hide(jobs.store, "w1")
+    assert await workplaces.of_kind(jobs.store, "fit") == []
