@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from core.config import ModelConfig
-from core.errors import Damaged
-from core.kernels import export, learning, postings, retrieval, squares, weighted
+from core.index_arrays import check_parts, export_index, import_index
+from core.kernels import export, learning, postings, retrieval, squares
 from core.kernels.postings import IndexArrays, KernelParams
 from core.types import Ranking
 
@@ -34,19 +33,6 @@ EVERYTHING: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
 
 MOST_UNITS = 2**32
 """Units of 8 bytes in the arena: a header has 32 bits for the place of its block."""
-
-PARTS = {"lengths": np.uint16, "seen": np.uint16, "totals": np.float64, "class_ids": np.uint32, "counts": np.float64}
-"""Names and types of the arrays that an index is written as."""
-
-SQUARES_PARTS = {
-    "lengths": np.uint16,
-    "totals": np.float64,
-    "class_ids": np.uint32,
-    "weights": np.float32,
-    "steps": np.uint16,
-    "counted": np.int64,
-}
-"""The same with ``sls``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,46 +314,8 @@ class Index:
         ).digest()
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The logical state as fresh arrays, ``PARTS`` or ``SQUARES_PARTS``."""
-        if self.kernel_params.squares:
-            return self._squares_to_arrays()
-        shapes = [self.n_features] * 3 + [self.n_connections] * 2
-        arrays = {name: np.empty(n, dtype) for (name, dtype), n in zip(PARTS.items(), shapes, strict=True)}
-        export.export_features(self.arrays, *arrays.values())
-        return arrays
-
-    def _squares_to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        shapes = [self.n_features] * 2 + [self.n_connections] * 3 + [1]
-        arrays = {name: np.empty(n, dtype) for (name, dtype), n in zip(SQUARES_PARTS.items(), shapes, strict=True)}
-        weighted.export_squares(self.arrays, *arrays.values())
-        return arrays
-
-    @classmethod
-    def _squares_from_arrays(cls, params: IndexParams, arrays: dict[str, npt.NDArray[Any]]) -> Index:
-        parts = _checked(arrays, SQUARES_PARTS)
-        lengths, totals, class_ids, weights, steps, counted = parts
-        if len(totals) != len(lengths) or not len(class_ids) == len(weights) == len(steps) or len(counted) != 1:
-            raise Damaged("the arrays of the index do not have matching lengths")
-        index = cls._roomy(params, lengths, class_ids)
-        if not weighted.import_squares(index.arrays, *parts):
-            raise Damaged("a number of the index is out of range, or a feature is connected to a class twice")
-        index._trim()
-        return index
-
-    @classmethod
-    def _roomy(cls, params: IndexParams, lengths: npt.NDArray[np.uint16], class_ids: npt.NDArray[np.uint32]) -> Index:
-        """An empty index with room for these postings; Damaged when they cannot be."""
-        highest = int(class_ids.max(initial=0))
-        if int(lengths.sum(dtype=np.int64)) != len(class_ids) or highest >= 2**31:
-            raise Damaged("the lengths of the index do not add up to its connections, or a class id is too large")
-        index = cls(params)
-        index.make_room(len(lengths), highest + 1, 1, int(export.units_to_import(lengths)))
-        return index
-
-    def _trim(self) -> None:
-        """Give back what was taken for a worst case."""
-        self._arena.resize(int(self._counters[postings.USED]) + 64, refcheck=False)
-        self._bind()
+        """The logical state as fresh arrays: see ``core.index_arrays``."""
+        return export_index(self.arrays, self.kernel_params.squares)
 
     @classmethod
     def from_arrays(cls, params: IndexParams, arrays: dict[str, npt.NDArray[Any]]) -> Index:
@@ -378,26 +326,16 @@ class Index:
         Damaged
             Missing arrays, other types, or what no index can look like.
         """
-        if params.update == "sls":
-            return cls._squares_from_arrays(params, arrays)
-        parts = _checked(arrays, PARTS)
-        lengths, seen, totals, class_ids, counts = parts
-        if not len(seen) == len(totals) == len(lengths) or len(counts) != len(class_ids):
-            raise Damaged("the arrays of the index do not have matching lengths")
-        index = cls._roomy(params, lengths, class_ids)
-        if not export.import_features(index.arrays, *parts):
-            raise Damaged("the connections of the index are not in their order, or a number is out of range")
-        index._trim()
+        is_squares = params.update == "sls"
+        parts = check_parts(arrays, is_squares)
+        index, lengths = cls(params), parts[0]
+        index.make_room(
+            len(lengths), int(arrays["class_ids"].max(initial=0)) + 1, 1, int(export.units_to_import(lengths))
+        )
+        import_index(index.arrays, parts, is_squares)
+        index._arena.resize(int(index._counters[postings.USED]) + 64, refcheck=False)  # back from the worst case
+        index._bind()
         return index
-
-
-def _checked(arrays: dict[str, npt.NDArray[Any]], types: Mapping[str, Any]) -> list[npt.NDArray[Any]]:
-    """The arrays in the order of ``types``; Damaged unless all are there and of their type."""
-    if any(
-        name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1 for name, dtype in types.items()
-    ):
-        raise Damaged(f"an index has the arrays {', '.join(types)}, each of its own type and one dimension")
-    return [np.require(arrays[name], requirements=("C", "W")) for name in types]
 
 
 def _grow(array: npt.NDArray[Any], n: int, fill: int = 0) -> bool:

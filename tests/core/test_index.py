@@ -7,7 +7,8 @@ import pytest
 
 from core.config import ModelConfig
 from core.errors import Damaged
-from core.index import PARTS, Index, IndexParams
+from core.index import Index, IndexParams
+from core.index_arrays import PARTS
 
 PLAIN = replace(IndexParams.of(ModelConfig()), rating=False)
 NEVER_ENOUGH = 1e9
