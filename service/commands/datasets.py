@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from core.errors import Malformed
 from service.commands.meter import meter
 from service.commands.models import PIECE_BYTES, Refusal
-from service.commands.options import DEFAULT_URL, AsJson, Key, Url, in_words, print_json, print_table
+from service.commands.options import DEFAULT_URL, AsJson, Key, Url, in_words, moment, print_json, print_table, tell
 
 datasets = typer.Typer(name="datasets", help="Data sets: put, list, show, delete.", no_args_is_help=True)
 
@@ -51,7 +50,7 @@ def put_dataset(
             answer = client.put_dataset(name, file.name, pieces())
     except OSError as error:
         raise Refusal(f"cannot read {file}: {error}") from error
-    _tell(answer, f"took {name}: {answer['instances']:,} instances, {answer['classes']:,} classes", as_json)
+    tell(answer, f"took {name}: {answer['instances']:,} instances, {answer['classes']:,} classes", as_json)
 
 
 @datasets.command("list")
@@ -69,7 +68,7 @@ def list_datasets(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = Fal
         return
     table = Table(*COLUMNS, "made", box=None, padding=(0, 2, 0, 0))
     for one in answer["datasets"]:
-        table.add_row(*(in_words(one[column]) for column in COLUMNS), _moment(one["created"]))
+        table.add_row(*(in_words(one[column]) for column in COLUMNS), moment(one["created"]))
     Console(highlight=False).print(table)
 
 
@@ -83,7 +82,7 @@ def show_dataset(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: A
     if as_json:
         print_json(answer)
     else:
-        print_table("", answer | {"created": _moment(answer["created"])})
+        print_table("", answer | {"created": moment(answer["created"])})
 
 
 @datasets.command("delete")
@@ -93,15 +92,4 @@ def delete_dataset(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json:
 
     with Client(url, key=key) as client:
         client.delete_dataset(name)
-    _tell({"deleted": name}, f"deleted {name}", as_json)
-
-
-def _tell(answer: dict[str, Any], sentence: str, as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        typer.echo(sentence)
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    tell({"deleted": name}, f"deleted {name}", as_json)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.commands.meter import meter
-from service.commands.options import DEFAULT_URL, AsJson, Key, Model, Url, changes_of, print_json, print_table
+from service.commands.options import DEFAULT_URL, AsJson, Key, Model, Url, changes_of, moment, print_json, print_table
 
 if TYPE_CHECKING:
     from service.client import Client
@@ -79,7 +78,7 @@ def list_jobs(
     table = Table(*COLUMNS, "asked for", box=None, padding=(0, 2, 0, 0))
     for job in answer["jobs"]:
         shown = {**job, "progress": f"{job['progress']:.0%}", "stage": job["error"] or job["stage"] or "-"}
-        table.add_row(*(str(shown[column]) for column in COLUMNS), _moment(job["created"]))
+        table.add_row(*(str(shown[column]) for column in COLUMNS), moment(job["created"]))
     Console(highlight=False).print(table)
 
 
@@ -160,7 +159,7 @@ def _tell(job: dict[str, Any], as_json: bool) -> None:
     shown = {name: value for name, value in job.items() if value not in (None, {}, False)}
     for name in ("created", "started", "ended", "heartbeat"):
         if name in shown:
-            shown[name] = _moment(shown[name])
+            shown[name] = moment(shown[name])
     print_table("", shown | {"progress": f"{job['progress']:.0%}"})
 
 
@@ -175,7 +174,3 @@ def _kind(schema: dict[str, Any]) -> str:
     kinds = [str(one.get("type", "?")) for one in schema.get("anyOf", [schema])]
     default = f", by default {schema['default']}" if schema.get("default") is not None else ""
     return " or ".join(kinds) + default
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -21,6 +21,7 @@ from service.commands.options import (
     in_words,
     print_json,
     print_table,
+    tell,
 )
 
 models = typer.Typer(no_args_is_help=True, help="The models of a running service.")
@@ -90,7 +91,7 @@ def create_model(
         if _exists(client, name):
             raise Refusal(f"there is a model {name} already; change it with: abound models configure {name}")
         answer = client.configure(name, changes)
-    _tell(answer, f"created {name}", as_json)
+    tell(answer, f"created {name}", as_json)
 
 
 @models.command("configure")
@@ -110,7 +111,7 @@ def configure_model(
     with Client(url, key=key) as client:
         client.model(name)
         answer = client.configure(name, changes)
-    _tell(answer, f"configured {name}", as_json)
+    tell(answer, f"configured {name}", as_json)
 
 
 @models.command("delete")
@@ -130,7 +131,7 @@ def delete_model(
         typer.confirm(f"Delete {name} and all that it has learned?", abort=True, err=True)
     with Client(url, key=key) as client:
         client.delete(name)
-    _tell({"deleted": name}, f"deleted {name}", as_json)
+    tell({"deleted": name}, f"deleted {name}", as_json)
 
 
 @models.command("export")
@@ -161,7 +162,7 @@ def export_model(
             raise Refusal(f"cannot write {file}: {error}") from error
         finally:
             beside.unlink(missing_ok=True)
-    _tell({"model": name, "file": str(file), "bytes": size}, f"wrote {name} to {file}, {size:,} bytes", as_json)
+    tell({"model": name, "file": str(file), "bytes": size}, f"wrote {name} to {file}, {size:,} bytes", as_json)
 
 
 @models.command("import")
@@ -180,7 +181,7 @@ def import_model(
             answer = client.import_(name, iter(lambda: data.read(PIECE_BYTES), b""))
     except OSError as error:
         raise Refusal(f"cannot read {file}: {error}") from error
-    _tell(answer, f"imported {name}: {answer['learned']:,} learned, digest {answer['digest']}", as_json)
+    tell(answer, f"imported {name}: {answer['learned']:,} learned, digest {answer['digest']}", as_json)
 
 
 @contextlib.contextmanager
@@ -219,7 +220,7 @@ def create_snapshot(name: Name = "default", url: Url = DEFAULT_URL, key: Key = N
 
     with Client(url, key=key) as client:
         answer = client.snapshot(name)
-    _tell(answer, f"a snapshot of {name} will be made, at or after {answer.get('offset', 'now')}", as_json)
+    tell(answer, f"a snapshot of {name} will be made, at or after {answer.get('offset', 'now')}", as_json)
 
 
 def _exists(client: Any, name: str) -> bool:
@@ -251,10 +252,3 @@ def _show_score(stats: dict[str, Any]) -> None:
     for replica in stats.get("replicas", []):
         state = "ready" if replica.get("ready") else "not ready"
         typer.echo(f"replica {replica.get('replica')}: {state}, at {replica.get('offset')}, lag {replica.get('lag')}")
-
-
-def _tell(answer: dict[str, Any], sentence: str, as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        typer.echo(sentence)

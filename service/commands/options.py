@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -111,6 +112,14 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
+def tell(answer: Mapping[str, Any], sentence: str, as_json: bool) -> None:
+    """What came of a command: the answer as JSON, or a sentence for people."""
+    if as_json:
+        print_json(answer)
+    else:
+        typer.echo(sentence)
+
+
 def error_console() -> Console:
     """For progress and messages: standard error, so that standard output holds results only."""
     from rich.console import Console
@@ -141,3 +150,8 @@ def in_words(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def moment(seconds: float) -> str:
+    """Seconds since 1970, as the clock of this machine shows them."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

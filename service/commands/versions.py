@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from service.commands.models import PIECE_BYTES, Refusal, opened
-from service.commands.options import DEFAULT_URL, AsJson, Key, Model, Url, in_words, print_json, print_table
+from service.commands.options import (
+    DEFAULT_URL,
+    AsJson,
+    Key,
+    Model,
+    Url,
+    in_words,
+    moment,
+    print_json,
+    print_table,
+    tell,
+)
 
 versions = typer.Typer(
     name="versions", help="Fitted methods: list, show, compare, activate, export, import, delete.", no_args_is_help=True
@@ -39,7 +49,7 @@ def list_versions(model: Model = "default", url: Url = DEFAULT_URL, key: Key = N
     for card in answer["versions"]:
         measures = (in_words(card["metrics"].get(name)) for name in MEASURES)
         sizes = (in_words(card["sizes"]["instances"]), in_words(card["bytes"]))
-        table.add_row(card["id"], card["method"], *measures, *sizes, _moment(card["created"]), card["needed"] or "")
+        table.add_row(card["id"], card["method"], *measures, *sizes, moment(card["created"]), card["needed"] or "")
     Console(highlight=False).print(table)
 
 
@@ -56,7 +66,7 @@ def show_version(
         print_json(card)
         return
     shown = {name: value for name, value in card.items() if value is not None}
-    print_table("", shown | {"created": _moment(card["created"])})
+    print_table("", shown | {"created": moment(card["created"])})
 
 
 @versions.command("compare")
@@ -83,7 +93,7 @@ def compare_versions(
         return
     table = Table("", *answer["versions"], box=None, padding=(0, 2, 0, 0))
     table.add_row("method", *answer["methods"])
-    table.add_row("made", *map(_moment, answer["created"]))
+    table.add_row("made", *map(moment, answer["created"]))
     table.add_row("bytes", *map(in_words, answer["bytes"]))
     for part in ("sizes", "metrics", "params"):
         for name, values in answer[part].items():
@@ -119,7 +129,7 @@ def export_version(
         finally:
             beside.unlink(missing_ok=True)
     answer = {"version": version, "file": str(file), "bytes": size}
-    _tell(answer, f"wrote {version} to {file}, {size:,} bytes", as_json)
+    tell(answer, f"wrote {version} to {file}, {size:,} bytes", as_json)
 
 
 @versions.command("import")
@@ -138,7 +148,7 @@ def import_version(
             card = client.import_version(model, iter(lambda: data.read(PIECE_BYTES), b""))
     except OSError as error:
         raise Refusal(f"cannot read {file}: {error}") from error
-    _tell(card, f"imported {card['method']} as {card['id']}, digest {card['digest']}", as_json)
+    tell(card, f"imported {card['method']} as {card['id']}, digest {card['digest']}", as_json)
 
 
 @versions.command("activate")
@@ -155,7 +165,7 @@ def activate_version(
 
     with Client(url, key=key) as client:
         answer = client.activate(model, version, reason)
-    _tell(answer, f"{version} is active from {answer['offset']} on; before it was {answer['former']}", as_json)
+    tell(answer, f"{version} is active from {answer['offset']} on; before it was {answer['former']}", as_json)
 
 
 @versions.command("delete")
@@ -167,15 +177,4 @@ def delete_version(
 
     with Client(url, key=key) as client:
         client.delete_version(model, version)
-    _tell({"deleted": version}, f"deleted {version}", as_json)
-
-
-def _tell(answer: dict[str, Any], sentence: str, as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        typer.echo(sentence)
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    tell({"deleted": version}, f"deleted {version}", as_json)
