@@ -179,9 +179,15 @@ class Adoption:
             await self._say()
 
     async def _append(self, entry: Entry) -> Offset:
-        name = await pending.append(self._place.store, self._place.keys, self._pending, *encode(entry))
+        place = self._place
+        trim = await stream.trim_of(place.store, place.keys.log)
+        after = START if trim.covers(self.after) else self.after
+        name = await pending.append(place.store, place.keys, self._pending, encode(entry), place.artifacts.id, after)
         if name is None:
-            raise Conflict(f"another index is being made for {self._place.keys.name}, or this took too long")
+            raise Conflict(
+                f"another index is being made for {place.keys.name}, this took too long, or the store has lost what the "
+                "index was made of"
+            )
         return Offset.of_entry(name)
 
     async def _until_known(self) -> None:

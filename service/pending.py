@@ -4,7 +4,10 @@
 
 It is no part of the replicated state. A replica that starts between ``Prepare`` and ``Adopt`` learns from it which
 shadow to bring up, and one whose shadow it names no more drops it. It also is the fence of the adoption: ``Adopt`` is
-appended by a script that finds the key as it was, or not at all.
+appended by a script that finds the key as it was, or not at all. Since the key is said again when a failover has lost
+it, the script looks for more that may be lost: the log's entry up to which the index stands for everything, and the
+name by which the store knows where the index lies. Without the one no replica would come to where it can adopt, without
+the other none would find the index.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from core.types import Offset
+from service.artifacts import ARTIFACTS_KEY
 from service.catalog import ModelKeys
 from service.events import Prepare
 from service.store import Store, reaching
@@ -44,6 +49,9 @@ return 0
 
 _APPEND = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
+local artifacts = redis.call('GET', KEYS[3])
+if not artifacts or cjson.decode(artifacts)['id'] ~= ARGV[4] then return false end
+if ARGV[5] ~= '0-0' and #redis.call('XRANGE', KEYS[2], ARGV[5], ARGV[5]) == 0 then return false end
 return redis.call('XADD', KEYS[2], '*', 'e', ARGV[2], 'c', ARGV[3])
 """
 
@@ -82,9 +90,15 @@ async def let_go(store: Store, keys: ModelKeys, adoption: str) -> None:
         await store.client.eval(_LET_GO, 1, key_of(keys), adoption)
 
 
-async def append(store: Store, keys: ModelKeys, what: Pending, payload: bytes, checksum: bytes) -> bytes | None:
-    """Append an entry if this is what is pending; its id, or None."""
-    words = (msgspec.json.encode(what), payload, checksum)
+async def append(
+    store: Store, keys: ModelKeys, what: Pending, packed: tuple[bytes, bytes], artifacts_id: str, after: Offset
+) -> bytes | None:
+    """Append a packed entry if this is what is pending; its id, or None.
+
+    None as well when the artifact store has not this id any more, or the log has no entry ``after``, if that is not
+    START.
+    """
+    words = (msgspec.json.encode(what), *packed, artifacts_id, after.entry)
     with reaching():
-        entry: bytes | None = await store.client.eval(_APPEND, 2, key_of(keys), keys.log, *words)
+        entry: bytes | None = await store.client.eval(_APPEND, 3, key_of(keys), keys.log, ARTIFACTS_KEY, *words)
     return entry
