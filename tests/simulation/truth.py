@@ -44,6 +44,8 @@ class Truth:
         Of the events that the index knows.
     ever : dict of list of Fact by event
         Of all that were ever learned, restored away or not.
+    again : set of (int, Fact)
+        Events that were learned when an adopted index was made: their keys had come before, but not in that index.
     undone : list of (Offset, set of int)
         Where an index was adopted, and which events it does not know.
     twice : list of int
@@ -64,6 +66,7 @@ class Truth:
     twice: list[int] = field(default_factory=list)
     keys: dict[str, bytes] = field(default_factory=dict)
     ever: dict[int, list[Fact]] = field(default_factory=dict)
+    again: set[tuple[int, Fact]] = field(default_factory=set)
     undone: list[tuple[Offset, set[int]]] = field(default_factory=list)
     switches: list[tuple[Offset, str]] = field(default_factory=list)
     activations: list[str] = field(default_factory=list)
@@ -109,6 +112,7 @@ class Truth:
         if to is not None:
             past = self._as_it_was(to, after)
             self.undone.append((at, set(self.facts) - set(past.facts)))
+            self.again |= set(past.facts.items()) | past.again
             past.live.serving = self.live.serving
             self.live, self.facts, self.keys = past.live, past.facts, past.keys
         self._adopted = at
@@ -128,7 +132,8 @@ class Truth:
 
     def fact_at(self, event: int, offset: Offset) -> Fact | None:
         """What was found when an event was learned at an offset; None when that was not so."""
-        return next((fact for fact in self.ever.get(event, ()) if fact.offset == offset), None)
+        facts = [*self.ever.get(event, ()), *(fact for number, fact in self.again if number == event)]
+        return next((fact for fact in facts if fact.offset == offset), None)
 
     def _learn(self, event: Learn, at: Offset, last: int | None) -> None:
         ends = record_ends(event.records, event.n).tolist()
