@@ -185,8 +185,8 @@ class Adoption:
         name = await pending.append(place.store, place.keys, self._pending, encode(entry), place.artifacts.id, after)
         if name is None:
             raise Conflict(
-                f"another index is being made for {place.keys.name}, this took too long, or the store has lost what the "
-                "index was made of"
+                f"another index is being made for {place.keys.name}, this took too long, or the store has lost what "
+                "the index was made of"
             )
         return Offset.of_entry(name)
 
