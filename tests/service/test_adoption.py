@@ -23,10 +23,12 @@ from core.live import warmup
 from core.types import START, Offset
 from service import adoption, budget, indexes, pending, pins, snapshots
 from service.archive import Archiving, archive
+from service.artifacts import ARTIFACTS_KEY, Artifacts
 from service.budget import Budget
 from service.compaction import compact, rebuild
 from service.events import Adopt, Configure, Prepare
 from service.lease import take
+from service.log import Trim, trimmed_key
 from service.pending import Pending
 from service.source import Source
 from tests.service.adopting import SMALL, House, digest_at, events, learning, model_of, until
@@ -329,6 +331,40 @@ async def test_two_adoptions_at_one_time_are_refused(house: House) -> None:
             await one.adopt(index, "late")
     assert len(await house.elements()) == 3
     assert await pending.pending(house.store, [place.keys]) == [Pending("two")]
+
+
+@pytest.mark.parametrize("lost", ["the entry that the index stands for", "the name of the artifact store"])
+async def test_an_index_of_what_a_failover_has_lost_is_not_adopted(house: House, lost: str) -> None:
+    await house.append(*events(3))
+    place = await house.place()
+
+    async def lose(folder: str) -> None:
+        if lost.startswith("the entry"):
+            assert await house.store.client.xdel(place.keys.log, one.after.entry) == 1
+        else:
+            assert await house.store.client.delete(ARTIFACTS_KEY) == 1
+            await Artifacts(house.artifacts.url).join(house.store)
+
+    async with adoption.begin(await house.place(commit=lose), "one") as one:
+        index = await house.index(model_of(5, 1), one.after)
+        with pytest.raises(Conflict, match="has lost what the index was made of"):
+            await one.adopt(index, "too late")
+    assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
+
+
+async def test_an_index_of_what_was_trimmed_meanwhile_is_adopted(house: House) -> None:
+    await house.append(*events(3))
+    place = await house.place()
+    async with adoption.begin(place, "one") as one:
+        index = await house.index(model_of(5, 1), one.after)
+        await house.append(*events(2, 7))
+        trim = Trim(one.after, 3, 100)
+        await house.store.client.set(trimmed_key(place.keys.log), trim.packed())
+        assert await house.store.client.xtrim(
+            place.keys.log, minid=f"{one.after.milliseconds}-{one.after.sequence + 1}", approximate=False
+        )
+        await one.adopt(index, "in time")
+    assert [event.index for _, event in await house.elements() if isinstance(event, Adopt)] == [index.id]
 
 
 async def test_of_two_adoptions_the_first_one_stays(house: House) -> None:
