@@ -174,6 +174,15 @@ async def read_catalog(store: Store) -> Catalog:
     return catalog
 
 
+async def read_on(store: Store, known: Catalog) -> Catalog:
+    """All models that there are now: ``known`` itself while that ends where the stream does. Raises as read_catalog."""
+    with reaching():
+        last = await store.client.xrevrange(CATALOG_KEY, count=1)
+    if last and (last[0][0].decode(), last[0][1].get(b"c")) == (known.offset.entry, known.checksum):
+        return known
+    return await read_catalog(store)
+
+
 async def shorten_catalog(store: Store, catalog: Catalog) -> bool:
     """Say all that a catalog says in one entry more, and take out what is before the last such one.
 

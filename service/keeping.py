@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import structlog
 
-from core.errors import ArtifactsUnavailable, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownSnapshot
+from core.errors import ArtifactsUnavailable, Damaged, StoreUnavailable
 from service import history, standing
 from service import manifest as manifests
 from service.artifacts import Artifacts
@@ -154,22 +154,13 @@ class Keeping:
                 extent = (await asyncio.to_thread(history.parse, packed, keys)).extent  # it may be long
         except Damaged as error:
             trouble = str(error)
-        snapshot = await self._newest(keys)
+        before = self._kept.get(keys)
+        snapshot = await manifests.newest(self._store, keys, before.snapshot if before else None)
         age = seconds + microseconds / 1e6 - (snapshot.created / 1000 if snapshot else 0)
         found = None
         with contextlib.suppress(Damaged):  # of another release
             found = await standing.read(self._store, keys)
         return Kept(n_entries, model.held_bytes, trim, extent, trouble, snapshot, time.monotonic() - age, found)
-
-    async def _newest(self, keys: ModelKeys) -> Manifest | None:
-        """The newest snapshot; its manifest is read once."""
-        before = self._kept.get(keys)
-        for name in await manifests.ids(self._store, keys):
-            if before is not None and before.snapshot is not None and before.snapshot.id == name:
-                return before.snapshot
-            with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
-                return await manifests.manifest_of(self._store, keys, name)
-        return None
 
 
 def _figures_of(found: Standing | None) -> dict[str, float]:

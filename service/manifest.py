@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -119,6 +120,16 @@ async def manifests(store: Store, keys: ModelKeys) -> list[Manifest]:
         except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
             log.warning("a snapshot cannot be used", model=keys.name, snapshot=name, reason=str(error))
     return good
+
+
+async def newest(store: Store, keys: ModelKeys, known: Manifest | None = None) -> Manifest | None:
+    """The newest manifest that can be read, None when there is none. The one that is ``known`` is not read again."""
+    for name in await ids(store, keys):
+        if known is not None and known.id == name:
+            return known
+        with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
+            return await manifest_of(store, keys, name)
+    return None
 
 
 async def manifest_of(store: Store, keys: ModelKeys, name: str) -> Manifest:
