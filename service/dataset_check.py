@@ -30,7 +30,7 @@ from service.dataset_file import local_file
 from service.files import read_file
 from service.kernel_cache import place
 from service.model_replica import new_secret
-from service.process import end_with_parent
+from service.parentage import end_with_parent
 from service.settings import Settings
 from service.store import Store, StoreParams
 

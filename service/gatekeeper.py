@@ -9,34 +9,31 @@ It follows what has contenders or an active version, and, for drift marks, what 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
 import signal
 import sys
-import threading
 
 import structlog
 import uvloop
 
 from core.contenders import GateParams
-from core.errors import AboundError, CannotStart, Conflict, Damaged, StoreUnavailable, UnknownApplyVersion
+from core.errors import AboundError, Conflict, Damaged, StoreUnavailable, UnknownApplyVersion
+from service import boot
 from service import manifest as manifests
 from service.artifacts import Artifacts
-from service.catalog import CATALOG_KEY, Catalog, Living, read_catalog
+from service.catalog import Catalog, Living, read_on
 from service.contending import Contending
 from service.contending_params import ContendingParams
 from service.ending import end
 from service.file_cache import cache_in
 from service.lease import LEASE_SECONDS, LeaseLost, take
 from service.log import LogParams
-from service.process import end_with_parent, warm
-from service.report import REFUSED, Report, Reporter
+from service.report import Report, Reporter
 from service.settings import Settings
 from service.standing import PURPOSE
 from service.store import Store, StoreParams, reaching
-from service.telemetry import configure_logging
 from service.version_keeping import VersionParams
 
 log = structlog.get_logger(__name__)
@@ -132,10 +129,7 @@ class Gatekeeper:
         await end(*tasks)
 
     async def _look(self, catalog: Catalog) -> Catalog:
-        with reaching():
-            last = await self._store.client.xrevrange(CATALOG_KEY, count=1)
-        if not last or (last[0][0].decode(), last[0][1].get(b"c")) != (catalog.offset.entry, catalog.checksum):
-            catalog = await read_catalog(self._store)
+        catalog = await read_on(self._store, catalog)
         living = {one.keys.incarnation: one for one in catalog}
         for incarnation in self._followed.keys() - living.keys():
             gone = self._followed.pop(incarnation)
@@ -236,10 +230,9 @@ class Gatekeeper:
         """TooLarge when a snapshot says that the index is, before it is loaded."""
         if one.contended:
             return
-        for name in await manifests.ids(self._store, one.living.keys):
-            with contextlib.suppress(AboundError):
-                one.n_bytes = (await manifests.manifest_of(self._store, one.living.keys, name)).size
-                break
+        newest = await manifests.newest(self._store, one.living.keys)
+        if newest is not None:
+            one.n_bytes = newest.size
         self._check_size(one)
 
     def _check_size(self, one: Followed) -> None:
@@ -273,24 +266,13 @@ async def keep(settings: Settings, reporter: Reporter) -> None:
 
 def main() -> int:
     """Run the process; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m service.gatekeeper", description=__doc__.splitlines()[0])
-    parser.add_argument("--status", type=int, help="the inherited pipe to the parent")
-    options = parser.parse_args()
-    if sys.platform != "linux" and options.status is not None:
-        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-    reporter = Reporter(options.status)
-    try:
-        settings = Settings.load()
-        configure_logging(settings.log_level, settings.log_format)
+
+    def run(settings: Settings, reporter: Reporter) -> None:
         os.nice(NICE)
-        warm(reporter)
+        boot.warm(reporter)
         uvloop.run(keep(settings, reporter))
-    except CannotStart as error:
-        reporter.say(Report(error=str(error)))
-        if options.status is None:
-            sys.stderr.write(f"abound: the gatekeeper does not start: {error}\n")
-        return REFUSED
-    return 0
+
+    return boot.run("gatekeeper", boot.parser("gatekeeper", __doc__).parse_args().status, run)
 
 
 if __name__ == "__main__":

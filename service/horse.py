@@ -1,17 +1,13 @@
-"""Doing jobs: ``python -m service.horse --kind KIND``, started by the worker, a process for each kind of jobs.
-
-It loads the methods and the kernels once, then waits for ids (RQ) and forks a process for each job (RQ's "work
-horse"), which so begins at once. The fork is safe because this process has one thread and computes nothing: no
-kernel with threads runs before it.
+"""The horse: the process of one job, forked by the stable (``stable.py``).
 
 The end of a job, in whatever way
 ---------------------------------
 1. By itself: the horse cleans up, writes what came of it into the record, and ends.
 2. Told to stop: a thread of the horse hears it with the next sign of life; the method meets Cancelled at its next
    word of progress, or at its next await. If that takes longer than ``cancel_seconds``, the horse ends at once.
-3. The horse dies: this process notes it in the record, and the keeper of the worker cleans up and lets the job wait
-   again. So it does when this process stops: the horse is killed, and that attempt does not count.
-4. It ends before it has taken the job (what it is made of cannot be imported, memory is short): it, or this process,
+3. The horse dies: the stable notes it in the record, and the keeper of the worker cleans up and lets the job wait
+   again. So it does when the stable stops: the horse is killed, and that attempt does not count.
+4. It ends before it has taken the job (what it is made of cannot be imported, memory is short): it, or the stable,
    counts that in the record, and the keeper tries again, later each time, until the job has failed.
 5. All die: the kernel kills the horse with its parent. Some keeper notices the silence, and does the same.
 6. Taken for dead and not: the horse hears with its next sign of life that the job is not its own any more, and ends.
@@ -19,36 +15,22 @@ The end of a job, in whatever way
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import gc
-import logging
 import os
-import secrets
-import signal
-import socket
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import redis
 import structlog
 import uvloop
-from rq.job import Job as RqJob
-from rq.queue import Queue
-from rq.serializers import JSONSerializer
-from rq.utils import now
-from rq.worker import Worker
-from rq.worker_registration import clean_worker_registry
 
 from core.errors import (
     AboundError,
     ArtifactsUnavailable,
     Cancelled,
-    CannotStart,
     ClusterUnavailable,
     Conflict,
     OutcomeUnknown,
@@ -59,39 +41,20 @@ from service import pins
 from service.artifacts import Artifacts
 from service.catalog import Living, read_catalog
 from service.ending import end
-from service.job import Job, job_key
-from service.job_changes import beat_of, change_of
+from service.job import Job
+from service.job_changes import beat_of
 from service.job_context import JobContext, clean
 from service.jobs import JobParams, Jobs
-from service.kernel_cache import place
-from service.methods import METHODS, JobMethod, Outcome
-from service.parentage import dies_with_parent
-from service.process import end_with_parent, warm
-from service.queue import Ticket, connect, queue_of
-from service.report import REFUSED, Report, Reporter
+from service.methods import METHODS, Outcome
+from service.queue import connect
 from service.settings import Settings
 from service.store import Store, StoreParams, reaching
-from service.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
 
 ABANDONED = 7
 """Exit code of a horse that left a job as it was."""
 
-LISTEN_SECONDS = 35
-"""Bounds the wait on a connection that is dead and does not say so; RQ asks anew 15 seconds before."""
-
-WATCH_SECONDS = 1
-
-NICENESS = {"fit": 10}
-"""What computes for long gives way to what answers on the same machine."""
-
-SESSION_NICENESS = {"fit": 5}
-"""Linux may weigh sessions against each other before it looks at the processes in them (``autogroup``), so a job has
-one of its own. It is less nice than the process: on a machine that others keep busy as well, with 10 it had so little
-that it did not hear the store's answers in time."""
-
-KILL_SPARE_SECONDS = 3.0
 RENEW_SECONDS = pins.PIN_SECONDS / 10
 
 
@@ -219,7 +182,7 @@ class Running:
             if until is None:
                 try:
                     with reaching():
-                        told = client.eval(*_any(beat_of(self._job.id, self._job.holder or "", progress, stage)))
+                        told = client.eval(*beat_of(self._job.id, self._job.holder or "", progress, stage))
                 except StoreUnavailable:
                     continue
             if self._finished.is_set():
@@ -238,185 +201,6 @@ class Running:
                 _exit(ABANDONED)
 
 
-class Stable(Worker):
-    """RQ's worker: takes ids from one queue and forks a horse for each. Listens to nobody but signals.
-
-    What RQ would do beyond that (commands over pub/sub, registries of jobs, results, callbacks, retries) is left
-    out: the record of a job is not RQ's.
-    """
-
-    job_class = Ticket
-
-    def __init__(self, kind: str, settings: Settings) -> None:
-        self._url = settings.jobs_store_url()
-        self._seconds = settings.group(StoreParams).reply_seconds
-        self._cancel_seconds = settings.group(JobParams).cancel_seconds + KILL_SPARE_SECONDS
-        self._leaving = False
-        self._told_at: float | None = None
-        self._niceness = NICENESS.get(kind, 0), SESSION_NICENESS.get(kind, 0)
-        client = connect(self._url, self._seconds)
-        super().__init__(
-            [queue_of(kind, client)],
-            name=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
-            connection=client,
-            serializer=JSONSerializer,
-            worker_ttl=LISTEN_SECONDS,
-            job_monitoring_interval=WATCH_SECONDS,
-            log_job_description=False,
-        )
-
-    # RQ's own names from here
-
-    def _set_ip_address(self, connection: redis.Redis) -> None:
-        self.ip_address = "unknown"
-
-    def subscribe(self) -> None:
-        """Take no commands, and have no thread that would."""
-
-    def run_maintenance_tasks(self) -> None:
-        """Take away what RQ noted for workers that are gone; their jobs are the keeper's business."""
-        self.last_cleaned_at: Any = now()
-        for queue in self.queues:
-            clean_worker_registry(queue)
-            registry = queue.started_job_registry
-            self.connection.zremrangebyscore(registry.key, 0, time.time())
-            self.connection.delete(queue.intermediate_queue_key)
-
-    def fork_work_horse(self, job: RqJob, queue: Queue) -> None:
-        """Fork the process of a job. It ends with this one, and is the first to go when memory is short."""
-        arrange = dies_with_parent()
-        self._told_at = None
-        pid = os.fork()
-        if pid == 0:
-            arrange()
-            os.setsid()
-            _give_way(*self._niceness)
-            _prefer_to_be_killed()
-            assert isinstance(job, Ticket)
-            job.holder = self._holder_of(os.getpid())
-            self.main_work_horse(job, queue)
-            os._exit(0)
-        self._horse_pid = pid
-
-    def monitor_work_horse(self, job: RqJob, queue: Queue) -> None:
-        """Wait for the end of a horse, then end whatever it has started: that is in its session."""
-        pid = self.horse_pid
-        super().monitor_work_horse(job, queue)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-
-    def maintain_heartbeats(self, job: RqJob) -> None:
-        """Kill a horse that did not hear that it is to stop, or that somebody else has its job."""
-        with contextlib.suppress(redis.exceptions.RedisError):
-            super().maintain_heartbeats(job)
-            state, holder, cancelling = self.connection.hmget(job_key(job.id), "state", "holder", "cancelling")
-            ours = holder == f'"{self._holder_of(self.horse_pid)}"'.encode()
-            if state == b'"running"' and (cancelling == b"true" or not ours):
-                self._told_at = self._told_at or time.monotonic()
-                if time.monotonic() - self._told_at > self._cancel_seconds:
-                    self.kill_horse()
-
-    def handle_work_horse_killed(self, job: RqJob, retpid: int, ret_val: int, rusage: Any) -> None:
-        """Note in the record that its process is gone, and why."""
-        holder = self._holder_of(retpid)
-        fields = {"gone": "the worker stopped" if self._leaving else _ending(ret_val), "given_back": self._leaving}
-        with contextlib.suppress(redis.exceptions.RedisError):
-            client = connect(self._url, self._seconds)
-            made, _ = client.eval(*_any(change_of(job.id, ("running",), holder=holder, fields=fields)))
-            if not made and not self._leaving and os.waitstatus_to_exitcode(ret_val) != ABANDONED:
-                self._not_begun(job, _ending(ret_val))
-
-    def handle_job_failure(
-        self, job: RqJob, queue: Queue, started_job_registry: Any = None, exc_string: str = ""
-    ) -> None:
-        """Take the ticket away; what came of the job stands in its record."""
-        with contextlib.suppress(redis.exceptions.RedisError), self.connection.pipeline() as pipe:
-            self.cleanup_execution(job, pipeline=pipe)
-            job.delete(pipeline=pipe, remove_from_queue=False)
-            pipe.execute()
-
-    def handle_exception(self, job: RqJob, *exc_info: Any) -> None:
-        """What went wrong beside the job itself."""
-        log.error("a job could not be begun", job=job.id, exc_info=exc_info)
-        self._not_begun(job, f"{type(exc_info[1]).__name__}: {exc_info[1]}"[:1000])
-
-    def _not_begun(self, job: RqJob, why: str) -> None:
-        """Count in the record of a job that still waits that a process ended before it had taken it."""
-        with contextlib.suppress(redis.exceptions.RedisError):
-            client = connect(self._url, self._seconds)
-            n = int(client.hget(job_key(job.id), "unbegun") or 0) + 1
-            fields = {"unbegun": n, "stage": "waiting to be begun again", "error": f"it could not be begun: {why}"}
-            client.eval(*_any(change_of(job.id, ("queued",), fields=fields)))
-
-    def handle_warm_shutdown_request(self) -> None:
-        """End the job that is at work; it is begun again elsewhere."""
-        self._leaving = True
-        if self.horse_pid:
-            self.kill_horse()
-
-    def _holder_of(self, pid: int) -> str:
-        return f"{self.name}:{pid}"
-
-
-def _ending(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        what = f"its process was ended by {signal.Signals(number).name}"
-        return f"{what}, perhaps because memory was short" if number == signal.SIGKILL else what
-    return f"its process ended with exit code {os.WEXITSTATUS(status)}"
-
-
-def _give_way(niceness: int, of_session: int) -> None:
-    os.nice(niceness)
-    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
-        file.write(str(of_session))
-
-
-def _prefer_to_be_killed() -> None:
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("500")
-
-
-def _any(words: list[str | bytes | int]) -> Any:
-    """The client's types know text only."""
-    return words
-
-
 def _exit(code: int) -> None:
     sys.stderr.flush()
     os._exit(code)
-
-
-def methods_of(kind: str) -> dict[str, JobMethod]:
-    """The methods that workers of a kind do."""
-    return {name: method for name, method in METHODS.items() if method.kind == kind}
-
-
-def main() -> int:
-    """Run the process; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m service.horse", description=__doc__.splitlines()[0])
-    parser.add_argument("--kind", required=True, help="which jobs to do")
-    parser.add_argument("--status", type=int, help="the inherited pipe to the parent")
-    options = parser.parse_args()
-    place()
-    if sys.platform != "linux" and options.status is not None:
-        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-    reporter = Reporter(options.status)
-    try:
-        settings = Settings.load()
-        configure_logging(settings.log_level, settings.log_format)
-        logging.getLogger("rq").setLevel(logging.WARNING)
-        warm(reporter)
-        stable = Stable(options.kind, settings)
-        gc.collect()
-        gc.freeze()  # what is here stays shared with the horses
-        reporter.say(Report(stage="working", progress=1.0, ready=True))
-        stable.work(logging_level="WARNING")
-    except CannotStart as error:
-        reporter.say(Report(error=str(error)))
-        return REFUSED
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

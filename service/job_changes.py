@@ -85,13 +85,13 @@ def change_of(
     stamp: str = "",
     most: int = 0,
     fields: Mapping[str, Any] | None = None,
-) -> list[str | bytes | int]:
+) -> list[Any]:
     """What EVAL takes for a change.
 
     It is made only in one of ``states``, for the ``holder`` where one is named, and if the field ``unless`` is not
     true; and not when ``most`` jobs are in the new state already.
     """
-    given: list[str | bytes | int] = [CHANGE, 1, job_key(job_id), job_id]
+    given: list[Any] = [CHANGE, 1, job_key(job_id), job_id]
     given += ["|" + "".join(f'"{state}"|' for state in states), f'"{holder}"' if holder else ""]
     given += [unless, f'"{new}"' if new else "", most, stamp]
     for name, value in (fields or {}).items():
@@ -99,12 +99,12 @@ def change_of(
     return given
 
 
-def beat_of(job_id: str, holder: str, progress: float, stage: str | None) -> list[str | bytes | int]:
+def beat_of(job_id: str, holder: str, progress: float, stage: str | None) -> list[Any]:
     """What EVAL takes for a sign of life; it answers None (not yours any more), 0, or 1 (you are to stop)."""
     return [BEAT, 1, job_key(job_id), f'"{holder}"', msgspec.json.encode(progress), msgspec.json.encode(stage)]
 
 
-def commit_of(job_id: str, holder: str, prefixes: tuple[str, ...]) -> list[str | bytes | int]:
+def commit_of(job_id: str, holder: str, prefixes: tuple[str, ...]) -> list[Any]:
     """What EVAL takes to let a job take effect; it answers 0 when it is to stop, or is not this holder's any more."""
     key = job_key(job_id)
     return [COMMIT, 2, key, f"{key}:wrote", f'"{holder}"', msgspec.json.encode(prefixes), *prefixes]

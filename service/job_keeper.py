@@ -45,7 +45,7 @@ SWEEP_SECONDS = 60.0
 STOP_SECONDS = 5.0
 FORGOTTEN_AT_ONCE = 100
 
-HORSE = "service.horse"
+STABLE = "service.stable"
 
 
 class JobKeeper:
@@ -57,7 +57,7 @@ class JobKeeper:
         What ``python -m`` runs to do jobs of one kind.
     """
 
-    def __init__(self, settings: Settings, store: Store, jobs: Jobs, module: str = HORSE) -> None:
+    def __init__(self, settings: Settings, store: Store, jobs: Jobs, module: str = STABLE) -> None:
         self.id = f"keeper-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._settings = settings
         self._store = store

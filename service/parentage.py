@@ -10,7 +10,10 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
+
+PARENT_SECONDS = 1.0
 
 _PR_SET_PDEATHSIG = 1
 
@@ -27,3 +30,10 @@ def dies_with_parent() -> Callable[[], None]:
             os._exit(1)
 
     return arrange
+
+
+def end_with_parent(parent: int) -> None:
+    """End this process soon after its parent has: where the kernel does not do it."""
+    while os.getppid() == parent:
+        threading.Event().wait(PARENT_SECONDS)
+    os._exit(1)

@@ -7,7 +7,6 @@ refuses to start it says why through the status pipe and ends with ``REFUSED``.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import gc
@@ -15,7 +14,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -23,22 +21,15 @@ import uvicorn
 import uvloop
 
 from core.errors import CannotStart, StoreUnavailable
-from service import keys
+from service import boot, keys
 from service.connection import LOOK_SECONDS, Connection
-from service.kernel_cache import place
 from service.listening import BACKLOG
-from service.report import REFUSED, Report, Reporter
+from service.report import Report, Reporter
 from service.settings import MIB, Settings, is_loopback, unknown_variables
 from service.store import Store, StoreParams
-from service.telemetry import configure_logging
 
 if TYPE_CHECKING:
     from service.main import Application
-
-QUICK_SECONDS = 3.0
-"""Loading compiled kernels takes less than this; what takes longer is compiling."""
-
-PARENT_SECONDS = 1.0
 
 
 class ReplicaServer(uvicorn.Server):
@@ -139,55 +130,25 @@ async def check_store(settings: Settings) -> None:
         await store.close()
 
 
-def warm(reporter: Reporter) -> None:
-    """Load the kernels, or compile them on a machine that has not done it yet, and say which it is."""
-    reporter("loading the kernels", 0.0)
-    compiling = threading.Timer(QUICK_SECONDS, reporter, ("compiling the kernels, once on this machine", 0.0))
-    compiling.daemon = True
-    compiling.start()
-    try:
-        from core.live import warmup
-
-        warmup()
-    finally:
-        compiling.cancel()
-    reporter.say(Report(warm=True))
-
-
-def end_with_parent(parent: int) -> None:
-    """End this process soon after its parent has: where the kernel does not do it."""
-    while os.getppid() == parent:
-        threading.Event().wait(PARENT_SECONDS)
-    os._exit(1)
-
-
 def main() -> int:
     """Run the process; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m service.process", description=__doc__.splitlines()[0])
-    parser.add_argument("--fd", type=int, required=True, help="the inherited listening socket")
-    parser.add_argument("--status", type=int, help="the inherited pipe to the parent")
-    parser.add_argument("--first", action="store_true", help="tell what all replicas would tell alike")
-    options = parser.parse_args()
-    place()
-    if sys.platform != "linux":
-        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+    words = boot.parser("process", __doc__)
+    words.add_argument("--fd", type=int, required=True, help="the inherited listening socket")
+    words.add_argument("--first", action="store_true", help="tell what all replicas would tell alike")
+    options = words.parse_args()
     listening = socket.socket(fileno=options.fd)
     listening.set_inheritable(False)
-    reporter = Reporter(options.status)
-    try:
-        settings = Settings.load()
-        configure_logging(settings.log_level, settings.log_format)
+
+    def work(settings: Settings, reporter: Reporter) -> None:
         reporter("looking at the store", 0.0)
         uvloop.run(check_store(settings))
-        warm(reporter)
+        boot.warm(reporter)
         for sentence in unknown_variables(os.environ) if options.first else ():
             if sentence not in unknown_variables(os.environ, groups=False):  # the parent has told these
                 reporter.say(Report(warning=sentence))
         uvloop.run(serve(settings, listening, reporter))
-    except CannotStart as error:
-        reporter.say(Report(error=str(error)))
-        return REFUSED
-    return 0
+
+    return boot.run("process", options.status, work)
 
 
 if __name__ == "__main__":

@@ -18,14 +18,12 @@ and comes back too late changes nothing. Now and then the worker also takes out 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 
 import structlog
@@ -33,7 +31,6 @@ import uvloop
 
 from core.errors import (
     ArtifactsUnavailable,
-    CannotStart,
     Conflict,
     Damaged,
     NotReady,
@@ -41,31 +38,28 @@ from core.errors import (
     UnknownApplyVersion,
     UnknownArtifact,
     UnknownOffset,
-    UnknownSnapshot,
 )
+from service import boot, presence, version_keeping, wanted
 from service import manifest as manifests
-from service import presence, version_keeping, wanted
 from service.archive import Archiving, archive
 from service.artifacts import Artifacts
-from service.catalog import CATALOG_KEY, Catalog, Living, read_catalog, shorten_catalog
+from service.catalog import Catalog, Living, read_on, shorten_catalog
 from service.compaction import compact
 from service.contest_keeper import ContestKeeper
 from service.datasets import Datasets
 from service.ending import end
 from service.history import HistoryParams
-from service.job_keeper import HORSE, JobKeeper
+from service.job_keeper import STABLE, JobKeeper
 from service.jobs import JobParams, Jobs
 from service.lease import LEASE_SECONDS, Lease, LeaseLost, take
 from service.log import LogParams, Trim, trimmed_key
 from service.manifest import Manifest
-from service.process import end_with_parent, warm
-from service.report import REFUSED, Report, Reporter
+from service.report import Report, Reporter
 from service.retention import retain
 from service.settings import Settings
 from service.snapshots import SnapshotParams
 from service.store import Store, StoreParams, reaching
 from service.sweeping import sweep_artifacts, sweep_store
-from service.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
 
@@ -170,12 +164,7 @@ class Worker:
             await asyncio.sleep(wanted.WORKER_FRESH_SECONDS / 4)
 
     async def _catalog_now(self, known: Catalog) -> Catalog:
-        """The catalog; read only when it does not end where it did."""
-        with reaching():
-            last = await self._store.client.xrevrange(CATALOG_KEY, count=1)
-        if last and (last[0][0].decode(), last[0][1].get(b"c")) == (known.offset.entry, known.checksum):
-            return known
-        catalog = await read_catalog(self._store)
+        catalog = await read_on(self._store, known)
         living = {one.keys.incarnation for one in catalog}
         for noted in (self._newest, self._resting, self._without_history):
             for incarnation in noted.keys() - living:
@@ -280,7 +269,9 @@ class Worker:
     async def _due(self, living: Living) -> str | None:
         """Why a snapshot of a model is due, None when none is. One round trip while nothing is learned."""
         keys = living.keys
-        newest = await self._newest_of(living)
+        newest = await manifests.newest(self._store, keys, self._newest.get(keys.incarnation))
+        if newest is not None:
+            self._newest[keys.incarnation] = newest
         async with self._store.client.pipeline(transaction=False) as pipe:
             pipe.get(keys.of("snapshot-wanted"))
             pipe.xlen(keys.log)
@@ -302,18 +293,6 @@ class Worker:
         grown = max(sizes, default=0) - (newest.log_bytes if newest else 0)
         return "the log has grown" if grown > self._params.every_bytes else None
 
-    async def _newest_of(self, living: Living) -> Manifest | None:
-        """The newest snapshot that has a good manifest; the manifest is read once."""
-        known = self._newest.get(living.keys.incarnation)
-        for name in await manifests.ids(self._store, living.keys):
-            if known is not None and known.id == name:
-                return known
-            with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
-                manifest = await manifests.manifest_of(self._store, living.keys, name)
-                self._newest[living.keys.incarnation] = manifest
-                return manifest
-        return None
-
     @contextlib.contextmanager
     def _nobody_else(self) -> Iterator[None]:
         """Leave alone what another process has, or has taken over."""
@@ -325,8 +304,8 @@ class Worker:
             log.warning("another process has taken over")
 
 
-async def work(settings: Settings, reporter: Reporter, horse: str = HORSE) -> None:
-    """Run a worker, snapshots and jobs, until SIGTERM or SIGINT. ``horse``: the module that does jobs."""
+async def work(settings: Settings, reporter: Reporter, stable: str = STABLE) -> None:
+    """Run a worker, snapshots and jobs, until SIGTERM or SIGINT. ``stable``: the module that does jobs."""
     params = settings.group(StoreParams)
     store, jobs_store = Store(settings.store_url(), params), Store(settings.jobs_store_url(), params)
     place = settings.artifacts_place()
@@ -337,7 +316,7 @@ async def work(settings: Settings, reporter: Reporter, horse: str = HORSE) -> No
         Artifacts(place) if place is not None else None,
         settings.group(HistoryParams),
     )
-    keeper = JobKeeper(settings, store, Jobs(jobs_store, settings.group(JobParams)), horse)
+    keeper = JobKeeper(settings, store, Jobs(jobs_store, settings.group(JobParams)), stable)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -360,23 +339,12 @@ async def work(settings: Settings, reporter: Reporter, horse: str = HORSE) -> No
 
 def main() -> int:
     """Run the process; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m service.worker", description=__doc__.splitlines()[0])
-    parser.add_argument("--status", type=int, help="the inherited pipe to the parent")
-    options = parser.parse_args()
-    if sys.platform != "linux" and options.status is not None:
-        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-    reporter = Reporter(options.status)
-    try:
-        settings = Settings.load()
-        configure_logging(settings.log_level, settings.log_format)
-        warm(reporter)
+
+    def run(settings: Settings, reporter: Reporter) -> None:
+        boot.warm(reporter)
         uvloop.run(work(settings, reporter))
-    except CannotStart as error:
-        reporter.say(Report(error=str(error)))
-        if options.status is None:
-            sys.stderr.write(f"abound worker: {error}\n")
-        return REFUSED
-    return 0
+
+    return boot.run("worker", boot.parser("worker", __doc__).parse_args().status, run)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def worker(
     """
     import uvloop
 
-    from service.process import warm
+    from service.boot import warm
     from service.report import Reporter
     from service.settings import Settings
     from service.telemetry import configure_logging

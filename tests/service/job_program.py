@@ -16,7 +16,7 @@ from pathlib import Path
 
 from core.errors import Conflict
 from core.types import START
-from service import cluster, horse
+from service import boot, cluster, horse, stable
 from service.job_context import JobContext
 from service.methods import METHODS, JobMethod, Outcome, Progress, Sizes
 
@@ -144,10 +144,10 @@ def break_or_begin(job_id: str, holder: str) -> None:
 def main() -> int:
     METHODS.update(TEST_METHODS)
     if "--kind" in sys.argv:
-        horse.warm = lambda reporter: None  # type: ignore[assignment]
+        boot.warm = lambda reporter: None
         horse.run = break_or_begin
         cluster.CONNECT_SECONDS = 0.2
-        return horse.main()
+        return stable.main()
     from service.report import Reporter
     from service.settings import Settings
     from service.telemetry import configure_logging

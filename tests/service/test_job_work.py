@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service import horse
+from service import stable
 from service.job import job_key
 from service.queue import connect, enqueue, queue_of
 from tests.service.job_program import BREAKING
@@ -103,9 +103,9 @@ def test_a_job_that_cannot_be_begun_says_so_and_waits_until_it_can(
 
 def test_a_fit_gives_way_as_a_process_and_as_a_session(place: Office) -> None:
     job = place.ended(place.submit("crunch", steps=1))
-    assert job["outcome"]["niceness"] == min(19, os.nice(0) + horse.NICENESS["fit"])
+    assert job["outcome"]["niceness"] == min(19, os.nice(0) + stable.NICENESS["fit"])
     assert job["outcome"]["leads its session"]
-    assert job["outcome"]["session"] in {None, horse.SESSION_NICENESS["fit"]}
+    assert job["outcome"]["session"] in {None, stable.SESSION_NICENESS["fit"]}
 
 
 def test_a_job_whose_cluster_is_away_is_begun_again_and_fails_at_last(place: Office) -> None:

@@ -1,0 +1,62 @@
+"""How a process of the service comes up: its words, settings and kernels; and how it says why it does not."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+from core.errors import CannotStart
+from service.kernel_cache import place
+from service.parentage import end_with_parent
+from service.report import REFUSED, Report, Reporter
+from service.settings import Settings
+from service.telemetry import configure_logging
+
+QUICK_SECONDS = 3.0
+"""Loading compiled kernels takes less than this; what takes longer is compiling."""
+
+
+def parser(name: str, purpose: str) -> argparse.ArgumentParser:
+    """For the words after ``python -m service.NAME``; the first line of ``purpose`` says what that is for."""
+    words = argparse.ArgumentParser(prog=f"python -m service.{name}", description=purpose.splitlines()[0])
+    words.add_argument("--status", type=int, help="the inherited pipe to the parent")
+    return words
+
+
+def run(name: str, status: int | None, work: Callable[[Settings, Reporter], None]) -> int:
+    """Do the work of the process; its exit code.
+
+    When it refuses to start (CannotStart), the parent at the other end of ``status`` is told why; without one, people.
+    """
+    if sys.platform != "linux" and status is not None:
+        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+    reporter = Reporter(status)
+    try:
+        place()
+        settings = Settings.load()
+        configure_logging(settings.log_level, settings.log_format)
+        work(settings, reporter)
+    except CannotStart as error:
+        reporter.say(Report(error=str(error)))
+        if status is None:
+            sys.stderr.write(f"abound {name}: {error}\n")
+        return REFUSED
+    return 0
+
+
+def warm(reporter: Reporter) -> None:
+    """Load the kernels, or compile them on a machine that has not done it yet, and say which it is."""
+    reporter("loading the kernels", 0.0)
+    compiling = threading.Timer(QUICK_SECONDS, reporter, ("compiling the kernels, once on this machine", 0.0))
+    compiling.daemon = True
+    compiling.start()
+    try:
+        from core.live import warmup
+
+        warmup()
+    finally:
+        compiling.cancel()
+    reporter.say(Report(warm=True))
