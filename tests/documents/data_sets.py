@@ -13,7 +13,12 @@ from benchmarks import sets
 NAMES = sets.NAMES | {"aloi": "txt"}
 
 N_CLASSES, OWN_WORDS = 12, 8
-SIZES = {"clinc150": (1600, 400), "commits-git": (2000, 500), "gutenberg-subjects": (1200, 300)}
+SIZES = {
+    "clinc150": (1600, 400),
+    "commits-git": (2000, 500),
+    "gutenberg-subjects": (1200, 300),
+    "wordnet-hypernyms": (2000, 200),
+}
 """Instances of the two parts; of a set that is not named, ``FEW``."""
 
 FEW = (400, 100)
