@@ -35,6 +35,7 @@ from core.vectorize import Vectorizer
 from service import contenders, versions
 from service.appender import Draft
 from service.artifacts import Artifacts
+from service.card import Card
 from service.catalog import DEFAULT_MODEL, Living, read_catalog
 from service.contending import Contending
 from service.files import read_file
@@ -65,7 +66,7 @@ def permuted(rows: list[Row], rng: random.Random) -> list[Row]:
     return [(vector, tuple(other[label] for label in labels)) for vector, labels in rows]
 
 
-async def fitted(rows: list[Row], method: str, artifacts: Artifacts, living: Living, at: Offset) -> versions.Card:
+async def fitted(rows: list[Row], method: str, artifacts: Artifacts, living: Living, at: Offset) -> Card:
     """A version of what was learned so far."""
     gathering = Gathering((1, 2))
     for vector, labels in rows:

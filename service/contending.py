@@ -32,6 +32,7 @@ from service import activation, contenders, past, standing
 from service import log as stream
 from service.activation import Place
 from service.artifacts import Artifacts
+from service.card import Card
 from service.catalog import Living
 from service.contending_params import ContendingParams
 from service.drift import Detector
@@ -46,7 +47,6 @@ from service.snapshots import restore_newest
 from service.source import Source
 from service.standing import Standing
 from service.store import Store
-from service.versions import Card
 
 AT_ONCE = 256
 """Instances that versions are asked about together."""

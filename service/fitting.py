@@ -39,6 +39,7 @@ from service import contenders, indexes, past, version_keeping, versions
 from service import log as stream
 from service.archive import adoption_after
 from service.artifacts import Artifacts
+from service.card import Card, new_id
 from service.catalog import ModelKeys
 from service.cluster import parallel
 from service.dataset_file import local_file
@@ -92,7 +93,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     fitted, metrics = await asyncio.to_thread(
         _fitted, params, data, idf, (context.settings.cluster, context.threads), told, clock
     )
-    prefix = versions.folder(keys, versions.new_id())
+    prefix = versions.folder(keys, new_id())
     name = prefix.rpartition("/")[2]
     await context.will_write(prefix)
     progress("writing the version", 0.9)
@@ -138,7 +139,7 @@ def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
     return gathering.needs(n) | weighed | METHODS[method].needs(n, own)
 
 
-async def _after(context: JobContext, card: versions.Card) -> dict[str, Any]:
+async def _after(context: JobContext, card: Card) -> dict[str, Any]:
     """What follows from a version that is there: it contends where that was asked for, and old ones go."""
     store, keys = context.store, context.living.keys
     contends: bool | str = False
@@ -272,7 +273,7 @@ def _named(prefix: str, progress: Progress) -> Progress:
     return lambda stage, fraction: progress(f"{prefix}{stage}", fraction)
 
 
-def _outcome(card: versions.Card, seconds: dict[str, float]) -> dict[str, Any]:
+def _outcome(card: Card, seconds: dict[str, float]) -> dict[str, Any]:
     return {
         "version": card.id,
         "metrics": card.metrics,

@@ -17,6 +17,7 @@ from core.serving import LIVE
 from core.types import Offset
 from service import activation, contenders, presence, versions
 from service.adoption import SILENT_SECONDS, Place
+from service.card import CARD, Card
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +47,7 @@ async def fitted_on(place: Place, first: Offset) -> list[str]:
     return found
 
 
-def _learned(card: versions.Card, first: Offset) -> bool:
+def _learned(card: Card, first: Offset) -> bool:
     """Whether a version may have learned an event at or after ``first``; one that does not say it clearly may have."""
     until = None if card.data_range is None else card.data_range.get("until")
     try:
@@ -98,7 +99,7 @@ async def _deleted(place: Place, names: list[str], reason: str) -> bool:
             if (await activation.active(place.store, place.keys)).version in names:
                 return False
             for name in names:
-                for card in (versions.CARD, versions.READY):
+                for card in (CARD, versions.READY):
                     await place.artifacts.delete(f"{versions.folder(place.keys, name)}/{card}")
                 await place.artifacts.clear(versions.folder(place.keys, name))
     except Conflict:

@@ -24,11 +24,12 @@ from core.errors import AboundError, ArtifactsUnavailable, Damaged, NoRoom, Stor
 from service import versions
 from service.activating import under_way
 from service.artifacts import Artifacts
+from service.card import is_id
 from service.ending import end
 from service.events import PrepareVersion
 from service.model_replica import ModelReplica, NotLoaded
 from service.store import Store
-from service.versions import Loaded, is_id
+from service.versions import Loaded
 
 log = structlog.get_logger(__name__)
 

@@ -25,11 +25,11 @@ from core.methods.fitted import OPAQUE, check_opaque
 from service import version_keeping, versions
 from service.array_files import Array, ArrayFile
 from service.artifacts import PIECE_BYTES, Artifacts
+from service.card import Card, new_id, read_card
 from service.catalog import ModelKeys
 from service.pieces import Kind, Pieces, start_of
 from service.store import Store, reaching
 from service.version_keeping import VersionParams
-from service.versions import Card
 
 KIND = Kind(b"ABOUNDVF", 1, "version", "card")
 MEDIA_TYPE = "application/vnd.abound.version"
@@ -90,7 +90,7 @@ async def import_version(
     ArtifactsUnavailable, StoreUnavailable
     """
     reader = _Reader(pieces)
-    name = versions.new_id()
+    name = new_id()
     try:
         card = await reader.card(limit)
         async with version_keeping.writing(store, keys, name, card.n_bytes):
@@ -168,7 +168,7 @@ class _Reader:
     async def card(self, limit: int) -> Card:
         """What the file holds."""
         plain = await self._pieces.head(KIND)
-        card = versions.decoded(plain)
+        card = read_card(plain)
         if any(one.size <= 0 for one in card.files) or len(card.files) > MOST_FILES:
             raise Damaged("the file has a part of a size that cannot be")
         n_bytes = sum(one.size for one in card.files)

@@ -23,6 +23,7 @@ from core.errors import Conflict, StoreUnavailable, UnknownVersion
 from core.serving import LIVE
 from service import activation, contenders, versions
 from service.artifacts import Artifacts
+from service.card import Card
 from service.catalog import ModelKeys
 from service.ending import end
 from service.store import Store, reaching
@@ -91,7 +92,7 @@ async def delete(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str)
         await versions.delete(artifacts, keys, name, await uses(store, keys))
 
 
-async def publish(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str) -> versions.Card:
+async def publish(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
     """Let a version that is committed be seen (``versions.publish``), as soon as none is activated or deleted.
 
     Raises

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from pydantic import Field
 
+from service.card import Card
 from service.job_shapes import RangeShape
 from service.schemas import Shape
-from service.versions import Card
 
 
 class ActivateRequest(Struct, forbid_unknown_fields=True, kw_only=True):

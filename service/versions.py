@@ -13,8 +13,6 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import platform
-import re
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,89 +21,14 @@ import msgspec
 
 from core.errors import Conflict, Damaged, UnknownApplyVersion, UnknownArtifact, UnknownVersion
 from core.methods.fitted import Fitted
-from service import card_rules
 from service.array_files import Array, ArrayFile, checked, mapped, write_array
-from service.array_parts import checksum_of
 from service.artifacts import Artifacts
+from service.card import CARD, FORMAT, Card, digest_of, is_id, new_id, read_card
 from service.catalog import ModelKeys
 from service.model_replica import new_secret
 
-FORMAT = 1
-CARD = "card.json"
 READY = "ready.json"
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "joblib")
-
-_ID = re.compile(r"[0-9a-z]{8,32}")
-
-
-class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """What a version is.
-
-    Attributes
-    ----------
-    id : str
-    format : int
-    model, incarnation : str
-        What it belongs to.
-    method : str
-    params : dict
-    seed : int
-    data : str
-        ``history``, or the data set that it was fitted on.
-    data_range : dict or None
-        ``after`` and ``until``: the events of history that it was fitted on lie between these offsets.
-    offset : str
-        Of the model, when it was fitted.
-    created : float
-        Seconds since 1970, of the store's clock.
-    metrics : dict
-        Measured on instances that it had not seen.
-    sizes : dict
-        ``instances``, ``features``, ``classes``, ``nnz`` that it was fitted on.
-    n_bytes : int
-        Of all its files.
-    libraries : dict
-        Their releases, and Python's.
-    digest : str
-        Of its arrays and ``meta``: the same wherever it is copied to.
-    job : str or None
-        What made it.
-    meta : dict
-        What the fitted method has beside its arrays.
-    files : list of ArrayFile
-    origin : dict or None
-        Of an imported one: ``id``, ``model``, ``incarnation`` of the version that was exported.
-    checksum : str
-        Of all other fields.
-    """
-
-    id: str
-    format: int
-    model: str
-    incarnation: str
-    method: str
-    params: dict[str, Any]
-    seed: int
-    data: str
-    data_range: dict[str, str | None] | None
-    offset: str
-    created: float
-    metrics: dict[str, Any]
-    sizes: dict[str, int]
-    n_bytes: int
-    libraries: dict[str, str]
-    digest: str
-    job: str | None
-    meta: dict[str, Any]
-    files: list[ArrayFile]
-    origin: dict[str, str] | None = None
-    checksum: str = ""
-
-    def sealed(self) -> Card:
-        """The same card with the checksum of its fields."""
-        return msgspec.structs.replace(
-            self, checksum=checksum_of(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
-        )
 
 
 class Loaded(NamedTuple):
@@ -113,19 +36,6 @@ class Loaded(NamedTuple):
 
     card: Card
     fitted: Fitted
-
-
-_card = msgspec.json.Decoder(Card)
-
-
-def new_id() -> str:
-    """An id that no version has."""
-    return secrets.token_hex(8)
-
-
-def is_id(text: str) -> bool:
-    """Whether a version could have this id; ``live`` and ``blend`` could not."""
-    return _ID.fullmatch(text) is not None
 
 
 def folder(keys: ModelKeys, name: str = "") -> str:
@@ -136,14 +46,6 @@ def folder(keys: ModelKeys, name: str = "") -> str:
 def libraries() -> dict[str, str]:
     """The releases of what numbers depend on."""
     return {name: importlib.metadata.version(name) for name in LIBRARIES} | {"python": platform.python_version()}
-
-
-def digest_of(meta: Mapping[str, Any], files: list[ArrayFile]) -> str:
-    """BLAKE2b-128 of what the fitted method is, by names and not by files."""
-    plain = msgspec.json.encode(
-        [meta, sorted((one.name, one.dtype, one.shape, one.checksum) for one in files)], order="deterministic"
-    )
-    return checksum_of(plain)
 
 
 async def write(
@@ -251,7 +153,7 @@ async def publish(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
 async def ready_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
     """The card that a version will have; raises as ``publish``."""
     try:
-        return decoded(await artifacts.get(f"{folder(keys, name)}/{READY}"))
+        return read_card(await artifacts.get(f"{folder(keys, name)}/{READY}"))
     except UnknownArtifact:
         raise UnknownVersion(f"the model {keys.name} has no version {name} that is about to be") from None
 
@@ -272,28 +174,11 @@ async def card_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
     if not is_id(name):
         raise UnknownVersion(f"the model {keys.name} has no version {name[:64]!r}")
     try:
-        card = decoded(await artifacts.get(f"{folder(keys, name)}/{CARD}"))
+        card = read_card(await artifacts.get(f"{folder(keys, name)}/{CARD}"))
     except UnknownArtifact:
         raise UnknownVersion(f"the model {keys.name} has no version {name}") from None
     if (card.model, card.incarnation, card.id) != (keys.name, keys.incarnation, name):
         raise Damaged(f"the version {name} is one of {card.model} {card.incarnation}")
-    return card
-
-
-def decoded(packed: bytes) -> Card:
-    """A card from its bytes; Damaged or UnknownApplyVersion when it is none that can be read."""
-    try:
-        head = msgspec.json.decode(packed)
-        if isinstance(head, dict) and head.get("format") != FORMAT:
-            raise UnknownApplyVersion(f"the version has the format {head.get('format')!r}; {FORMAT} is read here")
-        card = _card.decode(packed)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Damaged(f"the card of a version cannot be read: {error}") from None
-    if card.sealed() != card or digest_of(card.meta, card.files) != card.digest:
-        raise Damaged(f"the card of the version {card.id} is not what was written")
-    if len({one.file for one in card.files} | {CARD}) != len(card.files) + 1:
-        raise Damaged(f"the card of the version {card.id} names a file twice")
-    card_rules.check(card)
     return card
 
 

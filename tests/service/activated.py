@@ -18,9 +18,9 @@ from core.record import unpack_vector
 from core.vectorize import Vectorizer
 from service import activation, versions
 from service.artifacts import Artifacts
+from service.card import Card
 from service.catalog import DEFAULT_MODEL, ModelKeys
 from service.store import Store
-from service.versions import Card
 
 FEATURES = [{f"a{i}": 1.0, f"b{i % 7}": 2.5} for i in range(20)]
 

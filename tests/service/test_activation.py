@@ -16,12 +16,12 @@ from core.serving import LIVE
 from core.types import Offset
 from service import activating, activation, adoption, housekeeping, presence, shelf, versions
 from service.activation import activate, active
+from service.card import Card
 from service.compaction import compact, rebuild
 from service.events import Activate, PrepareVersion, Weigh
 from service.model_replica import ModelReplica
 from service.replica import Replica
 from service.shelf import ServingParams
-from service.versions import Card
 from tests.service.activated import fitted, place, write
 from tests.service.adopting import SMALL, House, digest_at, digest_of, events, learning, model_of, until
 from tests.service.streams import drafts

@@ -17,6 +17,7 @@ from core.live import LiveModel, warmup
 from core.serving import BLEND, LIVE
 from core.types import START
 from service import activation, contenders, housekeeping, shelf, standing
+from service.card import Card
 from service.contending import Contending
 from service.contending_params import ContendingParams
 from service.events import Activate, Learn, Weigh
@@ -24,7 +25,6 @@ from service.gate import GATE as BY_GATE
 from service.lease import LeaseLost, take
 from service.scoring import rank_in
 from service.standing import PURPOSE
-from service.versions import Card
 from tests.service.activated import place, write
 from tests.service.adopting import House, apply, until
 from tests.service.contesting import (

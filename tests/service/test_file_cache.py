@@ -13,9 +13,9 @@ from core.errors import UnknownArtifact
 from service import versions
 from service.array_parts import checksum_of
 from service.artifacts import Artifacts
+from service.card import CARD, Card
 from service.file_cache import FileCache, cache_in
 from service.store import Store
-from service.versions import Card
 from tests.service.test_versions import KEYS, fit, vectors, write
 
 
@@ -63,7 +63,7 @@ async def test_a_version_from_elsewhere_is_mapped_and_fetched_once(
     np.testing.assert_array_equal(found.ids, expected.ids)
     del names[:]
     await versions.load(artifacts, KEYS, card.id)
-    assert names == [versions.CARD]
+    assert names == [CARD]
 
 
 async def test_a_copy_that_is_damaged_is_thrown_away(artifacts: Artifacts) -> None:

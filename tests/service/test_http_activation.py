@@ -14,8 +14,8 @@ from core.live import warmup
 from core.methods.fitted import Fitted
 from service import activation, cli, housekeeping
 from service.artifacts import Artifacts
+from service.card import Card
 from service.store import Store
-from service.versions import Card
 from tests.service.activated import FEATURES, fitted, ranked, write
 from tests.service.conftest import QUICK
 from tests.service.served import Served, fresh_model, lines, ndjson, problem, served

@@ -18,10 +18,10 @@ from service import version_keeping, versions
 from service.array_files import ArrayFile
 from service.array_parts import checksum_of
 from service.artifacts import Artifacts
+from service.card import Card, digest_of
 from service.store import Store
 from service.version_file import DEFAULT, KIND, export_version, import_version
 from service.version_keeping import VersionParams
-from service.versions import Card
 from tests.service.test_versions import KEYS, OTHER, fit, write
 
 HEAD = struct.Struct("<8sII16s")
@@ -39,9 +39,7 @@ async def taken(
 ) -> Card:
     """Import a file of this card, whose checksums are made to fit, and of these files."""
     plain = msgspec.json.encode(
-        msgspec.structs.replace(
-            card, digest=versions.digest_of(card.meta, card.files), n_bytes=sum(map(len, bodies))
-        ).sealed()
+        msgspec.structs.replace(card, digest=digest_of(card.meta, card.files), n_bytes=sum(map(len, bodies))).sealed()
     )
 
     async def pieces() -> AsyncIterator[bytes]:

@@ -15,6 +15,7 @@ from core.errors import Cancelled, Conflict, StoreUnavailable, UnknownVersion
 from core.types import Offset
 from service import activation, fitting, forgotten_versions, version_keeping, versions
 from service.artifacts import Artifacts
+from service.card import Card, new_id
 from service.datasets import FOLDER, Datasets
 from service.fit_params import fit_params
 from service.store import Store
@@ -31,7 +32,7 @@ async def artifacts(store: Store, tmp_path: Path) -> Artifacts:
 
 async def test_what_nobody_writes_any_more_is_swept(store: Store, artifacts: Artifacts) -> None:
     whole = await write(artifacts, fit("frequency"))
-    begun = [versions.new_id() for _ in range(2)]
+    begun = [new_id() for _ in range(2)]
     for name in begun:
         await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
     async with version_keeping.writing(store, KEYS, begun[0]):
@@ -45,7 +46,7 @@ async def test_what_nobody_writes_any_more_is_swept(store: Store, artifacts: Art
 
 
 async def test_whoever_died_while_writing_is_not_waited_for_for_ever(store: Store, artifacts: Artifacts) -> None:
-    name = versions.new_id()
+    name = new_id()
     await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
     await store.client.hset(KEYS.of("writing"), name, "1")
     assert await version_keeping.sweep(store, artifacts, KEYS) == 1
@@ -71,7 +72,7 @@ async def test_files_of_data_sets_that_nothing_points_to_are_swept(store: Store,
     assert await known.sweep(artifacts) == 1
 
 
-async def begin(artifacts: Artifacts, **given: Any) -> versions.Card:
+async def begin(artifacts: Artifacts, **given: Any) -> Card:
     """A version as a job writes it before it commits."""
     return await write(artifacts, fit("frequency"), whole=False, **given)
 

@@ -21,9 +21,9 @@ from core.record import pack_vector
 from service import versions
 from service.array_files import mapped
 from service.artifacts import Artifacts
+from service.card import CARD, FORMAT, Card, digest_of, is_id
 from service.catalog import ModelKeys
 from service.store import Store
-from service.versions import Card
 from tests.core.methods.toy import made
 
 KEYS = ModelKeys("m", "1-0")
@@ -116,8 +116,8 @@ async def test_the_card_tells_what_it_was_made_of_and_by(local: Artifacts) -> No
     files = {path.name: path.stat().st_size for path in folder(local, card).iterdir()}
     assert card.n_bytes == sum(files.values()) - files["card.json"]
     assert not {"live", "blend"} & {card.id}
-    assert not versions.is_id("live")
-    assert not versions.is_id("blend")
+    assert not is_id("live")
+    assert not is_id("blend")
 
 
 async def test_the_digest_is_that_of_what_was_fitted_and_of_nothing_else(local: Artifacts) -> None:
@@ -161,15 +161,15 @@ async def test_a_lost_file_is_found(local: Artifacts) -> None:
     (folder(local, card) / card.files[-1].file).unlink()
     with pytest.raises(Damaged, match="lost its file"):
         await versions.load(local, KEYS, card.id)
-    (folder(local, card) / versions.CARD).unlink()
+    (folder(local, card) / CARD).unlink()
     with pytest.raises(UnknownVersion):
         await versions.load(local, KEYS, card.id)
 
 
 async def test_another_format_is_named(local: Artifacts) -> None:
     card = await write(local, fit())
-    newer = msgspec.structs.replace(card, format=versions.FORMAT + 1).sealed()
-    (folder(local, card) / versions.CARD).write_bytes(msgspec.json.encode(newer))
+    newer = msgspec.structs.replace(card, format=FORMAT + 1).sealed()
+    (folder(local, card) / CARD).write_bytes(msgspec.json.encode(newer))
     with pytest.raises(UnknownApplyVersion, match="format 2; 1 is read here"):
         await versions.load(local, KEYS, card.id)
     assert await versions.cards(local, KEYS) == []
@@ -211,9 +211,9 @@ async def test_nothing_in_a_version_is_run(local: Artifacts) -> None:
             shape=[1],
         )
         files = [forged, *card.files[1:]]
-        new = msgspec.structs.replace(card, files=files, digest=versions.digest_of(card.meta, files)).sealed()
+        new = msgspec.structs.replace(card, files=files, digest=digest_of(card.meta, files)).sealed()
         (folder(local, card) / one.file).write_bytes(packed)
-        (folder(local, card) / versions.CARD).write_bytes(msgspec.json.encode(new))
+        (folder(local, card) / CARD).write_bytes(msgspec.json.encode(new))
         with pytest.raises(Damaged, match="another array than its card says"):
             await versions.load(local, KEYS, card.id)
     assert not Bomb.went_off
@@ -232,7 +232,7 @@ async def test_versions_are_listed_newest_first_without_those_that_are_not_whole
     made = [await write(local, fitted, created=float(second)) for second in (2, 3, 1)]
     await local.put(f"{versions.folder(KEYS, 'f' * 16)}/000-x.npy", b"begun")
     assert [card.created for card in await versions.cards(local, KEYS)] == [3.0, 2.0, 1.0]
-    (folder(local, made[1]) / versions.CARD).write_bytes(b"{")
+    (folder(local, made[1]) / CARD).write_bytes(b"{")
     assert [card.id for card in await versions.cards(local, KEYS)] == [made[0].id, made[2].id]
 
 
