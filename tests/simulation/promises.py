@@ -82,15 +82,15 @@ def _false_answers(request: Request, attempt: Attempt, truth: Truth, lost: Lost)
             continue
         for at, event in enumerate(events):
             offset = learned.offset._replace(position=learned.offset.position + at)
-            fact = truth.fact_at(event, offset)
-            if fact is None:
+            facts = truth.facts_at(event, offset)
+            if not facts:
                 if not lost.excuses(event, offset, learned.durability):
                     where = [str(fact.offset) for fact in truth.ever.get(event, ())] or "nowhere"
                     known = " (lost)" if lost.knows(event, offset) else ""
                     said = f"event {event} acknowledged ({learned.durability}) at {offset}"
                     yield f"{who}: {said}, but is at {where}{known}"
-            elif learned.ranks is not None and (fact.rank, fact.updated) != _said(learned, at):
-                yield f"{who}: event {event} was answered {_said(learned, at)}, but found {fact}"
+            elif learned.ranks is not None and _said(learned, at) not in {(one.rank, one.updated) for one in facts}:
+                yield f"{who}: event {event} was answered {_said(learned, at)}, but found {facts}"
 
 
 def _said(learned: Learned, at: int) -> tuple[int, bool]:

@@ -45,7 +45,8 @@ class Truth:
     ever : dict of list of Fact by event
         Of all that were ever learned, restored away or not.
     again : set of (int, Fact)
-        Events that were learned when an adopted index was made: their keys had come before, but not in that index.
+        What was found when an index to adopt was made. An event may be learned there alone, since its key had come
+        before, but not in that index.
     undone : list of (Offset, set of int)
         Where an index was adopted, and which events it does not know.
     twice : list of int
@@ -130,10 +131,10 @@ class Truth:
         """Which version is active at an offset."""
         return next((version for at, version in reversed(self.switches) if at[:2] <= offset[:2]), LIVE)
 
-    def fact_at(self, event: int, offset: Offset) -> Fact | None:
-        """What was found when an event was learned at an offset; None when that was not so."""
+    def facts_at(self, event: int, offset: Offset) -> list[Fact]:
+        """What was found when an event was learned at an offset, first and for adopted indexes; none if never."""
         facts = [*self.ever.get(event, ()), *(fact for number, fact in self.again if number == event)]
-        return next((fact for fact in facts if fact.offset == offset), None)
+        return [fact for fact in facts if fact.offset == offset]
 
     def _learn(self, event: Learn, at: Offset, last: int | None) -> None:
         ends = record_ends(event.records, event.n).tolist()
