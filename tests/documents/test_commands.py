@@ -20,13 +20,15 @@ HARMLESS = (
     "abound audit",
     "abound config",
     "abound history show",
+    "abound jobs submit refit",
+    "abound jobs submit swnn",
     "abound keys list",
     "abound mend",
     "abound snapshots create",
     "abound verify",
     "abound versions activate live",
 )
-"""Commands that stand whole in sentences, and change nothing that another page relies on."""
+"""Commands that stand whole in sentences, and change nothing that another one relies on."""
 
 TYPED = [block for block in BLOCKS if block.language in COMMANDS]
 
