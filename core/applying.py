@@ -163,17 +163,19 @@ class Applying:
             self._run += run.n_runs
 
     def _begin_keyed(self, run: _Run) -> None:
-        """The next units of a run with keys: as many as are new, or one that came before."""
+        """The next unit of a run with keys when it came before, else as many as are new."""
         at, end = run.keyed + self._in_run, run.keyed + run.n_units
-        coming = self._units[at : min(at + TOGETHER, end)]
-        n_new = self._model.receipts.n_new([unit.key or "" for unit in coming])
-        if n_new:
-            self._new = coming[:n_new]
-            self._left = sum([unit.n for unit in self._new])
+        unit = self._units[at]
+        receipt = self._model.receipts.get(unit.key or "")
+        if receipt is not None:
+            self.outcomes[at] = receipt if receipt.body == unit.body else AnotherBody(unit.key or "")
+            self._pass_over(unit.n)
+            self._in_run += 1
         else:
-            self.outcomes[at] = self._outcome_of(coming[0])
-            self._pass_over(coming[0].n)
-        self._in_run += max(1, n_new)
+            coming = self._units[at : min(at + TOGETHER, end)]
+            self._new = coming[: self._model.receipts.n_new([unit.key or "" for unit in coming])]
+            self._left = sum([unit.n for unit in self._new])
+            self._in_run += len(self._new)
         if self._in_run == run.n_units:
             self._run += 1
             self._in_run = 0
@@ -210,13 +212,6 @@ class Applying:
                 self.outcomes[first : first + n_units] = [AnotherBody(unit.key)] * n_units
                 return True
         return False
-
-    def _outcome_of(self, unit: Unit) -> Outcome:
-        """What came of a unit whose key came before."""
-        receipt = self._model.receipts.get(unit.key or "")
-        if receipt is None or receipt.body == unit.body:
-            return receipt
-        return AnotherBody(unit.key or "")
 
 
 def _runs(units: Sequence[Unit], first: int = 0) -> list[_Run]:

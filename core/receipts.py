@@ -4,10 +4,9 @@ The table is part of a model's state and is asked while applying, so two replica
 learn: the entry that comes first in the log wins, the other one applies as nothing. It holds the newest
 ``CAPACITY`` keys; an older key is forgotten and would be learned again.
 
-Receipts are numbered as they come and lie in **pages** of ``PAGE``: the newest page is open, a full one is packed and
-hashed once, and one whose receipts are all forgotten goes as a whole. So what stands in which page depends on the log
-alone, and a receipt costs little more than its place in a dict: a number, by which it is found, and by which it is
-known to be forgotten while its page is still there.
+Receipts are numbered as they come and lie in **pages** of ``PAGE``: a page that is full is hashed once, and one whose
+receipts are all forgotten goes as a whole. So what stands in which page depends on the log alone. A receipt is found by
+its number, and by that it is known to be forgotten while its page is still there.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ Row = tuple[str, bytes, tuple[int, int, int], list[int], list[bool]]
 """A key and the fields of its receipt."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_page = msgspec.msgpack.Decoder(list[Row]).decode
-_decode_table = msgspec.msgpack.Decoder(tuple[int, list[list[Row]]]).decode
+_decode = msgspec.msgpack.Decoder(Row).decode
+_decode_table = msgspec.msgpack.Decoder(tuple[int, list[Row]]).decode
 
 
 class AnotherBody(msgspec.Struct, frozen=True):
@@ -72,11 +71,14 @@ Outcome = Receipt | AnotherBody | None
 
 
 class _Page(NamedTuple):
-    """A full page: its keys, its rows packed, and the hash of these."""
+    """Receipts that follow each other: their keys, and each packed, the key as well."""
 
     keys: list[str]
-    packed: bytes
-    digest: bytes
+    packed: list[bytes]
+
+    def digest(self) -> bytes:
+        """16 bytes over all of it."""
+        return hashlib.blake2b(b"".join(self.packed), digest_size=16).digest()
 
 
 class Receipts:
@@ -93,18 +95,17 @@ class Receipts:
         self._numbers: dict[str, int] = {}  # of all keys in the pages
         self._n = 0  # receipts that there ever were
         self._n_gone = 0  # pages that there were before those that are here
-        self._pages: deque[_Page] = deque()
-        self._open: list[Row] = []
-        self._n_packed = 0  # bytes of the full pages
-        self._unpacked: tuple[int, list[Row]] = (-1, [])  # the page that was looked into last
+        self._pages = deque([_Page([], [])])  # the last one is not full
+        self._digests: deque[bytes] = deque()  # of all pages before the last
+        self._n_packed = 0  # bytes of all that are packed
 
     def __len__(self) -> int:
         return min(self._n, self._capacity)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory, about: those of the packed pages, and 250 a key."""
-        return 250 * len(self._numbers) + self._n_packed
+        """Bytes of memory, about: those of what is packed, and 280 a key."""
+        return 280 * len(self._numbers) + self._n_packed
 
     def __contains__(self, key: str) -> bool:
         return self._numbers.get(key, -1) >= self._oldest
@@ -119,7 +120,7 @@ class Receipts:
         if key not in self:
             return None
         page, place = divmod(self._numbers[key], PAGE)
-        _, body, offset, ranks, updated = self._rows(page)[place]
+        _, body, offset, ranks, updated = _decode(self._pages[page - self._n_gone].packed[place])
         return Receipt(body, Offset(*offset), ranks, updated)
 
     def n_new(self, keys: Sequence[str]) -> int:
@@ -135,60 +136,51 @@ class Receipts:
 
     def put(self, rows: Sequence[Row]) -> None:
         """Keep receipts under keys that have none, and forget the oldest ones beyond the capacity."""
+        page = self._pages[-1]
         for row in rows:
-            self._numbers[row[0]] = self._n
+            key, packed = row[0], _encode(row)
+            self._numbers[key] = self._n
             self._n += 1
-            self._open.append(row)
-            if len(self._open) == PAGE:
-                self._close_page()
+            self._n_packed += len(packed)
+            page.keys.append(key)
+            page.packed.append(packed)
+            if len(page.keys) == PAGE:
+                self._digests.append(page.digest())
+                page = _Page([], [])
+                self._pages.append(page)
         while (self._n_gone + 1) * PAGE <= self._oldest:
             self._drop_page()
 
     def digest_bytes(self) -> bytes:
-        """A hash over all pages in their order; costs the open page, and 16 bytes for each full one."""
-        packed = _encode((self._n_gone, [page.digest for page in self._pages], self._open))
+        """A hash over all pages in their order; costs the newest one, and 16 bytes for each other."""
+        packed = _encode((self._n_gone, [*self._digests, self._pages[-1].digest()]))
         return hashlib.blake2b(packed, digest_size=16).digest()
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The table as one uint8 array of msgpack: how many pages are gone, and the others, oldest first."""
-        pages = [msgspec.Raw(page.packed) for page in self._pages]
-        return {"receipts": np.frombuffer(_encode((self._n_gone, [*pages, self._open])), np.uint8)}
+        """The table as one uint8 array of msgpack: how many pages are gone, and what is in the others."""
+        rows = [msgspec.Raw(packed) for page in self._pages for packed in page.packed]
+        return {"receipts": np.frombuffer(_encode((self._n_gone, rows)), np.uint8)}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]], capacity: int = CAPACITY) -> Receipts:
         """The table that ``to_arrays`` gave; ValueError when it cannot be read, or has a key twice."""
         table = cls(capacity)
-        n_gone, pages = _decode_table(arrays["receipts"].tobytes())
-        *full, last = pages
-        if n_gone < 0 or any(len(rows) != PAGE for rows in full) or len(last) >= PAGE:
-            raise ValueError("the pages of receipts are not as many and as long as they must be")
-        table._n_gone, table._n = n_gone, n_gone * PAGE
-        for row in [row for rows in pages for row in rows]:
+        table._n_gone, rows = _decode_table(arrays["receipts"].tobytes())
+        table._n = table._n_gone * PAGE
+        if table._n < 0:
+            raise ValueError("fewer pages of receipts are gone than none")
+        for row in rows:
             if row[0] in table:
                 raise ValueError("two receipts have one key")
             table.put([row])
         return table
 
-    def _rows(self, page: int) -> list[Row]:
-        """The rows of a page that is here."""
-        if page == self._n_gone + len(self._pages):
-            return self._open
-        if page != self._unpacked[0]:
-            self._unpacked = page, _decode_page(self._pages[page - self._n_gone].packed)
-        return self._unpacked[1]
-
-    def _close_page(self) -> None:
-        packed = _encode(self._open)
-        digest = hashlib.blake2b(packed, digest_size=16).digest()
-        self._pages.append(_Page([row[0] for row in self._open], packed, digest))
-        self._n_packed += len(packed)
-        self._open = []
-
     def _drop_page(self) -> None:
         """Let go of the oldest page; one of its keys may have come again since it was forgotten."""
         page = self._pages.popleft()
-        self._n_packed -= len(page.packed)
+        self._digests.popleft()
         self._n_gone += 1
+        self._n_packed -= sum([len(packed) for packed in page.packed])
         for key in page.keys:
             if self._numbers.get(key, self._n) < self._n_gone * PAGE:
                 del self._numbers[key]
