@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from core.errors import Malformed
+from service.commands.files import PIECE_BYTES, Refusal
 from service.commands.meter import meter
-from service.commands.models import PIECE_BYTES, Refusal
 from service.commands.options import DEFAULT_URL, AsJson, Key, Url, in_words, moment, print_json, print_table, tell
 
 datasets = typer.Typer(name="datasets", help="Data sets: put, list, show, delete.", no_args_is_help=True)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import typer
 
-from core.errors import AboundError
+from service.commands.files import Read, Refusal, Written, reading, write
 from service.commands.options import (
     DEFAULT_URL,
     AsJson,
@@ -27,13 +24,7 @@ from service.commands.options import (
 models = typer.Typer(no_args_is_help=True, help="The models of a running service.")
 snapshots = typer.Typer(no_args_is_help=True, help="The snapshots of a model.")
 
-PIECE_BYTES = 2**20
-
 Name = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")]
-
-
-class Refusal(AboundError):
-    """The command does not do what was asked, and says why."""
 
 
 @models.command("list")
@@ -137,7 +128,7 @@ def delete_model(
 @models.command("export")
 def export_model(
     name: Name,
-    file: Annotated[Path, typer.Argument(help="The file to write; - is standard output.", dir_okay=False)],
+    file: Written,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -145,30 +136,16 @@ def export_model(
     """Write a whole model into one file."""
     from service.client import Client
 
-    size = 0
-    beside = file.with_name(f".{file.name}.part")
     with Client(url, key=key) as client:
-        if str(file) == "-":
-            for piece in client.export(name):
-                sys.stdout.buffer.write(piece)
-            return
-        try:
-            with beside.open("wb") as out:
-                for piece in client.export(name):
-                    out.write(piece)
-                    size += len(piece)
-            beside.replace(file)
-        except OSError as error:
-            raise Refusal(f"cannot write {file}: {error}") from error
-        finally:
-            beside.unlink(missing_ok=True)
-    tell({"model": name, "file": str(file), "bytes": size}, f"wrote {name} to {file}, {size:,} bytes", as_json)
+        size = write(file, client.export(name))
+    if size is not None:
+        tell({"model": name, "file": str(file), "bytes": size}, f"wrote {name} to {file}, {size:,} bytes", as_json)
 
 
 @models.command("import")
 def import_model(
     name: Name,
-    file: Annotated[Path, typer.Argument(help="The file to read; - is standard input.", dir_okay=False)],
+    file: Read,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -176,22 +153,9 @@ def import_model(
     """Make a model of a file. Fails when there is one of this name that has learned."""
     from service.client import Client
 
-    try:
-        with Client(url, key=key) as client, opened(file) as data:
-            answer = client.import_(name, iter(lambda: data.read(PIECE_BYTES), b""))
-    except OSError as error:
-        raise Refusal(f"cannot read {file}: {error}") from error
+    with Client(url, key=key) as client, reading(file) as pieces:
+        answer = client.import_(name, pieces)
     tell(answer, f"imported {name}: {answer['learned']:,} learned, digest {answer['digest']}", as_json)
-
-
-@contextlib.contextmanager
-def opened(file: Path) -> Iterator[BinaryIO]:
-    """A file to read; ``-`` is standard input."""
-    if str(file) == "-":
-        yield sys.stdin.buffer
-        return
-    with file.open("rb") as data:
-        yield data
 
 
 @snapshots.command("list")

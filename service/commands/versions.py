@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from service.commands.models import PIECE_BYTES, Refusal, opened
+from service.commands.files import Read, Refusal, Written, reading, write
 from service.commands.options import (
     DEFAULT_URL,
     AsJson,
@@ -104,7 +102,7 @@ def compare_versions(
 @versions.command("export")
 def export_version(
     version: VersionId,
-    file: Annotated[Path, typer.Argument(help="The file to write; - is standard output.", dir_okay=False)],
+    file: Written,
     model: Model = "default",
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -114,27 +112,15 @@ def export_version(
     from service.client import Client
 
     with Client(url, key=key) as client:
-        pieces = client.export_version(model, version)
-        if str(file) == "-":
-            for piece in pieces:
-                sys.stdout.buffer.write(piece)
-            return
-        beside = file.with_name(f".{file.name}.part")
-        try:
-            with beside.open("wb") as out:
-                size = sum(out.write(piece) for piece in pieces)
-            beside.replace(file)
-        except OSError as error:
-            raise Refusal(f"cannot write {file}: {error}") from error
-        finally:
-            beside.unlink(missing_ok=True)
-    answer = {"version": version, "file": str(file), "bytes": size}
-    tell(answer, f"wrote {version} to {file}, {size:,} bytes", as_json)
+        size = write(file, client.export_version(model, version))
+    if size is not None:
+        answer = {"version": version, "file": str(file), "bytes": size}
+        tell(answer, f"wrote {version} to {file}, {size:,} bytes", as_json)
 
 
 @versions.command("import")
 def import_version(
-    file: Annotated[Path, typer.Argument(help="The file to read; - is standard input.", dir_okay=False)],
+    file: Read,
     model: Model = "default",
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -143,11 +129,8 @@ def import_version(
     """Give a model a version from a file."""
     from service.client import Client
 
-    try:
-        with Client(url, key=key) as client, opened(file) as data:
-            card = client.import_version(model, iter(lambda: data.read(PIECE_BYTES), b""))
-    except OSError as error:
-        raise Refusal(f"cannot read {file}: {error}") from error
+    with Client(url, key=key) as client, reading(file) as pieces:
+        card = client.import_version(model, pieces)
     tell(card, f"imported {card['method']} as {card['id']}, digest {card['digest']}", as_json)
 
 
