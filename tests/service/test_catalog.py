@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.config import ModelConfig
-from core.errors import Damaged
+from core.errors import Damaged, StoreUnavailable
 from core.types import START, Offset
 from service import catalog as catalog_module
 from service.catalog import CATALOG_KEY, Catalog, ModelKeys, read_catalog, shorten_catalog
@@ -122,6 +122,31 @@ async def test_the_stream_is_made_shorter_by_one_who_has_read_all_of_it(store: S
         assert list(await read_catalog(store)) == list(whole)
         assert len(whole) == 10 * (n + 1)
         assert await store.client.xlen(CATALOG_KEY) == (11 if n == 0 else 12)
+
+
+async def test_half_of_a_catalog_counts_for_nothing(
+    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await start_replica(server)
+    names = ["default", "news", "sport"]
+    for name in names[1:]:
+        await replica.models.create(name, ModelConfig())
+    before = replica._follower.catalog
+    link = await replica.store.open_link("test")
+    ask, n_asked = link.call_all, 0
+
+    def lose(*commands: tuple[str | bytes | int, ...], seconds: float) -> Any:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked == 2:  # the first entry has been read by now
+            link.close()
+        return ask(*commands, seconds=seconds)
+
+    monkeypatch.setattr(link, "call_all", lose)
+    with pytest.raises(StoreUnavailable):
+        await replica._follower._read_catalog(link)
+    assert replica._follower.catalog is before
+    assert [living.keys.name for living in before] == names == replica.models.names()
 
 
 async def test_many_models_come_and_go_and_the_stream_stays_short(

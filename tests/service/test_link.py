@@ -3,7 +3,7 @@ from __future__ import annotations
 import hiredis
 import pytest
 
-from service.link import LinkLost
+from service.link import LinkLost, packed
 from service.store import Store
 from tests.service.conftest import QUICK
 from tests.service.valkey import Server
@@ -22,6 +22,26 @@ async def test_commands_in_one_piece(store: Store) -> None:
     with pytest.raises(LinkLost):
         await link.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
     assert await store.client.get("n") == b"3"
+
+
+async def test_nothing_of_another_comes_between_commands_in_one_piece(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are one write, so the store has read them all before it begins with the first."""
+    link = await store.open_link("test")
+    written: list[bytes] = []
+
+    class Transport:
+        def write(self, data: bytes) -> None:
+            written.append(data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "_transport", Transport())
+        asked = link.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5)
+    assert written == [packed(("INCR", "n")) + packed(("GET", "n")) + packed(("PING",))]
+    link.close()
+    with pytest.raises(LinkLost):
+        await asked
 
 
 async def test_commands_and_a_link_that_is_lost(own_server: Server) -> None:

@@ -5,17 +5,20 @@ with some seeds and a sentence.
 
 Where ``wrong`` puts back what was wrong, it is tried that the histories tell of it (``first``: a seed that does). The
 others do not prove that much: what was wrong was seen in their weather once, in histories that went another way than
-those of today. With it put back, 100 to 150 histories of that weather told nothing. What was mended there has a test of
-its own among those of the service; here it is only its weather that is gone through once more.
+those of today. With it put back, 100 to 150 histories of that weather told nothing; here it is only gone through once
+more. Where it was the service that was wrong, ``told_by`` names the tests of the service that do tell. Elsewhere it was
+the simulation itself: its plain model, or how it reads history.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from service import log as stream
 from service import rebuild
 from service.model_replica import ModelReplica
 from tests.simulation.history import run
@@ -48,6 +51,15 @@ def restore_to_no_adoption(patch: Patch) -> None:
     patch.setattr(rebuild, "apply", wrong)
 
 
+def go_on_without_looking(patch: Patch) -> None:
+    """Whoever reads on does not look whether the entry applied last is still there."""
+
+    async def wrong(*args: Any) -> bool:
+        return True
+
+    patch.setattr(stream, "holds_over", wrong)
+
+
 class Known(NamedTuple):
     """What once was broken.
 
@@ -59,12 +71,15 @@ class Known(NamedTuple):
         The first seed.
     wrong : callable or None
         Puts it back.
+    told_by : tuple of str
+        Tests of the service, as ``file::test``.
     """
 
     what: str
     faults: tuple[str, ...] | None
     first: int
     wrong: Callable[[Patch], None] | None = None
+    told_by: tuple[str, ...] = ()
 
 
 KNOWN = [
@@ -84,20 +99,57 @@ KNOWN = [
         "a replica that started waited for ever before an adoption that the store had lost",
         ("_fail_over", "_kill", "_slow"),
         46,
+        told_by=("test_adoption.py::test_a_start_does_not_wait_for_an_adoption_that_the_store_has_lost",),
     ),
     Known("the plain model: an activation of a model that a failover lost", ("_fail_over", "_pause"), 1253),
     Known("history was read by the name that the artifact store had before the store lost all", None, 2590),
-    Known("a policy that changes with the primary: fsync was claimed by the one before", ("_fail_over",), 0),
-    Known("a primary that is made a copy was read on over the connections that it keeps", ("_demote",), 0),
-    Known("what is pending in a store that was replaced held the next adoption up", ("_demote", "_cut"), 40),
-    Known("entries were trimmed between a reading and the question how far the log is trimmed", ("_pause", "_slow"), 0),
-    Known("half of a catalog held at the next return, and models were missed", ("_kill_store", "_cut_all"), 0),
     Known(
-        "the clock was set back, and snapshots, leases and presence were of the future",
+        "a policy that changes with the primary: fsync was claimed by the one before",
+        ("_fail_over",),
+        0,
+        told_by=("test_appender.py::test_fsync_is_not_claimed_after_the_policy_was_changed",),
+    ),
+    Known(
+        "a primary that is made a copy was read on over the connections that it keeps",
+        ("_demote",),
+        0,
+        told_by=("test_replica.py::test_nothing_is_read_from_a_server_that_was_made_a_copy",),
+    ),
+    Known(
+        "what is pending in a store that was replaced held the next adoption up",
+        ("_demote", "_cut"),
+        40,
+        told_by=(
+            "test_adoption.py::test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_from_the_next",
+        ),
+    ),
+    Known(
+        "entries were trimmed between a reading and the question how far the log is trimmed",
+        ("_pause", "_slow"),
+        0,
+        told_by=("test_link.py::test_nothing_of_another_comes_between_commands_in_one_piece",),
+    ),
+    Known(
+        "half of a catalog held at the next return, and models were missed",
+        ("_kill_store", "_cut_all"),
+        0,
+        told_by=("test_catalog.py::test_half_of_a_catalog_counts_for_nothing",),
+    ),
+    Known(
+        "the clock was set back, and snapshots and presence were of the future",
         ("_set_clock", "_kill"),
         0,
+        told_by=(
+            "test_damage.py::test_a_snapshot_of_the_future_does_not_put_off_the_next_one",
+            "test_replica.py::test_a_replica_that_spoke_before_the_clock_was_set_back_is_not_there_for_ever",
+        ),
     ),
-    Known("a replica was stopped for longer than a tail was there", ("_pause", "_fail_over", "_fuse"), 0),
+    Known(
+        "a replica was stopped for longer than a tail was there",
+        ("_pause", "_fail_over", "_fuse"),
+        0,
+        go_on_without_looking,
+    ),
 ]
 
 PUT_BACK = [known for known in KNOWN if known.wrong is not None]
@@ -119,3 +171,9 @@ def test_it_is_seen_when_it_is_put_back(known: Known, monkeypatch: Patch) -> Non
     known.wrong(monkeypatch)
     seeds = range(known.first, known.first + SEARCHED)
     assert any(run(seed, faults=known.faults).broken for seed in seeds)
+
+
+@pytest.mark.parametrize("test", [test for known in KNOWN for test in known.told_by])
+def test_what_tells_of_it_is_there(test: str) -> None:
+    file, _, name = test.partition("::")
+    assert f"def {name}(" in Path(__file__).parent.with_name("service").joinpath(file).read_text()
