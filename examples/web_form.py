@@ -66,6 +66,8 @@ async def learn(request: Request) -> str:
     """Learn what somebody took; the next suggestion already knows."""
     given = await fields(request)
     label = given.get("other") or given.get("label") or ""
+    if not label:
+        return PAGE.format(said="Choose a subject, or name another one.", text="", suggestions="")
     model: AsyncModel = request.app.state.model
     try:
         learned = await model.learn([label], prediction=given.get("id", ""), source="form")

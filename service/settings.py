@@ -313,7 +313,7 @@ def _meanings(kind: type[Any]) -> dict[str, str]:
             called, _, type_ = line.partition(" : ")
             names = [name.strip() for name in called.split(",")]
             types |= dict.fromkeys(names, type_)
-    return types | meanings
+    return {name: said.replace("``", "`") for name, said in (types | meanings).items()}
 
 
 def _variable_name(name: str) -> str:

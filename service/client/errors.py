@@ -111,7 +111,9 @@ def told_apart(url: str, what: str = "the answer") -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise Unreachable(f"no service answers at {url} ({_said(error)}); start one with: abound serve") from error
+        raise Unreachable(
+            f"no service answers at {url} ({_said(error)}); start one with: abound serve, or name another address"
+        ) from error
     except httpx.TransportError as error:
         raise Interrupted(f"{url}: {what} broke off: {_said(error)}", [], 1) from error
     except (httpx.RequestError, msgspec.DecodeError) as error:

@@ -308,7 +308,8 @@ class Learn:
             vector = await recall(store, keys, instance.prediction, self._remember_params, reading_of(config))
         if is_empty(vector):
             field = "features" if has_features else "text" if instance.prediction is None else "prediction"
-            raise InvalidInstance(f"{field}: no feature is active, so there is nothing to learn from", field)
+            why = " (numbers below 0 count with `negative: split` alone)" if has_features else ""
+            raise InvalidInstance(f"{field}: no feature is active{why}, so there is nothing to learn from", field)
         new.check(instance.labels)
         return vector + labels
 
