@@ -49,8 +49,8 @@ from tests.simulation.users import Users
 RAGE_SECONDS = 1.5, 2.0
 """The shortest and the longest time for which things go wrong."""
 CATCH_UP_SECONDS = 20.0
-NOTICE_SECONDS = 2.0
-"""Within this a replica learns again after all is well."""
+NOTICE_SECONDS = 4.0
+"""Within this a replica learns again after all is well, and has the default model if the store has lost it."""
 CUT_BEFORE = 8
 """After so long a connection that has died without a word is known to be dead."""
 
@@ -158,7 +158,7 @@ class World:
         broken += broken_by(self.users.requests, truths, lost)
         broken += stale(self.users.reads, truths, lost)
         if self.activating is not None:
-            broken += broken_activations(self.activating.said, truths["default"], lost)
+            broken += broken_activations(self.activating.said, truths.get("default", Truth(None)), lost)
         if not broken:
             broken = await self._compare(truths)
         return broken
