@@ -58,7 +58,8 @@ class Loader:
             )
         except (Damaged, UnknownApplyVersion) as error:
             raise CannotStart(str(error)) from error
-        log.info("loaded a snapshot", model=name, snapshot=manifest.id if manifest else None, offset=str(model.offset))
+        if manifest is not None:
+            log.info("loaded a snapshot", model=name, snapshot=manifest.id, offset=str(model.offset))
         await self.replay(link, model, progress)
 
     async def replay(self, link: Link, model: ModelReplica, progress: Progress = no_progress) -> None:
