@@ -10,7 +10,7 @@ const SELDOM_MS = 60_000;
 const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 
 /** The part of the view that is about versions: `element`, and `again()`, which asks anew. */
-export function versions({ model, signal, problem, lacks, every }) {
+export function versions({ model, signal, problem, refused, lacks, every }) {
   const chosen = new Set();
   const parts = { beside: h("div", { class: "stack" }), now: h("div", { class: "stack" }), list: h("div", { class: "stack" }), contenders: h("div", { class: "stack" }), said: h("div", { role: "status" }) };
   const chart = bars({
@@ -87,7 +87,7 @@ export function versions({ model, signal, problem, lacks, every }) {
       return;
     }
     if (found.length === 0) {
-      fill(parts.list, empty("No versions yet.", "A job that fits a method makes one: start it with the form below."));
+      fill(parts.list, empty("No versions yet.", refused ? "A job that fits a method makes one." : "A job that fits a method makes one: start it with the form below."));
       return;
     }
     for (const id of chosen) if (!found.some((one) => one.id === id)) chosen.delete(id);
@@ -162,7 +162,7 @@ export function versions({ model, signal, problem, lacks, every }) {
   function drawContenders({ contenders, contest }, found) {
     const all = contest?.versions || [];
     if (contenders.length === 0 && all.length < 2) {
-      fill(parts.contenders, empty("Nothing contends.", "Let a version contend: it is scored on each event, and not served until it proves better."));
+      fill(parts.contenders, empty("Nothing contends.", "A version that contends is scored on each event, and not served until it proves better."));
       return;
     }
     const waiting = contenders.filter((one) => !all.some((other) => other.version === one.version));
