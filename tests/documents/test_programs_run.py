@@ -132,7 +132,6 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.updates": Small(
         words="--json --only bibtex --only commits-git --shuffles 1 --data {data} --kept {kept}",
         tells=("R@1", "prequential", "learn/s", "classify/s"),
-        is_long=False,
     ),
     "benchmarks.vectors": Small(
         words="20000 --json --quick", tells=("us", "json_loads_us", "analyzer_us", "add_ns"), is_long=False
