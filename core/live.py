@@ -53,10 +53,10 @@ from core.types import START, Offset, Ranking
 from core.vectorize import Vectorizer
 from core.vocabulary import Vocabulary
 
-STATE_FORMAT = 2
+STATE_FORMAT = 3
 """Of the arrays that a state is kept as, and of what its digest is over; raised when either changes.
 
-2: receipts lie in pages. (1: one by one.)
+3: receipts lie in pages, each packed by itself. (2: packed by pages. 1: no pages.)
 """
 
 DIGEST_SLICE = 8
