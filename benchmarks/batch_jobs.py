@@ -49,6 +49,7 @@ from core.methods.progress import quietly
 from core.record import EMPTY_VECTOR, pack_labels
 from core.vectorize import Vectorizer
 from service import versions
+from service.array_parts import checksum_of
 from service.client import Client, Refused
 from service.files import read_file
 from service.kernel_cache import place
@@ -174,9 +175,7 @@ def precision_in_process(fitted: fitting.Fitted, test: list[Instance]) -> float:
 
 def digest_of(fitted: fitting.Fitted) -> dict[str, str]:
     """A checksum of each array."""
-    return {
-        name: versions.checksum_of(np.ascontiguousarray(array).tobytes()) for name, array in fitted.to_arrays().items()
-    }
+    return {name: checksum_of(np.ascontiguousarray(array).tobytes()) for name, array in fitted.to_arrays().items()}
 
 
 def digest_of_version(client: Client, version: str, directory: Path) -> dict[str, str]:
