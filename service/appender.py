@@ -135,7 +135,7 @@ class Appender:
         future: asyncio.Future[list[Learned]] = loop.create_future()
         waiting = Waiting(future, LEVELS.index(level), wait, loop.time() + timeout, drafts, n, n_bytes)
         self._admit(waiting)
-        if level == "log" or (level == "fsync" and facts.appendfsync == "always"):
+        if level == "log" or (level == "fsync" and facts.syncs):
             self._fast.put(waiting)
             return future
         if self._careful.line.link is None and (self._opening is None or self._opening.done()):

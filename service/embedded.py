@@ -247,6 +247,7 @@ class EmbeddedStore:
             "daemonize": "no",
             "appendonly": "yes",
             "appendfsync": self.appendfsync,
+            "no-appendfsync-on-rewrite": "no",
             "aof-load-truncated": "yes",
             "save": "",
             "maxmemory": "0",

@@ -12,7 +12,7 @@ from service.group import Group, Waiting
 from service.line import Line
 from service.link import LinkLost, Reply, packed
 from service.log import LogParams
-from service.store import LEVELS, Facts
+from service.store import FSYNC_SETTINGS, LEVELS, Facts, always_synced, settings_of
 from service.timer import Timer
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def _waits(facts: Facts, level: int, params: LogParams) -> list[tuple[str | int,
     """The commands behind an XADD that say, or wait until, it is on disk, and that wait until it is on a replica."""
     milliseconds = int(params.wait_store_seconds * 1000)
     waits: list[tuple[str | int, ...]] = []
-    if facts.appendfsync == "always":
-        waits.append(("CONFIG", "GET", "appendfsync"))  # it may have been changed since that was known
+    if facts.syncs:
+        waits.append(("CONFIG", "GET", FSYNC_SETTINGS))  # it may have been changed since that was known
     elif facts.waitaof:
         waits.append(("WAITAOF", 1, 0, milliseconds))
     if LEVELS[level] == "replica":
@@ -120,8 +120,8 @@ def _reached(waits: list[tuple[str | int, ...]], replies: list[Reply]) -> int:
     """The level of durability that the replies of the waits confirm."""
     on_disk, copied = False, False
     for (name, *_), reply in zip(waits, replies, strict=True):
-        if name == "CONFIG" and isinstance(reply, list):
-            on_disk = reply[1:] == [b"always"]
+        if name == "CONFIG":
+            on_disk = always_synced(settings_of(reply))
         elif name == "WAITAOF" and isinstance(reply, list):
             on_disk = reply[0] >= 1
         elif name == "WAIT" and isinstance(reply, int):

@@ -33,6 +33,9 @@ written and not yet synced, for up to a second, unless every command is (redis/r
 
 SECTIONS = ("server", "persistence", "memory", "replication")
 
+FSYNC_SETTINGS = "*appendfsync*"
+"""What CONFIG GET is asked for: appendfsync and no-appendfsync-on-rewrite (Redis before 7 takes one pattern only)."""
+
 LEVELS = ("log", "fsync", "replica")
 """How durable an event can be asked to be, least first."""
 
@@ -90,6 +93,9 @@ class Facts(NamedTuple):
     whole : bool
         What it appends to its file would be found there after a crash. That is not so while it writes the file for the
         first time since it was told to keep one.
+    pauses : bool
+        It syncs nothing while it saves or rewrites its file, whatever ``appendfsync`` says, or does not tell that it
+        does (``no-appendfsync-on-rewrite``).
     """
 
     version: tuple[int, int]
@@ -101,6 +107,7 @@ class Facts(NamedTuple):
     run: str = ""
     rewriting: bool = False
     whole: bool = True
+    pauses: bool = False
 
     def after(self, before: Facts | None) -> Facts:
         """The same, with what was seen before: a file that was whole then is while it is written anew.
@@ -112,9 +119,14 @@ class Facts(NamedTuple):
             return self
         return self._replace(whole=before.aof and before.whole)
 
+    @property
+    def syncs(self) -> bool:
+        """Whether what it has answered for is on disk."""
+        return self.appendfsync == "always" and not self.pauses
+
     def reachable(self, level: str) -> bool:
         """Whether an append can be confirmed to have reached this level of durability here."""
-        on_disk = self.appendfsync == "always" or (self.aof and self.waitaof)
+        on_disk = self.syncs or (self.aof and self.waitaof)
         return level == "log" or (on_disk and (level == "fsync" or self.replicas > 0))
 
     @property
@@ -155,8 +167,14 @@ class Facts(NamedTuple):
             return f"nothing is learned: the store {self.danger}"
         if self.appendfsync is None:
             return "the store does not tell its appendfsync policy, so it is not known what a crash of it may lose"
-        if self.appendfsync == "always":
+        if self.syncs:
             return None
+        if self.appendfsync == "always":
+            return (
+                "events that are learned while the store saves or rewrites its file may be lost if its machine dies "
+                "(it syncs nothing meanwhile: no-appendfsync-on-rewrite); "
+                "CONFIG SET no-appendfsync-on-rewrite no keeps them"
+            )
         most = "up to 2 s of" if self.appendfsync == "everysec" else "the last"
         return (
             f"{most} events may be lost if the store's process or machine dies (appendfsync {self.appendfsync}); "
@@ -172,8 +190,8 @@ class Facts(NamedTuple):
         if level == "replica" and self.replicas == 0:
             raise InvalidInstance("the store has no connected replica, so replica cannot be reached", "durability")
         raise InvalidInstance(
-            "the store cannot confirm that an event is on disk: that takes CONFIG SET appendfsync always, or "
-            "Redis 8.0 or later with an append-only file",
+            "the store cannot confirm that an event is on disk: that takes CONFIG SET appendfsync always with "
+            "CONFIG SET no-appendfsync-on-rewrite no, or Redis 8.0 or later with an append-only file",
             "durability",
         )
 
@@ -213,7 +231,7 @@ class Store:
             async with self.client.pipeline(transaction=False) as pipe:
                 for section in SECTIONS:
                     pipe.info(section)
-                pipe.config_get("appendfsync")
+                pipe.config_get(FSYNC_SETTINGS)
                 answers = await pipe.execute(raise_on_error=False)
         for answer in answers[:4]:
             if isinstance(answer, Exception):
@@ -264,7 +282,7 @@ async def facts_over(link: Link, seconds: float) -> Facts:
     StoreUnavailable when the link is lost meanwhile or the server does not say.
     """
     asked = [link.call("INFO", section, seconds=seconds) for section in SECTIONS]
-    asked.append(link.call("CONFIG", "GET", "appendfsync", seconds=seconds))
+    asked.append(link.call("CONFIG", "GET", FSYNC_SETTINGS, seconds=seconds))
     *sections, config = await asyncio.gather(*asked, return_exceptions=True)
     said: list[dict[str, str]] = []
     with reaching():
@@ -274,8 +292,20 @@ async def facts_over(link: Link, seconds: float) -> Facts:
             lines = [line.partition(":") for line in answer.decode().splitlines()]
             said.append({name: value for name, colon, value in lines if colon})
     server, persistence, memory, replication = said
-    policy = {"appendfsync": config[1].decode()} if isinstance(config, list) and len(config) == 2 else None
-    return _facts(server, persistence, memory, replication, policy)
+    return _facts(server, persistence, memory, replication, settings_of(config))
+
+
+def settings_of(reply: Reply) -> dict[str, str]:
+    """What a CONFIG GET over a link answered; empty when the server does not tell."""
+    if not isinstance(reply, list):
+        return {}
+    texts = [text.decode() for text in reply]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def always_synced(settings: dict[str, str]) -> bool:
+    """Whether a server with these settings syncs whatever it answers for."""
+    return settings.get("appendfsync") == "always" and settings.get("no-appendfsync-on-rewrite") == "no"
 
 
 @contextlib.contextmanager
@@ -294,7 +324,8 @@ def reaching() -> Iterator[None]:
 
 
 def _facts(server: Reply, persistence: Reply, memory: Reply, replication: Reply, config: Reply) -> Facts:
-    appendfsync = config.get("appendfsync") if isinstance(config, dict) else None
+    settings = config if isinstance(config, dict) else {}
+    appendfsync = settings.get("appendfsync")
     aof, rewriting, base_bytes = (
         sum(int(persistence.get(name, 0)) for name in names)
         for names in (("aof_enabled",), ("aof_rewrite_in_progress", "aof_rewrite_scheduled"), ("aof_base_size",))
@@ -309,6 +340,7 @@ def _facts(server: Reply, persistence: Reply, memory: Reply, replication: Reply,
         run=str(server.get("run_id", "")),
         rewriting=bool(rewriting),
         whole=not (aof and rewriting and not base_bytes),
+        pauses=appendfsync == "always" and not always_synced(settings),
     )
 
 
@@ -336,5 +368,11 @@ def _refuse_unsafe(facts: Facts, address: Address) -> None:
     elif facts.appendfsync != "always":
         log.warning(
             "the last events may be lost when the store's machine fails; appendfsync always would keep them",
+            appendfsync=facts.appendfsync,
+        )
+    elif facts.pauses:
+        log.warning(
+            "what is learned while the store saves or rewrites its file may be lost when its machine fails; "
+            "no-appendfsync-on-rewrite no would keep it",
             appendfsync=facts.appendfsync,
         )

@@ -269,8 +269,7 @@ class Learn:
     def _reached(self, durability: str | None) -> str:
         """How safe what is in the log is known to be without asking again, as far as is asked."""
         facts = self._replica.facts()
-        always = facts is not None and facts.appendfsync == "always"
-        return "fsync" if always and (durability or self._durability) != "log" else "log"
+        return "fsync" if facts is not None and facts.syncs and (durability or self._durability) != "log" else "log"
 
     async def _learn(
         self, model: ModelReplica, config: ModelConfig, drafts: list[Draft], terms: Terms

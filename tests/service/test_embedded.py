@@ -53,6 +53,7 @@ def test_it_is_set_up_to_lose_nothing_and_to_be_reached_by_nobody_else(data_dir)
         settings = store.config_get("*")
         assert settings["appendonly"] == "yes"
         assert settings["appendfsync"] == "always"
+        assert settings["no-appendfsync-on-rewrite"] == "no"
         assert settings["maxmemory-policy"] == "noeviction"
         assert settings["port"] == "0"
         path = url.removeprefix("unix://")

@@ -210,6 +210,7 @@ async def test_a_store_that_does_not_tell_its_configuration_is_taken() -> None:
         facts = await store.check()
         assert facts.appendfsync is None
         assert not facts.reachable("fsync")
+        assert "does not tell" in str(facts.warning)
     finally:
         await store.close()
         own.close()
@@ -229,6 +230,7 @@ def test_levels_that_a_store_can_reach() -> None:
     assert not everysec.reachable("fsync")
     assert not everysec._replace(version=(7, 2)).reachable("fsync")
     assert everysec._replace(waitaof=True).reachable("fsync")
+    assert always._replace(pauses=True, waitaof=True).reachable("fsync")  # WAITAOF waits until it has synced again
     assert not always.reachable("replica")
     assert always._replace(replicas=1).reachable("replica")
     for facts, level, what in (

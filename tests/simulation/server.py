@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import hiredis
 
+from service.store import FSYNC_SETTINGS
 from tests.simulation.keyspace import Keyspace, Words, block_of, read
 from tests.simulation.loop import Callback, SimLoop
 from tests.simulation.network import Network, Wire
@@ -353,7 +354,9 @@ class Store:
         if name == b"INFO":
             return self._info(words)
         if name == b"CONFIG":
-            return [b"appendfsync", self.policy.encode()] if words[2] == b"appendfsync" else []
+            if words[2] != FSYNC_SETTINGS.encode():
+                return []
+            return [b"no-appendfsync-on-rewrite", b"no", b"appendfsync", self.policy.encode()]
         if name == b"XADD" and self.refusing is not None:
             return Refused(self.refusing)
         reply = self.space.execute(words)
