@@ -55,6 +55,12 @@ class Models:
             raise UnknownModel(f"there is no model {name[:64]!r}")
         return model
 
+    def check_new(self, name: str) -> None:
+        """InvalidInstance or Conflict when there is no model of this name and none can come, as ``create`` says."""
+        check_name(name)
+        if name not in self._follower.models and len(self._follower.models) >= self._most:
+            raise Conflict(f"there are {len(self._follower.models)} models, of at most {self._most}")
+
     async def create(self, name: str, config: ModelConfig, timeout: float = 10.0) -> bool:  # noqa: ASYNC109
         """Create a model, unless its name is in use; True when this call created it.
 
@@ -71,11 +77,9 @@ class Models:
         NotReady
             This replica takes nothing now, or did not come to the change in time.
         """
-        check_name(name)
+        self.check_new(name)
         if name in self._follower.models:
             return False
-        if len(self._follower.models) >= self._most:
-            raise Conflict(f"there are {len(self._follower.models)} models, of at most {self._most}")
         self._health.check_taking()
         created = await self._append(Created(name, config.to_dict()))
         await self._come_to(created, timeout)

@@ -1,23 +1,29 @@
 """A model on its way out of the service and into it, as one file (``model_file.py``).
 
 **export**: the newest snapshot at or past the present offset, made by the worker, so nothing pauses for it; its parts
-go out as they are. **import**: the parts go into the artifact store as they come, checked one by one; the state is
-made of them once, in a thread, to see that it is whole; then all replicas adopt it (``adoption.py``). Only a model that
-has learned nothing can take one over.
+go out as they are. **import**: the parts are checked one by one as they come, and the state is made of them, to see
+that it is whole. Until then nobody knows of it. Then the model is created if there is none,
+the state is written into the artifact store, and all replicas adopt it (``adoption.py``). Only a model that has
+learned nothing can take one over.
+
+A model that was created stays, whatever becomes of the import after that: somebody else may have taught it already,
+and the catalog and a model's log do not lie together, so nothing can look into the one and write the other at once. It
+is empty then, and the same import fits into it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
 from core.errors import (
-    AboundError,
     ArtifactsUnavailable,
+    Cancelled,
     Conflict,
     Damaged,
     InvalidInstance,
@@ -26,9 +32,11 @@ from core.errors import (
     UnknownModel,
 )
 from core.limits import Limits
+from core.live import LiveModel
 from core.types import Offset
 from service import indexes, snapshots
 from service.adoption import Place, begin
+from service.array_parts import live_of
 from service.artifacts import Artifacts
 from service.catalog import Living, ModelKeys
 from service.events import APPLY_VERSION
@@ -96,16 +104,18 @@ async def import_model(
 ) -> Offset:
     """Let a model take over what a file holds; it is created if there is none. Where it has it from.
 
+    Nothing is changed, nor seen by others, until the file has come whole and is a model.
+
     Raises
     ------
     Malformed
         The file is damaged.
     InvalidInstance
-        A newer release wrote it.
+        A newer release wrote it; or no model can have this name.
     TooLarge
         It is over ``limit`` bytes.
     Conflict
-        The model has learned.
+        The model has learned, another index is being made for it, or there are as many models as there may be.
     ArtifactsUnavailable, NotReady, StoreUnavailable, OutcomeUnknown
     """
     artifacts = replica.artifacts
@@ -113,19 +123,12 @@ async def import_model(
         raise ArtifactsUnavailable("there is no artifact store to import by: set ABOUND_ARTIFACTS_URL")
     await artifacts.join(replica.store)
     _refuse_taught(replica, name)
+    replica.models.check_new(name)
     try:
         reader = Reader(pieces, limit)
         header = await reader.header()
-        config = header.config
-        created = await replica.models.create(name, config)
-        try:
-            model = replica.model(name)
-            return await _take_over(replica, artifacts, Living(model.keys, config), header, reader, prepare_seconds)
-        except BaseException:
-            if created:
-                with contextlib.suppress(AboundError):
-                    await replica.models.delete(name)
-            raise
+        _ = header.config
+        return await _take_over(replica, artifacts, name, header, reader, prepare_seconds)
     except Damaged as error:
         raise Malformed(str(error)) from error
     except UnknownApplyVersion as error:
@@ -133,47 +136,61 @@ async def import_model(
 
 
 async def _take_over(
-    replica: Replica, artifacts: Artifacts, living: Living, header: Header, reader: Reader, prepare_seconds: float
+    replica: Replica,
+    artifacts: Artifacts,
+    name: str,
+    header: Header,
+    reader: Reader,
+    prepare_seconds: float,
 ) -> Offset:
-    keys = living.keys
-    place = Place(store=replica.store, artifacts=artifacts, living=living, prepare_seconds=prepare_seconds)
+    live = await live_of(
+        header.state, header.arrays, header.size, header.digest, reader.parts(header), Limits(), lambda done: None
+    )
+    _refuse_taught(replica, name)
+    await replica.models.create(name, header.config)
+    keys = replica.model(name).keys
+    place = Place(
+        store=replica.store,
+        artifacts=artifacts,
+        living=Living(keys, header.config),
+        prepare_seconds=prepare_seconds,
+    )
     index = indexes.new_id()
     async with begin(place, f"import-{index}") as adoption:
         try:
-            i = 0
-            async for part in reader.parts(header):
-                await artifacts.put(indexes.part_name(keys, index, i), part)
-                i += 1
             recipe = {"method": "import", "model": header.model, "offset": header.offset}
-            manifest = await indexes.finish(
-                artifacts,
-                keys,
-                index,
-                adoption.after,
-                recipe,
-                header.digest,
-                header.state,
-                header.arrays,
-                list(header.parts),
-            )
-            await asyncio.to_thread(_try, artifacts, keys, manifest)
-            await replica.wait_for(keys.name, adoption.after, prepare_seconds)  # another one may have taught it
-            _refuse_taught(replica, keys.name)
+            manifest = await _write(artifacts, keys, live, adoption.after, recipe, index)
+            del live  # what is adopted is loaded again
+            await replica.wait_for(name, adoption.after, prepare_seconds)  # another one may have taught it
+            _refuse_taught(replica, name)
             at = await adoption.adopt(manifest, f"import of {header.model} at {header.offset}"[:1000])
         except BaseException:
             if not adoption.committed:
                 with contextlib.suppress(ArtifactsUnavailable):
                     await indexes.delete(artifacts, keys, index)
             raise
-        await replica.wait_for(keys.name, at, prepare_seconds)
+        await replica.wait_for(name, at, prepare_seconds)
     with reaching():  # for the worker: starts need the index no more then
         await replica.store.client.set(keys.of("snapshot-wanted"), str(at), ex=3600)
     return at
 
 
-def _try(artifacts: Artifacts, keys: ModelKeys, manifest: IndexManifest) -> None:
-    """Make the state once; Damaged when that is not possible. In a thread, with an event loop of its own."""
-    asyncio.run(indexes.load(artifacts, keys, manifest.id, manifest.digest, Limits()))
+async def _write(
+    artifacts: Artifacts, keys: ModelKeys, live: LiveModel, after: Offset, recipe: dict[str, Any], name: str
+) -> IndexManifest:
+    """``indexes.write``, in a thread, with an event loop of its own: this process answers meanwhile."""
+    given_up = threading.Event()
+
+    async def between() -> None:
+        if given_up.is_set():
+            raise Cancelled("nobody waits for the index")
+
+    try:
+        return await asyncio.to_thread(
+            lambda: asyncio.run(indexes.write(artifacts, keys, live, after, recipe, between, name))
+        )
+    finally:
+        given_up.set()
 
 
 def _refuse_taught(replica: Replica, name: str) -> None:

@@ -50,7 +50,10 @@ async def export(model: ModelName, parts: PartsDep, actor: ActorDep) -> Streamin
     openapi_extra={"requestBody": {"required": True, "content": FILE}},
 )
 async def import_(model: ModelName, request: Request, parts: PartsDep, actor: ActorDep) -> ModelAnswer:
-    """The model is created; one that is there already must not have learned anything. All replicas have it then."""
+    """The model is created; one that is there already must not have learned anything. All replicas have it then.
+
+    Nothing is changed before the file has come whole.
+    """
     check_name(model)
     replica, limit = parts.replica, parts.settings.max_import_bytes
     headers = dict(request.scope["headers"])
