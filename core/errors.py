@@ -141,7 +141,7 @@ class RateLimited(AboundError):
 
 
 class NoRoom(AboundError):
-    """The model has the memory that it may have. Nothing was learned, and trying again alone will not help."""
+    """The model may not take so much memory. Nothing was changed, and trying again alone will not help."""
 
 
 class NeedsMemory(AboundError):

@@ -14,8 +14,9 @@ is being prepared takes the room, waiting does help, and it is 503.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from core.errors import NoRoom, Overloaded
 from service.model_replica import ModelReplica
@@ -45,6 +46,7 @@ class Budget:
         self._total = 0
         self._sizes: dict[str, int] = {}
         self._shadows: dict[str, int] = {}
+        self._expected: dict[object, tuple[str, int]] = {}
         self._looked: dict[str, tuple[float, int]] = {}
 
     @classmethod
@@ -55,13 +57,51 @@ class Budget:
             most = int(SHARE * whole / processes)
         return cls(most)
 
-    def observe(self, sizes: Mapping[str, int], shadows: Mapping[str, int]) -> None:
+    def observe(self, models: Iterable[ModelReplica]) -> None:
         """Take the sizes of all models and of the indexes that are prepared for them, once in a while.
 
         They also grow by what others teach them.
         """
-        self._sizes, self._shadows = dict(sizes), dict(shadows)
-        self._total = sum(sizes.values())
+        models = list(models)
+        self._sizes = {model.name: model.live.n_bytes + model.n_loaded_bytes for model in models}
+        self._shadows = {model.name: model.n_shadow_bytes for model in models}
+        self._total = sum(self._sizes.values())
+
+    @contextlib.contextmanager
+    def expecting(self, name: str, models: Callable[[], Iterable[ModelReplica]]) -> Iterator[Callable[[int], None]]:
+        """Room for a model that comes from elsewhere, as long as the context lasts.
+
+        What it gives is to be told how many bytes the model takes, whenever more is known of that, before anything is
+        changed. NoRoom when all that ``models`` gives, what is being prepared and what else is expected, leave less.
+        """
+        this = object()
+
+        def expect(n_bytes: int) -> None:
+            self._expected.pop(this, None)
+            there = list(models())
+            self.observe(there)
+            taken, preparing = sum(size_of(model) for model in there), self._preparing()
+            if self.most is not None and taken + preparing + n_bytes > self.most:
+                also = f", what is being prepared needs {preparing}" if preparing else ""
+                raise NoRoom(
+                    f"the model {name} needs {n_bytes} bytes of memory, and those that there are need {taken} to grow"
+                    f"{also}: {taken + preparing + n_bytes} bytes, of at most {self.most} (ABOUND_MAX_MEMORY); nothing "
+                    "was changed"
+                )
+            self._expected[this] = (name, n_bytes)
+
+        try:
+            yield expect
+        finally:
+            self._expected.pop(this, None)
+            self.observe(models())
+
+    def _preparing(self) -> int:
+        """Bytes of the indexes that are being prepared and of what is expected, which becomes one of these."""
+        expected: dict[str, int] = {}
+        for name, n_bytes in self._expected.values():
+            expected[name] = expected.get(name, 0) + n_bytes
+        return sum(max(self._shadows.get(name, 0), expected.get(name, 0)) for name in {*self._shadows, *expected})
 
     def check(self, model: ModelReplica) -> None:
         """NoRoom when the model, or all models together, may not grow; Overloaded when they may before long."""
@@ -71,7 +111,7 @@ class Budget:
         looked, size = self._looked.get(model.name, (0.0, 0))
         now = time.monotonic()
         if now - looked > LOOK_SECONDS or (bound is not None and 2 * size > bound):
-            size = model.live.n_bytes + model.live.n_bytes_ahead + model.n_loaded_bytes
+            size = size_of(model)
             self._looked[model.name] = (now, size)
             self._total += size - self._sizes.get(model.name, 0)
             self._sizes[model.name] = size
@@ -86,10 +126,15 @@ class Budget:
                 f"the models of this replica need {self._total} bytes of memory to grow, of at most {self.most} "
                 "(ABOUND_MAX_MEMORY); nothing was learned"
             )
-        preparing = sum(self._shadows.values())
+        preparing = self._preparing()
         if self.most is not None and self._total + preparing > self.most:
             raise Overloaded(
                 f"the models of this replica and the index that is being prepared need {self._total + preparing} bytes "
                 f"of memory, of at most {self.most} (ABOUND_MAX_MEMORY); nothing was learned",
                 PREPARING_RETRY_SECONDS,
             )
+
+
+def size_of(model: ModelReplica) -> int:
+    """Bytes of memory of a model, with what growing will take next."""
+    return model.live.n_bytes + model.live.n_bytes_ahead + model.n_loaded_bytes

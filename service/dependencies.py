@@ -75,11 +75,7 @@ class Parts(NamedTuple):
         self.telemetry.set_models(figures)
         for kind, timer in self.ways.timers.items():
             self.telemetry.add_rankings(kind, *timer.take())
-        models = [self.replica.model(name) for name in figures]
-        self.budget.observe(
-            {model.name: model.live.n_bytes + model.n_loaded_bytes for model in models},
-            {model.name: model.n_shadow_bytes for model in models},
-        )
+        self.budget.observe(self.replica.models.all())
 
 
 def parts(request: Request) -> Parts:

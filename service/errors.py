@@ -103,7 +103,7 @@ KINDS: dict[type[AboundError], Kind] = {
     StoreUnavailable: Kind(503, "store-unavailable", "The log cannot be reached"),
     ArtifactsUnavailable: Kind(503, "artifacts-unavailable", "The artifact store cannot be used"),
     OutcomeUnknown: Kind(504, "outcome-unknown", "Learned or not: unknown"),
-    NoRoom: Kind(507, "no-room", "The model has all the memory that it may have"),
+    NoRoom: Kind(507, "no-room", "The model may not take so much memory"),
     Damaged: Kind(500, "damaged", "Stored data are damaged"),
 }
 

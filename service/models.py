@@ -55,6 +55,10 @@ class Models:
             raise UnknownModel(f"there is no model {name[:64]!r}")
         return model
 
+    def all(self) -> list[ModelReplica]:
+        """All models, in order of creation."""
+        return [self.get(name) for name in self.names()]
+
     def check_new(self, name: str) -> None:
         """InvalidInstance or Conflict when there is no model of this name and none can come, as ``create`` says."""
         check_name(name)

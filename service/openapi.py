@@ -45,7 +45,7 @@ WHEN = {
     500: "An error of the service.",
     503: "Not now; see `Retry-After`.",
     504: "Learned or not: unknown. The same Idempotency-Key may be sent again.",
-    507: "The model has all the memory that it may have.",
+    507: "The model may not take so much memory.",
 }
 
 KEYS = "Asked for as soon as there is a key (`abound keys create`). `admin` includes the other scopes."

@@ -2,7 +2,7 @@
 
 **export**: the newest snapshot at or past the present offset, made by the worker, so nothing pauses for it; its parts
 go out as they are. **import**: the parts are checked one by one as they come, and the state is made of them, to see
-that it is whole. Until then nobody knows of it. Then the model is created if there is none,
+that it is whole and what memory it takes. Until then nobody knows of it. Then the model is created if there is none,
 the state is written into the artifact store, and all replicas adopt it (``adoption.py``). Only a model that has
 learned nothing can take one over.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 import structlog
@@ -38,6 +38,7 @@ from service import indexes, snapshots
 from service.adoption import Place, begin
 from service.array_parts import live_of
 from service.artifacts import Artifacts
+from service.budget import Budget
 from service.catalog import Living, ModelKeys
 from service.events import APPLY_VERSION
 from service.indexes import IndexManifest
@@ -100,11 +101,11 @@ async def export_model(replica: Replica, name: str) -> Exported:
 
 
 async def import_model(
-    replica: Replica, name: str, pieces: AsyncIterator[bytes], limit: int, prepare_seconds: float
+    replica: Replica, name: str, pieces: AsyncIterator[bytes], limit: int, prepare_seconds: float, budget: Budget
 ) -> Offset:
     """Let a model take over what a file holds; it is created if there is none. Where it has it from.
 
-    Nothing is changed, nor seen by others, until the file has come whole and is a model.
+    Nothing is changed, nor seen by others, until the file has come whole and is a model that there is memory for.
 
     Raises
     ------
@@ -114,6 +115,8 @@ async def import_model(
         A newer release wrote it; or no model can have this name.
     TooLarge
         It is over ``limit`` bytes.
+    NoRoom
+        With this model, all of them would take more memory than they may.
     Conflict
         The model has learned, another index is being made for it, or there are as many models as there may be.
     ArtifactsUnavailable, NotReady, StoreUnavailable, OutcomeUnknown
@@ -128,7 +131,8 @@ async def import_model(
         reader = Reader(pieces, limit)
         header = await reader.header()
         _ = header.config
-        return await _take_over(replica, artifacts, name, header, reader, prepare_seconds)
+        with budget.expecting(name, replica.models.all) as expect:
+            return await _take_over(replica, artifacts, name, header, reader, expect, prepare_seconds)
     except Damaged as error:
         raise Malformed(str(error)) from error
     except UnknownApplyVersion as error:
@@ -141,11 +145,14 @@ async def _take_over(
     name: str,
     header: Header,
     reader: Reader,
+    expect: Callable[[int], None],
     prepare_seconds: float,
 ) -> Offset:
+    expect(header.size)  # to read it takes as much, and no more comes
     live = await live_of(
         header.state, header.arrays, header.size, header.digest, reader.parts(header), Limits(), lambda done: None
     )
+    expect(live.n_bytes + live.n_bytes_ahead)
     _refuse_taught(replica, name)
     await replica.models.create(name, header.config)
     keys = replica.model(name).keys

@@ -46,13 +46,13 @@ async def export(model: ModelName, parts: PartsDep, actor: ActorDep) -> Streamin
     "/models/{model}/import",
     status_code=201,
     summary="Take over a model from a file",
-    responses=problems(400, 409, 413, 415, 422, 503, 504),
+    responses=problems(400, 409, 413, 415, 422, 503, 504, 507),
     openapi_extra={"requestBody": {"required": True, "content": FILE}},
 )
 async def import_(model: ModelName, request: Request, parts: PartsDep, actor: ActorDep) -> ModelAnswer:
     """The model is created; one that is there already must not have learned anything. All replicas have it then.
 
-    Nothing is changed before the file has come whole.
+    Nothing is changed before the file has come whole. A model that takes more memory than is left is refused (507).
     """
     check_name(model)
     replica, limit = parts.replica, parts.settings.max_import_bytes
@@ -60,7 +60,9 @@ async def import_(model: ModelName, request: Request, parts: PartsDep, actor: Ac
     check_coding(headers)
     check_length(headers, limit)
     async with act(replica.store, actor, "model.import", model=model) as details:
-        adopted = await import_model(replica, model, pieces_of(request, limit), limit, parts.settings.prepare_seconds)
+        adopted = await import_model(
+            replica, model, pieces_of(request, limit), limit, parts.settings.prepare_seconds, parts.budget
+        )
         details["offset"] = str(adopted)
     return await whole(replica.model(model))
 

@@ -17,7 +17,7 @@ from service.store import Store
 from service.worker import Worker
 from tests.service.served import Served, problem, served
 from tests.service.test_cli import Ran, Run, run  # noqa: F401  a fixture
-from tests.service.test_model_file import FILE, with_header
+from tests.service.test_model_file import FILE, LARGE, with_header
 
 
 class WorkerThread:
@@ -143,6 +143,16 @@ def test_the_client_writes_a_file_and_reads_it(service: Served, tmp_path: Path) 
 def test_without_an_artifact_store_there_is_no_import() -> None:
     with served() as service:
         problem(service.http.put("/models/new/import", content=FILE), 503)
+
+
+def test_a_model_that_there_is_no_memory_for_is_refused(tmp_path: Path) -> None:
+    with served(artifacts_url=SecretStr(str(tmp_path)), max_memory=2**20) as service:
+        refusal = problem(service.http.put("/models/large/import", content=LARGE), 507, "no-room")
+        assert "of at most 1048576 (ABOUND_MAX_MEMORY)" in refusal["detail"]
+        problem(service.http.get("/models/large"), 404, "unknown-model")
+        assert service.http.put("/models/small/import", content=FILE).status_code == 201
+        learned = service.http.post("/models/small/learn", json={"features": {"a": 1}, "labels": ["b"]})
+        assert learned.status_code == 200, learned.text
 
 
 def last(told: Ran) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
 from collections.abc import AsyncIterator
 
@@ -11,21 +12,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.applying import Unit
 from core.errors import Damaged, TooLarge, UnknownApplyVersion
 from core.limits import Limits
 from core.live import LiveModel
+from core.record import pack_labels
+from core.types import START
 from service.array_parts import Part, checksum_of, live_of, parts_of, shapes_of
-from service.events import APPLY_VERSION
+from service.events import APPLY_VERSION, Learn
 from service.model_file import KIND, Header, Reader, packed
-from tests.service.adopting import digest_of, model_of
+from tests.service.adopting import apply, digest_of, model_of
 
 REFUSALS = (Damaged, TooLarge, UnknownApplyVersion)
 LIMIT = 2**24
 
 
-def made() -> tuple[bytes, str]:
-    """A small model's file, and its digest."""
-    live = model_of(25, 1)
+def file_of(live: LiveModel) -> tuple[bytes, str]:
+    """A model's file, and its digest."""
     digest = asyncio.run(digest_of(live))
     arrays = live.to_arrays()
     parts = list(parts_of(arrays, 40_000))
@@ -42,7 +45,18 @@ def made() -> tuple[bytes, str]:
     return packed(header) + b"".join(parts), digest
 
 
-FILE, DIGEST = made()
+def large() -> LiveModel:
+    """A model of a million bytes, more than its file has."""
+    live, rng = model_of(0, 1), random.Random(1)
+    for _ in range(800):
+        features = ",".join(f'"{rng.randrange(2**30)}": 1' for _ in range(20))
+        record = live.vectorizer.vectorize(b"{" + features.encode() + b"}", None) + pack_labels(["x"], live.limits)
+        apply(live, START, Learn(record, 1, [Unit(1)]))
+    return live
+
+
+FILE, DIGEST = file_of(model_of(25, 1))
+LARGE, _ = file_of(large())
 HEADER = msgspec.json.decode(FILE[32 : 32 + struct.unpack_from("<I", FILE, 12)[0]])
 BODY = FILE[32 + struct.unpack_from("<I", FILE, 12)[0] :]
 

@@ -1,25 +1,29 @@
-"""An import beside others: who teaches the model, and who imports it too."""
+"""An import beside others: who teaches the model, who imports it too, and what the models may take of memory."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from core.errors import Conflict, Malformed, NotReady, UnknownModel
+from core.errors import Conflict, Malformed, NoRoom, NotReady, Overloaded, UnknownModel
 from core.live import warmup
-from service import transfer
+from service import budget, transfer
 from service.adoption import begin
+from service.budget import Budget, size_of
 from service.replica import Replica
 from service.transfer import import_model
 from tests.service.adopting import House, until
 from tests.service.streams import drafts
-from tests.service.test_model_file import DIGEST, FILE, LIMIT, in_pieces
+from tests.service.test_model_file import DIGEST, FILE, HEADER, LARGE, LIMIT, in_pieces
 from tests.service.valkey import Server
+
+SIZE = sum(part["size"] for part in HEADER["parts"])
 
 
 @pytest.fixture
@@ -46,8 +50,8 @@ class Upload:
         yield self._file[-100:]
 
 
-async def imported(replica: Replica, name: str, seconds: float = 10) -> Any:
-    return await import_model(replica, name, in_pieces(FILE, 10_000), LIMIT, seconds)
+async def imported(replica: Replica, name: str, seconds: float = 10, most: Budget | None = None) -> Any:
+    return await import_model(replica, name, in_pieces(FILE, 10_000), LIMIT, seconds, most or Budget(None))
 
 
 def indexes_of(house: House) -> list[str]:
@@ -71,7 +75,7 @@ async def test_what_another_replica_was_taught_is_not_put_aside(house: House) ->
 
 async def test_nobody_knows_of_a_model_before_its_file_has_come_whole(house: House) -> None:
     one, upload = await house.replica(), Upload()
-    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 10))
+    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 10, Budget(None)))
     await upload.stopped.wait()
     with pytest.raises(UnknownModel):
         await one.learn("m", drafts(1))
@@ -85,7 +89,7 @@ async def test_nobody_knows_of_a_model_before_its_file_has_come_whole(house: Hou
 async def test_what_a_model_was_taught_while_its_file_came_stays(house: House, how: str) -> None:
     one, other = await house.replica(), await house.replica()
     upload = Upload(FILE[:-1] + b"~" if how == "damaged" else FILE[:-1] if how == "broken off" else FILE)
-    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 10))
+    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 10, Budget(None)))
     await upload.stopped.wait()
     await other.models.create("m", other.model("default").live.config)
     await other.learn("m", drafts(3), durability="fsync")
@@ -156,3 +160,53 @@ async def test_of_two_imports_of_one_name_the_one_that_is_late_takes_nothing_awa
     with pytest.raises(Conflict, match="has learned"):
         await late
     assert [replica.model("m").live.n_learned for replica in house.replicas] == [28, 28]
+
+
+async def test_a_model_that_there_is_no_memory_for_is_refused_before_anything_is_changed(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "LOOK_SECONDS", -1.0)
+    one = await house.replica()
+
+    async def take(name: str, most: Budget, file: bytes = LARGE) -> None:
+        await import_model(one, name, in_pieces(file, 10_000), LIMIT, 10, most)
+
+    await take("probe", Budget(None))
+    size, there = size_of(one.model("probe")), size_of(one.model("default"))
+    assert size > len(LARGE)
+    await one.models.delete("probe")
+    most = Budget(there + 2 * size - 1)
+    await take("first", most)
+    left = indexes_of(house)
+    with pytest.raises(NoRoom, match=rf"needs {size} bytes of .* {there + 2 * size} bytes, of at most {most.most}"):
+        await take("second", most)
+    assert one.models.names() == ["default", "first"]
+    assert indexes_of(house) == left
+    for name in one.models.names():
+        most.check(one.model(name))  # they can go on learning
+    header_ends = 32 + struct.unpack_from("<I", LARGE, 12)[0]
+    with pytest.raises(NoRoom):  # what its header says is too much already, and nothing more is waited for
+        await take("third", Budget(there + (len(LARGE) - header_ends) - 1), LARGE[:header_ends])
+
+
+async def test_of_two_models_that_come_at_one_time_and_do_not_fit_in_together_one_is_refused(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "LOOK_SECONDS", -1.0)
+    one, upload = await house.replica(), Upload()
+    default = one.model("default")
+    there = size_of(default)
+    most = Budget(there + 2 * SIZE - 1)
+    importing = asyncio.create_task(import_model(one, "a", upload.pieces(), LIMIT, 10, most))
+    await upload.stopped.wait()
+    with pytest.raises(NoRoom, match=f"what is being prepared needs {SIZE}:"):
+        await imported(one, "b", most=most)
+    most.check(default)
+    most.most = there + SIZE - 1
+    with pytest.raises(Overloaded):  # others may not grow into what is kept for it
+        most.check(default)
+    importing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await importing
+    most.check(default)
+    assert one.models.names() == ["default"]
