@@ -213,12 +213,12 @@ def _with_store(
         finally:
             await store.close()
 
-    with reached(settings, make) as url, _quiet():
+    with reached(settings, make) as url, quiet():
         return asyncio.run(run(url))
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the log lines of a service: what comes of a command is its output."""
     import structlog
 

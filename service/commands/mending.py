@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from core.errors import ArtifactsUnavailable, CannotStart
+from service.commands.keys import operator, quiet
 from service.commands.options import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def mend(
     from service.settings import Settings
 
     settings = Settings.load(data_dir=data_dir, redis_url=redis_url)
-    with _store_of(settings) as url:
+    with _store_of(settings) as url, quiet():
         findings, mended = asyncio.run(_mend(settings, url, yes))
     if as_json:
         print_json({"findings": [finding._asdict() for finding in findings], "mended": mended})
@@ -74,6 +75,7 @@ def _store_of(settings: Settings) -> Iterator[str]:
 
 async def _mend(settings: Settings, url: str, yes: bool) -> tuple[list[Finding], bool]:
     from service.artifacts import Artifacts
+    from service.audit import act
     from service.mending import examine, mend
     from service.store import Store, StoreParams
 
@@ -89,7 +91,8 @@ async def _mend(settings: Settings, url: str, yes: bool) -> tuple[list[Finding],
             return findings, False
         while findings:
             for finding in findings:
-                await mend(store, finding)
+                async with act(store, operator(), "store.mend", **finding._asdict()):
+                    await mend(store, finding)
             before, findings = findings, await examine(store, artifacts)
             first = [*first, *(finding for finding in findings if finding not in first)]
             if findings == before:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from core.config import ModelConfig
 from core.errors import CannotStart, Conflict
 from core.types import Offset
+from service.audit import acts
 from service.catalog import CATALOG_KEY, read_catalog
 from service.cli import app
 from service.events import APPLY_VERSION, Entry, Mark, encode
@@ -78,6 +79,9 @@ async def test_an_unreadable_entry_is_mended_by_the_command_that_the_refusal_nam
     code, said = await asyncio.to_thread(run, server, *words, "--yes", "--json")
     assert code == 0
     assert json.loads(said)["mended"] is True
+    [act] = await acts(replica.store)
+    assert (act.action, act.outcome, act.details["kind"]) == ("store.mend", "done", "unreadable")
+    assert act.details == json.loads(said)["findings"][0]
     one, other = await start_replica(server), await start_replica(server)
     assert one.status().ready
     assert one.model("default").live.n_learned == 50
