@@ -29,7 +29,7 @@ from service.link import Link, LinkLost
 from service.loader import Loader, Progress
 from service.log import Element, LogParams, Pace, Trim, size_of
 from service.model_replica import ModelReplica
-from service.store import Store
+from service.store import Store, reaching
 from service.watcher import Watcher
 
 log = structlog.get_logger(__name__)
@@ -89,7 +89,7 @@ class Follower:
                     await asyncio.sleep(HALTED_PAUSE_SECONDS)
                     if model.resumes:
                         await self._loader.replay(link, model, progress)
-                    elif not await self._goes_on(link, model):
+                    elif not (await self._goes_on(link, model) or await self._is_archived(link, model)):
                         raise StoreUnavailable(f"the store has lost a tail of the log of {model.name}")
         except ArtifactsUnavailable as error:
             raise CannotStart(str(error)) from error
@@ -202,6 +202,13 @@ class Follower:
         """Whether the log at the other end goes on from the entry that a model has applied last."""
         position, seconds = model.position, self._store.params.reply_seconds
         return await stream.holds_over(link, model.keys.log, position.offset, position.checksum, seconds)
+
+    async def _is_archived(self, link: Link, model: ModelReplica) -> bool:
+        """Whether the entry that a model has applied last has left the log for history, from where it is replayed."""
+        with reaching():
+            text = await link.call("GET", stream.trimmed_key(model.keys.log), seconds=self._store.params.reply_seconds)
+        trim = Trim.parse(text)
+        return trim != stream.UNTRIMMED and trim.covers(model.offset)
 
     async def _load_anew(self, link: Link, model: ModelReplica) -> None:
         """Drop a model's state and load it again; when that cannot be done, ``trouble`` says why."""

@@ -166,10 +166,13 @@ async def manifest_of(store: Store, keys: ModelKeys, name: str) -> Manifest:
     return manifest
 
 
-def _place(name: str) -> tuple[Offset, str]:
-    """By which snapshots are ordered: the offset in the id. An id without one comes first, as if the oldest."""
-    offset, _, _ = name.rpartition("-")
+def offset_in(name: str) -> Offset:
+    """The offset that the id of a snapshot names; START when it names none, so that such a one comes as the oldest."""
     try:
-        return Offset.parse(offset), name
+        return Offset.parse(name.rpartition("-")[0])
     except ValueError:
-        return Offset(0, 0, 0), name
+        return START
+
+
+def _place(name: str) -> tuple[Offset, str]:
+    return offset_in(name), name

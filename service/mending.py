@@ -2,13 +2,15 @@
 
     unreadable   an entry of a log, or of the catalog, is not what was written
     baseless     the log has lost its beginning, and no snapshot and no history stands in for it
-    newer        a newer release wrote it: nothing is to be mended, that release is to be run
+    unadoptable  an index was adopted that cannot be had any more, and no snapshot past that stands in for it
+    newer        another release wrote it: nothing is to be mended, that release is to be run
     away         its history is needed and the artifact store cannot be reached: nothing is to be mended, that is to be
                  made available
 
 An unreadable entry of a log becomes a mark at the same place: what it said is lost, nothing else is, and no offset
 moves. One of the catalog becomes the creation that it must have been when the store has keys of that model, else a
-deletion of nothing. A baseless model is built from what its log still has.
+deletion of nothing. A baseless model is built from what its log still has. An adoption without its index becomes a
+mark as well (``unadoptable.py``).
 
 A stream cannot be changed in place. It is copied, id by id, beside itself, and the copy is put into its place in one
 moment, unless something was appended meanwhile.
@@ -16,7 +18,6 @@ moment, unless something was appended meanwhile.
 
 from __future__ import annotations
 
-import contextlib
 from typing import Literal, NamedTuple
 
 import redis.exceptions
@@ -29,11 +30,11 @@ from core.errors import (
     InvalidInstance,
     UnknownApplyVersion,
     UnknownOffset,
+    UnknownSnapshot,
 )
 from core.types import START, Offset
 from service import log as stream
 from service import manifest as manifests
-from service import past
 from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, Catalog, Living, ModelKeys
 from service.events import (
@@ -50,9 +51,11 @@ from service.log import Element
 from service.model_replica import ModelReplica
 from service.snapshots import restore_newest
 from service.store import Store, reaching
+from service.unadoptable import Unadoptable, drop_snapshots, replace_in_history, unadoptable
 
 READ_ENTRIES = 256
 NOTHING = Deleted("", "0-0")
+OTHER_RELEASE = "run the release that reads it"
 
 
 class Finding(NamedTuple):
@@ -60,7 +63,7 @@ class Finding(NamedTuple):
 
     Attributes
     ----------
-    kind : ``unreadable`` | ``baseless`` | ``newer`` | ``away``
+    kind : ``unreadable`` | ``baseless`` | ``unadoptable`` | ``newer`` | ``away``
     model : str
         Empty for the catalog.
     entry : str
@@ -69,11 +72,16 @@ class Finding(NamedTuple):
         What is wrong, and what mending it would do.
     """
 
-    kind: Literal["unreadable", "baseless", "newer", "away"]
+    kind: Literal["unreadable", "baseless", "unadoptable", "newer", "away"]
     model: str
     entry: str
     reason: str
     mending: str
+
+    @property
+    def is_mendable(self) -> bool:
+        """Whether it is for ``mend``, and not for another release, or for whoever keeps the artifact store."""
+        return self.kind not in ("newer", "away")
 
 
 async def examine(store: Store, artifacts: Artifacts | None) -> list[Finding]:
@@ -81,20 +89,20 @@ async def examine(store: Store, artifacts: Artifacts | None) -> list[Finding]:
     catalog, findings = await _catalog(store)
     for living in catalog:
         found = await _unreadable(store, living)
-        findings += found or await _baseless(store, artifacts, living)
+        findings += found or await _unloadable(store, artifacts, living)
     return findings
 
 
-async def mend(store: Store, finding: Finding) -> None:
+async def mend(store: Store, finding: Finding, artifacts: Artifacts | None = None) -> None:
     """Do what a finding says.
 
     Raises
     ------
     Conflict
-        Only another release, or an artifact store that is there, can do that, or the stream was changed meanwhile.
-    StoreUnavailable
+        Only another release, or an artifact store that is there, can do that, or something was changed meanwhile.
+    ArtifactsUnavailable, StoreUnavailable
     """
-    if finding.kind in ("newer", "away"):
+    if not finding.is_mendable:
         raise Conflict(finding.mending)
     if not finding.model:
         await _rewrite(store, CATALOG_KEY, {finding.entry: await _catalog_entry(store, finding.entry)})
@@ -103,8 +111,14 @@ async def mend(store: Store, finding: Finding) -> None:
     living = catalog.get(finding.model)
     if living is None:
         raise Conflict(f"the model {finding.model} is not there any more")
-    if finding.kind == "unreadable":
-        blank = encode(Entry(APPLY_VERSION, b"mending", 0, Mark(f"mended {finding.entry}")))
+    blank = encode(Entry(APPLY_VERSION, b"mending", 0, Mark(f"mended {finding.entry}")))
+    if finding.kind == "unadoptable":
+        at = Offset.of_entry(finding.entry)
+        await drop_snapshots(store, living, at)
+        if (await stream.trim_of(store, living.keys.log)).covers(at):
+            await replace_in_history(store, artifacts, living, at, blank)
+            return
+    if finding.kind != "baseless":
         await _rewrite(store, living.keys.log, {finding.entry: blank})
         return
     await _rewrite(store, living.keys.log, {})
@@ -179,21 +193,46 @@ async def _unreadable(store: Store, living: Living) -> list[Finding]:
         after = Offset.of_entry(elements[-1][0])
 
 
-async def _baseless(store: Store, artifacts: Artifacts | None, living: Living) -> list[Finding]:
+async def _unloadable(store: Store, artifacts: Artifacts | None, living: Living) -> list[Finding]:
+    """What keeps a model from being loaded whose log can be read."""
+    name = living.keys.name
     model = ModelReplica(living.keys, living.config)
     try:
-        if await restore_newest(store, model, artifacts=artifacts) is None:
-            reading = past.entries(store, artifacts, living.keys, model.offset)
-            async with contextlib.aclosing(reading):
-                async for _ in reading:  # a start would need all of it
-                    pass
+        await restore_newest(store, model, artifacts=artifacts)
+        lost = await unadoptable(store, artifacts, model)
     except ArtifactsUnavailable as error:
-        return [Finding("away", living.keys.name, "", str(error), "make the artifact store available")]
+        return [Finding("away", name, "", str(error), "make the artifact store available")]
+    except UnknownApplyVersion as error:
+        return [Finding("newer", name, "", str(error), OTHER_RELEASE)]
     except (Damaged, UnknownOffset) as error:
         n_entries = (await stream.tail(store, living.keys.log)).n_entries
         cost = f"it is learned anew from the {n_entries} entries that its log still has; the rest is given up"
-        return [Finding("baseless", living.keys.name, "", str(error), cost)]
-    return []
+        found = [Finding("baseless", name, "", str(error), cost)]
+    else:
+        found = [_given_up(name, one) for one in lost]
+    other = await _of_other_release(store, living) if found else None
+    return found if other is None else [Finding("newer", name, "", other, OTHER_RELEASE)]
+
+
+def _given_up(name: str, one: Unadoptable) -> Finding:
+    reason = f"the index that is adopted there ({one.what or 'no reason was given'}) cannot be had: {one.why}"
+    cost = (
+        "that adoption is given up: from there on the model is what history and log, as they are now, make of it "
+        "without that index; no offset moves. Bring the index back from a copy instead if there is one"
+    )
+    return Finding("unadoptable", name, one.at.entry, reason, cost)
+
+
+async def _of_other_release(store: Store, living: Living) -> str | None:
+    """Why a snapshot, with which a start may have no trouble at all, cannot be read by this release, if that is so."""
+    for snapshot in await manifests.ids(store, living.keys):
+        try:
+            await manifests.manifest_of(store, living.keys, snapshot)
+        except UnknownApplyVersion as error:
+            return f"the snapshot {snapshot} cannot be used: {error}"
+        except (Damaged, UnknownSnapshot):
+            continue
+    return None
 
 
 async def _rewrite(store: Store, key: bytes, replaced: dict[str, tuple[bytes, bytes]]) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 
 import structlog
 
-from core.errors import AboundError, StoreUnavailable
+from core.errors import AboundError, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
 from core.types import Offset
 from service.ending import end
 from service.events import Adopt, Prepare
+from service.log import MENDING
 from service.model_replica import ModelReplica, NotPrepared
 from service.pending import pending
 from service.shadow import Shadow
@@ -145,8 +146,19 @@ class Shadows:
             if model.prepared == adopt.index:
                 return True
         except AboundError as error:
-            model.halted = f"it cannot adopt the index {adopt.index} at {at}: {error}"
-            log.warning("a model is halted", model=model.name, reason=model.halted)
+            reason = f"it cannot adopt the index {adopt.index} at {at}: {error}{_way_out(error)}"
+            if model.halted != reason:  # it is tried again and again
+                log.warning("a model is halted", model=model.name, reason=reason)
+            model.halted = reason
         with contextlib.suppress(AboundError):
             return await restore_past(self._store, model, at)
         return False
+
+
+def _way_out(error: AboundError) -> str:
+    """What can be done about an index that cannot be had and will not come by itself."""
+    if isinstance(error, (Damaged, UnknownArtifact)):
+        return f". Bring it back from a copy; or, {MENDING}"
+    if isinstance(error, UnknownApplyVersion):
+        return ". Run the release that reads it"
+    return ""

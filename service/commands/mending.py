@@ -40,18 +40,19 @@ def mend(
     settings = Settings.load(data_dir=data_dir, redis_url=redis_url)
     with _store_of(settings) as url, quiet():
         findings, mended = asyncio.run(_mend(settings, url, yes))
+    all_mended = yes and len(mended) == len(findings)
     if as_json:
-        print_json({"findings": [finding._asdict() for finding in findings], "mended": mended})
+        print_json({"findings": [finding._asdict() for finding in findings], "mended": all_mended})
     else:
         for finding in findings:
             where = f"the model {finding.model}" if finding.model else "the catalog"
             typer.echo(f"{where}{f', entry {finding.entry}' if finding.entry else ''}: {finding.reason}")
-            typer.echo(f"  {'mended' if mended else 'mending'}: {finding.mending}")
+            typer.echo(f"  {'mended' if finding in mended else 'mending'}: {finding.mending}")
         if not findings:
             typer.echo("nothing is wrong")
-        elif not mended:
+        elif not yes and any(finding.is_mendable for finding in findings):
             typer.echo("Make a copy of the store, and then: abound mend --yes")
-    if findings and not mended:
+    if findings and not all_mended:
         raise typer.Exit(1)
 
 
@@ -73,7 +74,8 @@ def _store_of(settings: Settings) -> Iterator[str]:
         yield url
 
 
-async def _mend(settings: Settings, url: str, yes: bool) -> tuple[list[Finding], bool]:
+async def _mend(settings: Settings, url: str, yes: bool) -> tuple[list[Finding], list[Finding]]:
+    """What was found, and what of it was mended."""
     from service.artifacts import Artifacts
     from service.audit import act
     from service.mending import examine, mend
@@ -86,17 +88,15 @@ async def _mend(settings: Settings, url: str, yes: bool) -> tuple[list[Finding],
         if artifacts is not None:
             with contextlib.suppress(ArtifactsUnavailable):  # what needs them says so
                 await artifacts.join(store)
-        findings = first = await examine(store, artifacts)
-        if not yes:
-            return findings, False
-        while findings:
-            for finding in findings:
+        findings = found = await examine(store, artifacts)
+        tried: list[Finding] = []
+        while yes and (left := [finding for finding in found if finding.is_mendable and finding not in tried]):
+            for finding in left:
                 async with act(store, operator(), "store.mend", **finding._asdict()):
-                    await mend(store, finding)
-            before, findings = findings, await examine(store, artifacts)
-            first = [*first, *(finding for finding in findings if finding not in first)]
-            if findings == before:
-                return first, False
-        return first, True
+                    await mend(store, finding, artifacts)
+            tried += left
+            found = await examine(store, artifacts)  # what was mended may have hidden something else
+            findings = [*findings, *(finding for finding in found if finding not in findings)]
+        return findings, [finding for finding in tried if finding not in found]
     finally:
         await store.close()
