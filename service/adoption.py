@@ -133,7 +133,7 @@ class Adoption:
         Raises
         ------
         Conflict
-            Another adoption came between.
+            Another adoption came between; nothing is adopted.
         StoreUnavailable, ArtifactsUnavailable, UnknownArtifact, Damaged
             Nothing is adopted.
         OutcomeUnknown
@@ -152,11 +152,19 @@ class Adoption:
         await place.commit(f"{indexes.folder(place.keys)}/{index.id}")
         self.committed = True
         deadline = asyncio.get_running_loop().time() + APPEND_SECONDS
+        is_sent = False
         while True:
             try:
-                at = await self._append(Entry(APPLY_VERSION, self._origin, 2, adopt))
+                at = await self._append(Entry(APPLY_VERSION, self._origin, 2, adopt), f"{self.id}/{index.id}")
                 break
+            except Conflict as error:
+                if is_sent:  # it may have been there before the other one, which alone is remembered
+                    raise OutcomeUnknown(
+                        f"the store went away when the index was adopted, and then: {error}"
+                    ) from error
+                raise
             except StoreUnavailable as error:
+                is_sent = True
                 if asyncio.get_running_loop().time() > deadline:
                     raise OutcomeUnknown(f"the store went away when the index was to be adopted: {error}") from error
                 await asyncio.sleep(RENEW_SECONDS / 5)
@@ -178,11 +186,19 @@ class Adoption:
         with contextlib.suppress(StoreUnavailable, Conflict):
             await self._say()
 
-    async def _append(self, entry: Entry) -> Offset:
+    async def _append(self, entry: Entry, adopts: str = "") -> Offset:
         place = self._place
         trim = await stream.trim_of(place.store, place.keys.log)
-        after = START if trim.covers(self.after) else self.after
-        name = await pending.append(place.store, place.keys, self._pending, encode(entry), place.artifacts.id, after)
+        name = await pending.append(
+            place.store,
+            place.keys,
+            self._pending,
+            encode(entry),
+            place.artifacts.id,
+            self.after,
+            there=not trim.covers(self.after),
+            adopts=adopts,
+        )
         if name is None:
             raise Conflict(
                 f"another index is being made for {place.keys.name}, this took too long, or the store has lost what "

@@ -31,7 +31,10 @@ from service.lease import take
 from service.log import Trim, trimmed_key
 from service.pending import Pending
 from service.source import Source
+from service.store import Store
 from tests.service.adopting import SMALL, House, digest_at, events, learning, model_of, until
+from tests.service.conftest import QUICK
+from tests.service.proxy import Proxy
 from tests.service.streams import drafts
 from tests.service.valkey import Server
 
@@ -385,6 +388,41 @@ async def test_of_two_adoptions_the_first_one_stays(house: House) -> None:
     assert model.position.adopted == at
     assert await model.take_digest() == await house.expected()
     assert model.live.n_learned == 45
+
+
+@pytest.mark.parametrize("last", ["none", "other"])
+async def test_an_adoption_whose_reply_was_lost_is_appended_once(house: House, tmp_path: Path, last: str) -> None:
+    await house.append(*events(5))
+    if last == "other":
+        await adopt(house, seed=3, name="other")
+    proxy = Proxy(tmp_path / "proxy", house.server.socket)
+    await proxy.start()
+    store = Store(proxy.url, QUICK)
+    try:
+        proxy.lose_replies_to = b"\xa5adopt"
+        at = await adopt(house, store=store)
+        assert proxy.lose_replies_to is None
+    finally:
+        await store.close()
+        await proxy.stop()
+    assert [where for where, event in await house.elements() if isinstance(event, Adopt)][-1] == at
+    made = await adoption.snapshot_past(await house.place(), at)
+    assert made.position.adopted == at
+    model = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
+    assert await model.take_digest() == await house.expected()
+
+
+async def test_an_adoption_that_would_be_passed_over_is_not_appended(house: House) -> None:
+    """As after another one, while this was taken for dead and was not."""
+    await house.append(*events(5))
+    place = await house.place()
+    async with adoption.begin(place, "late") as late:
+        index = await house.index(model_of(5, 1), late.after)
+        assert await house.store.client.delete(pending.key_of(place.keys)) == 1
+        at = await adopt(house, name="other")
+        with pytest.raises(Conflict, match="another index"):
+            await late.adopt(index, "late")
+    assert [where for where, event in await house.elements() if isinstance(event, Adopt)] == [at]
 
 
 async def test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_from_the_next(house: House) -> None:

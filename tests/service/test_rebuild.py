@@ -26,7 +26,10 @@ from service.lease import take
 from service.rebuild import ForgetParams, RefitParams, RestoreParams, forget, refit, restore
 from service.remembered import RememberParams, reading_of, recall, remember
 from service.replica import Replica
+from service.store import Store
 from tests.service.adopting import SMALL, House, apply, digest_at, digest_of, events, learning, model_of
+from tests.service.conftest import QUICK
+from tests.service.proxy import Proxy
 from tests.service.streams import drafts, record
 from tests.service.valkey import Server
 
@@ -584,6 +587,26 @@ async def died_forgetting(
     with pytest.raises(Died):
         await forget(cast("Any", context), params, dying)
     return cast("dict[str, Any]", context.job.outcome)
+
+
+async def test_forgetting_goes_on_when_the_reply_to_its_adoption_was_lost(house: House, tmp_path: Path) -> None:
+    one = await house.replica()
+    await teach(house, *events(20, 1), *events(15, 2, "bad"))
+    await archived(house)
+    proxy = Proxy(tmp_path / "proxy", house.server.socket)
+    await proxy.start()
+    direct, house.store = house.store, Store(proxy.url, QUICK)
+    try:
+        proxy.lose_replies_to = b"\xa5adopt"
+        outcome = await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget")
+        assert proxy.lose_replies_to is None
+    finally:
+        await house.store.close()
+        house.store = direct
+        await proxy.stop()
+    assert outcome["segments_rewritten"]
+    assert not any(unit.source == "bad" for unit in _learned(await house.elements()))
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
 
 
 async def test_the_record_of_a_forgetting_lists_what_those_who_died_have_done(house: House) -> None:
