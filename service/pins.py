@@ -2,7 +2,7 @@
 
     ...:pins    hash: a token of whoever pins -> offset and, by the store's clock, the second at which it ends
 
-Who pins renews it; one that is forgotten ends by itself. Trimming the log needs no pins: what is trimmed is in history.
+Who pins renews it; one that is forgotten ends by itself, also when the store's clock was set back since. Trimming the log needs no pins: what is trimmed is in history.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from service.catalog import ModelKeys
 from service.store import Store, reaching
 
 PIN_SECONDS = 600
+"""How long a pin holds, and the longest that it can."""
 
 
 class Pin(NamedTuple):
@@ -34,10 +35,10 @@ async def pin(store: Store, keys: ModelKeys, offset: Offset, seconds: int = PIN_
 
 
 async def renew(store: Store, made: Pin, seconds: int = PIN_SECONDS) -> None:
-    """Keep it for so many seconds from now."""
+    """Keep it for so many seconds from now, at most ``PIN_SECONDS``."""
     with reaching():
         now, _ = await store.client.time()
-        await store.client.hset(made.keys.of("pins"), made.token, f"{made.offset} {now + seconds}")
+        await store.client.hset(made.keys.of("pins"), made.token, f"{made.offset} {now + min(seconds, PIN_SECONDS)}")
 
 
 async def remove(store: Store, made: Pin) -> None:
@@ -47,7 +48,11 @@ async def remove(store: Store, made: Pin) -> None:
 
 
 async def oldest(store: Store, keys: ModelKeys) -> Offset | None:
-    """The least offset that is pinned; those that have ended, or cannot be read, are taken out."""
+    """The least offset that is pinned; those that have ended, or cannot be read, are taken out.
+
+    One that would hold for much longer than it can was made before the store's clock was set back: it does not count
+    until whoever made it renews it.
+    """
     with reaching():
         now, _ = await store.client.time()
         pins = await store.client.hgetall(keys.of("pins"))
@@ -57,7 +62,7 @@ async def oldest(store: Store, keys: ModelKeys) -> Offset | None:
         offset = None
         with contextlib.suppress(ValueError):
             words = text.decode().split()
-            if len(words) == 2 and int(words[1]) >= now:
+            if len(words) == 2 and now <= int(words[1]) <= now + 2 * PIN_SECONDS:
                 offset = Offset.parse(words[0])
         if offset is None:
             ended.append(token)

@@ -31,13 +31,13 @@ async def hide_worker(store: Store, worker: str) -> None:
 
 
 async def workers(store: Store) -> list[str]:
-    """The workers that are there."""
+    """The workers that are there. Words from the future are old: the store's clock was set back since."""
     with reaching():
         async with store.client.pipeline(transaction=False) as pipe:
             pipe.time()
             pipe.hgetall(WORKERS_KEY)
             (seconds, _), found = await pipe.execute()
-    return [name.decode() for name, at in found.items() if seconds - int(at) <= WORKER_FRESH_SECONDS]
+    return [name.decode() for name, at in found.items() if abs(seconds - int(at)) <= WORKER_FRESH_SECONDS]
 
 
 def parse(text: bytes | None) -> Offset | None:

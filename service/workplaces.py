@@ -43,6 +43,8 @@ async def hide(store: Store, name: str) -> None:
 async def of_kind(store: Store, kind: str) -> list[Workplace]:
     """The workers that are there for a kind of jobs; those that have been silent for long are taken out.
 
+    Words from the future are old: the store's clock was set back since.
+
     StoreUnavailable.
     """
     with reaching():
@@ -51,7 +53,7 @@ async def of_kind(store: Store, kind: str) -> list[Workplace]:
             pipe.hgetall(WORKERS_KEY)
             (seconds, _), found = await pipe.execute()
         said = [msgspec.json.decode(packed, type=Workplace) for packed in found.values()]
-        silent = [one.name for one in said if seconds - one.at > 100 * FRESH_SECONDS]
+        silent = [one.name for one in said if abs(seconds - one.at) > 100 * FRESH_SECONDS]
         if silent:
             await store.client.hdel(WORKERS_KEY, *silent)
-    return [one for one in said if kind in one.kinds and seconds - one.at <= FRESH_SECONDS]
+    return [one for one in said if kind in one.kinds and abs(seconds - one.at) <= FRESH_SECONDS]

@@ -446,6 +446,18 @@ async def test_pins_end(store: Store) -> None:
     assert await pins.oldest(store, keys) == Offset(5, 0, 1)
 
 
+async def test_a_pin_of_before_the_clock_was_set_back_holds_nothing(store: Store) -> None:
+    keys = ModelKeys("m", "1-0")
+    now, _ = await store.client.time()
+    for token, ahead in (("a year", 31_536_000), ("a step of the clock", 60)):
+        offset = Offset(len(token), 0, 0)
+        await store.client.hset(keys.of("pins"), token, f"{offset} {now + ahead + pins.PIN_SECONDS}")
+    assert await pins.oldest(store, keys) == Offset(len("a step of the clock"), 0, 0)
+    assert await store.client.hkeys(keys.of("pins")) == [b"a step of the clock"]
+    await pins.renew(store, pins.Pin(keys, "a year", Offset(1, 0, 0)))  # its maker lives
+    assert await pins.oldest(store, keys) == Offset(1, 0, 0)
+
+
 async def test_the_newest_snapshot_before_an_offset_or_the_beginning(model: Archived) -> None:
     contents = await model.archive()
     early = await rebuild(model.store, model.living, model.offset(30), artifacts=model.artifacts)

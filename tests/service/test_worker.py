@@ -6,11 +6,12 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from core.errors import NotReady
 from service import manifest as manifests
-from service import wanted
+from service import wanted, workplaces
 from service.catalog import read_catalog
 from service.log import LogParams
 from service.replica import Replica, ReplicaParams
@@ -176,6 +177,17 @@ async def test_what_nothing_points_to_is_swept(server: Server, start_replica: St
     assert {newer, b"other"} < left
     assert {key for key in kept if b"lease" not in key} <= left
     assert (await manifests.manifests(replica.store, keys))[0] == made
+
+
+async def test_a_worker_of_before_the_clock_was_set_back_is_not_there(store: Store) -> None:
+    now, _ = await store.client.time()
+    await store.client.hset(wanted.WORKERS_KEY, mapping={"old": now + 3600, "here": now + 1})
+    assert await wanted.workers(store) == ["here"]
+    for name, at in (("old", now + 3600.0), ("here", now + 1.0)):
+        said = workplaces.Workplace(name, "host", ["fit"], None, at)
+        await store.client.hset(workplaces.WORKERS_KEY, name, msgspec.json.encode(said))
+    assert [one.name for one in await workplaces.of_kind(store, "fit")] == ["here"]
+    assert await store.client.hkeys(workplaces.WORKERS_KEY) == [b"here"]
 
 
 async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_replica: StartReplica) -> None:
