@@ -2,7 +2,8 @@
 
     ...:pins    hash: a token of whoever pins -> offset and, by the store's clock, the second at which it ends
 
-Who pins renews it; one that is forgotten ends by itself, also when the store's clock was set back since. Trimming the log needs no pins: what is trimmed is in history.
+Who pins renews it; one that is forgotten ends by itself, also when the store's
+clock was set back since. Trimming the log needs no pins: what is trimmed is in history.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from core.errors import ArtifactsUnavailable, InvalidInstance, UnknownArtifact, UnknownOffset
+from core.errors import ArtifactsUnavailable, Conflict, InvalidInstance, UnknownArtifact, UnknownOffset
 from core.live import LiveModel
 from core.types import START, Offset
 from service import indexes, past
@@ -46,9 +46,6 @@ __all__ = ["ForgetParams", "RefitParams", "RestoreParams", "forget", "refit", "r
 
 Progress = Callable[[str, float], None]
 Outcome = dict[str, Any]
-
-CLOCKS_MILLISECONDS = 600_000
-"""By how much the clock that a job was recorded by may be ahead of that of its model's store."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,13 +200,16 @@ async def _adopted(
     async with begin(place, name, pinned, waiting) as adoption:
         at = None
         if context.job.committed:
-            since = Offset(max(0, int(context.job.created or 0) * 1000 - CLOCKS_MILLISECONDS), 0, 0)
-            prepare, at = await found(place, name, since)
+            end = adoption.after
+            prepare, at = await found(place, name, await _stood_for(place, context.job.kept))
             prepared = None if prepare is None or at is not None else await _still_there(place, prepare)
             if prepare is not None and (at is not None or prepared is not None):
                 adoption.after = Offset.parse(prepare.after)
             if prepared is not None:
-                at = await adoption.adopt(prepared, reason, padded)
+                try:
+                    at = await adoption.adopt(prepared, reason, padded)
+                except Conflict:  # something else was adopted since, or the store lost what it was made of: made anew
+                    adoption.after = end
         if at is None:
             await _say_range(context, place, adoption.after if until is None else min(adoption.after, until))
             made = await make(adoption)
@@ -239,6 +239,18 @@ async def _adopted(
         progress("clearing up", 0.99)
         await sweep_indexes(place)
     return outcome
+
+
+async def _stood_for(place: Place, kept: list[str]) -> Offset:
+    """What the indexes that a job has committed stand for, START where one is gone: its adoption came after that."""
+    after = []
+    for prefix in kept:
+        try:
+            manifest = await indexes.manifest_of(place.artifacts, place.keys, prefix.rpartition("/")[2])
+        except UnknownArtifact:
+            return START
+        after.append(Offset.parse(manifest.after))
+    return min(after, default=START)
 
 
 async def _still_there(place: Place, prepare: Prepare) -> IndexManifest | None:

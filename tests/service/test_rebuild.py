@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,9 +49,10 @@ class Context:
         job: str = "job",
         committed: bool = False,
         outcome: dict[str, Any] | None = None,
+        kept: list[str] | None = None,
     ) -> None:
         self.store, self.artifacts, self.living = house.store, house.artifacts, living
-        self.job = SimpleNamespace(id=job, committed=committed, created=0.0, outcome=outcome or {})
+        self.job = SimpleNamespace(id=job, committed=committed, kept=kept or [], outcome=outcome or {})
         self.settings = SimpleNamespace(
             prepare_seconds=10.0, group=lambda kind: SMALL if kind is type(SMALL) else kind()
         )
@@ -76,6 +78,7 @@ class Context:
     async def commit(self, *prefixes: str) -> None:
         self.stages.append("commit")
         self.wrote -= set(prefixes)
+        self.job.kept = [*prefixes]
 
     def progress(self, stage: str, fraction: float) -> None:
         assert 0 <= fraction <= 1
@@ -327,6 +330,60 @@ async def test_a_job_that_died_after_its_commit_comes_to_the_same_end(house: Hou
     assert again["adopted"] == outcome["adopted"]
     assert len([event for _, event in await house.elements() if isinstance(event, Adopt)]) == 1
     assert await digest_at(one, (await house.elements())[-1][0]) == await house.expected()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_restore_that_died_after_its_commit_is_not_done_twice_whatever_clocks_say(
+    house: House, kept: bool
+) -> None:
+    """The clock by which it was recorded is far ahead of the store's."""
+    one = await house.replica()
+    offsets = await teach(house, *events(20, 1))
+    context = Context(house, await house.living())
+    params = RestoreParams(to=str(offsets[9]), reason="r")
+    outcome = await restore(cast("Any", context), params, context.progress)
+    (last,) = await teach(house, *events(1, 3))
+    again = Context(house, await house.living(), committed=True, kept=context.job.kept if kept else [])
+    again.job.created = time.time() + 3600
+    assert (await restore(cast("Any", again), params, again.progress))["adopted"] == outcome["adopted"]
+    assert len([event for _, event in await house.elements() if isinstance(event, Adopt)]) == 1
+    await one.wait_for(DEFAULT_MODEL, last, 10)
+    assert one.model(DEFAULT_MODEL).live.n_learned == 11
+
+
+async def test_a_committed_job_whose_index_cannot_be_adopted_any_more_makes_it_anew(house: House) -> None:
+    """It died before its adoption came to the store, and another index was adopted then."""
+    one = await house.replica()
+    await teach(house, *events(20, 1), *events(5, 2, "bad"))
+
+    class Died(Exception):
+        pass
+
+    class Dying(Context):
+        async def commit(self, *prefixes: str) -> None:
+            await super().commit(*prefixes)
+            raise Died
+
+    living = await house.living()
+    context = Dying(house, living, job="forget")
+    params = ForgetParams(source="bad", reason="r")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexes, "delete", _left_there)  # it was the model's by then
+        with pytest.raises(Died):
+            await forget(cast("Any", context), params, context.progress)
+    assert len(await indexes.ids(house.artifacts, living.keys)) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexes, "delete", _left_there)
+        await run(house, refit, RefitParams(search={}, passes=1), job="refit")
+    outcome = await run(house, forget, params, job="forget", committed=True, kept=context.job.kept)
+    assert outcome["forgotten"]["instances"] == 5
+    assert not any(unit.source == "bad" for unit in _learned(await house.elements()))
+    await one.wait_for(DEFAULT_MODEL, Offset.parse(outcome["adopted"]), 10)
+    assert one.model(DEFAULT_MODEL).live.n_learned == 20
+
+
+async def _left_there(*given: Any) -> None:
+    """Delete nothing."""
 
 
 # forget

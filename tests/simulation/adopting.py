@@ -45,6 +45,7 @@ class AdoptingHost(Host):
     n_adopted = 0
     why = "it was not begun"
     _committed = False
+    _kept: tuple[str, ...] = ()
     _number = 0
 
     def __init__(self, *given: Any) -> None:
@@ -80,7 +81,7 @@ class AdoptingHost(Host):
             store=store,
             artifacts=artifacts,
             living=living,
-            job=SimpleNamespace(id=name, committed=self._committed, created=0.0),
+            job=SimpleNamespace(id=name, committed=self._committed, kept=[*self._kept]),
             settings=SimpleNamespace(prepare_seconds=0.5, group=PARAMS.__getitem__),
             check=lambda: None,
             will_write=_nothing,
@@ -107,7 +108,7 @@ class AdoptingHost(Host):
         self._is_chosen = True
 
     def _next(self) -> None:
-        self._number, self._committed, self._is_chosen = self._number + 1, False, False
+        self._number, self._committed, self._kept, self._is_chosen = self._number + 1, False, (), False
 
     async def _adopt_as_it_is(self, context: Any) -> None:
         place = rebuild._place(context)
@@ -119,7 +120,7 @@ class AdoptingHost(Host):
         await rebuild._adopted(context, place, "simulated", lambda stage, done: None, make)
 
     async def _commit(self, *prefixes: str) -> None:
-        self._committed = True
+        self._committed, self._kept = True, prefixes
 
 
 async def _nothing(*given: Any) -> None:
