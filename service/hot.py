@@ -102,11 +102,12 @@ class HotRoute:
         headers: Headers = dict(scope["headers"])
         request_id: str = scope.get("request_id") or request_id_of(headers)
         REQUEST_ID.set(request_id)
-        begun = False
+        begun = streams = False
         status = 200
         try:
             grant = self._guard.admit(headers, self._scope, model, scope)
             if media_of(headers, BOTH_MEDIA) == NDJSON:
+                streams = True
                 await self._stream(model, headers, request_id, scope, receive, send, grant)
                 return
             body = await read_body(receive, headers, self._max_body, self._held)
@@ -138,7 +139,7 @@ class HotRoute:
             raise
         finally:
             seconds = perf_counter() - started
-            self._meter.note(status, seconds)
+            self._meter.note(status, None if streams else seconds)
             if self._tells:
                 tell_of_request(scope, status, seconds)
 

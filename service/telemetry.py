@@ -64,10 +64,11 @@ class Meter:
         self._statuses: dict[int, int] = {}
         self._timer = Timer()
 
-    def note(self, status: int, seconds: float) -> None:
-        """One request was answered."""
+    def note(self, status: int, seconds: float | None) -> None:
+        """One request was answered; without ``seconds`` one that took as long as its client sent lines."""
         self._statuses[status] = self._statuses.get(status, 0) + 1
-        self._timer.note(seconds)
+        if seconds is not None:
+            self._timer.note(seconds)
 
     def take(self) -> tuple[dict[int, int], list[int], float]:
         """Requests by status, by class of duration, and seconds in all, since it was last asked."""

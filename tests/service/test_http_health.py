@@ -155,6 +155,8 @@ def test_metrics_count_requests_and_describe_models(service: Served) -> None:
     service.http.post("/models/default/learn", json={})
     for _ in range(3):
         service.http.post("/classify", json={"text": "a"})
+    lines = {"Content-Type": "application/x-ndjson"}
+    service.http.post("/classify", content=b'{"text": "a"}\n' * 5, headers=lines).raise_for_status()
     service.http.get("/models/default")
     service.http.get("/some/path")
     after = samples()
@@ -164,11 +166,13 @@ def test_metrics_count_requests_and_describe_models(service: Served) -> None:
 
     assert grown("/learn", 200) == 7
     assert grown("/learn", 422) == 1
-    assert grown("/classify", 200) == 3
+    assert grown("/classify", 200) == 4
     assert grown("/models/{model}", 200) == 1
     assert grown("other", 404) == 1
     count = ("abound_request_duration_seconds_count", (("route", "/learn"),))
     assert after[count] - before.get(count, 0.0) == 8
+    classified = ("abound_request_duration_seconds_count", (("route", "/classify"),))
+    assert after[classified] - before.get(classified, 0.0) == 3  # lines take as long as their client sends them
     total = ("abound_request_duration_seconds_sum", (("route", "/learn"),))
     assert 0 < after[total] - before.get(total, 0.0) < 30
     appended = ("abound_append_duration_seconds_count", (("lane", "log"), ("model", "default")))
