@@ -11,12 +11,13 @@ acknowledged does as well. Each message carries a text and labels. The three rul
 1. The id of the message is the idempotency key, so a message that comes twice is learned once.
 2. A message is acknowledged after the service has: its answer says that the event is durable.
 3. What the service refuses for good (it has no label, say) goes to a list for people to look at, and is acknowledged.
-   What it refuses for now, or does not answer, stays in the queue.
+   What it refuses for another reason, or does not answer, stays in the queue.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -28,7 +29,8 @@ from service.client import Client, ClientError, Labelled, Model, Refused
 
 GROUP, CONSUMER, REJECTED = "abound", "consumer-1", "rejected"
 TOGETHER = 500
-FOR_NOW = (429, 502, 503, 504)
+FOR_GOOD = (400, 413, 422)
+"""What is wrong with a message itself. All else may be mended without it: a key, a model, memory, the service."""
 
 Message = tuple[bytes, dict[bytes, bytes]]
 
@@ -69,9 +71,10 @@ def teach(store: redis.Redis, queue: str, model: Model, messages: list[Message])
     learned = 0
     for (number, message), answer in zip(messages, model.learn_many(instances(messages), in_flight=1), strict=True):
         if isinstance(answer, Refused):
-            if answer.status in FOR_NOW:
+            if answer.status not in FOR_GOOD:
                 raise answer
-            store.rpush(f"{queue}:{REJECTED}", b"%b %b: %b" % (number, message.get(b"text", b""), str(answer).encode()))
+            fields = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in message.items()}
+            store.rpush(f"{queue}:{REJECTED}", json.dumps(fields | {"id": number.decode(), "refused": str(answer)}))
         else:
             learned += 1
         store.xack(queue, GROUP, number)

@@ -57,6 +57,8 @@ async def suggest(request: Request) -> str:
     except ClientError as error:
         return PAGE.format(said=f"No suggestions: {escape(str(error))}", text=escape(text), suggestions="")
     options = "".join(OPTION.format(label=escape(one.label, quote=True), score=one.score) for one in answer.labels)
+    if answer.id is None:
+        return PAGE.format(said="The log is away: nothing can be learned now.", text=escape(text), suggestions=options)
     choice = CHOICE.format(id=escape(str(answer.id)), options=options)
     return PAGE.format(said="", text=escape(text), suggestions=choice)
 
@@ -70,9 +72,12 @@ async def learn(request: Request) -> str:
         return PAGE.format(said="Choose a subject, or name another one.", text="", suggestions="")
     model: AsyncModel = request.app.state.model
     try:
-        learned = await model.learn([label], prediction=given.get("id", ""), source="form")
+        shown = given.get("id", "")  # as the key too: a form that is sent twice is learned once
+        learned = await model.learn([label], prediction=shown, source="form", key=f"form-{shown}")
     except Refused as error:
-        said = "Too late: ask for suggestions again." if error.status == 404 else str(error)
+        said = {404: "Too late: ask for suggestions again.", 422: "This was learned before."}.get(
+            error.status, str(error)
+        )
         return PAGE.format(said=escape(said), text="", suggestions="")
     except ClientError as error:
         return PAGE.format(said=f"Not learned: {escape(str(error))}", text="", suggestions="")

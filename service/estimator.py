@@ -168,6 +168,9 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         named: list[str] = [f"x{i}" for i in range(self.n_features_in_)] if names is None else names.tolist()
         always = {INTERCEPT: 1.0} if self.intercept else {}
         X = sparse.csr_matrix(X)
+        if not X.has_canonical_format:  # entries of one place count together, as everywhere
+            X = X.copy()
+            X.sum_duplicates()
         for at, end in zip(X.indptr[:-1].tolist(), X.indptr[1:].tolist(), strict=True):
             places, values = X.indices[at:end].tolist(), X.data[at:end].tolist()
             yield always | {named[place]: value for place, value in zip(places, values, strict=True) if value}

@@ -53,7 +53,11 @@ async def test_the_form_suggests_what_it_was_taught(service: Served, monkeypatch
         page = (await browser.post("/suggest", data={"text": "wheat falls"})).text
         assert 'value="grain &amp; &lt;more&gt;"' in page
         form = {"id": one_of(r'name="id" value="([\w-]+)"', page), "label": "grain & <more>"}
-        assert "which was suggestion 1." in (await browser.post("/learn", data=form)).text
+        learned = service.learned()
+        for _ in range(2):  # sent twice, learned once
+            assert "which was suggestion 1." in (await browser.post("/learn", data=form)).text
+        assert service.learned() == learned + 1
+        assert "learned before" in (await browser.post("/learn", data=form | {"label": "another"})).text
         assert "Too late" in (await browser.post("/learn", data={"id": "0" * 32, "label": "grain"})).text
 
 
@@ -97,7 +101,9 @@ def test_a_message_is_learned_once_although_it_comes_twice(service: Served, own_
         assert service.learned(name) == 700
         assert store.xpending("routed", queue_consumer.GROUP)["pending"] == 0
         [rejected] = store.lrange("routed:rejected", 0, -1)
-        assert b"no label: labels" in rejected
+        refused = json.loads(rejected)
+        assert (refused["text"], refused["labels"]) == ("no label", "")
+        assert "labels" in refused["refused"]
         assert [one.label for one in model.classify(text="word3", k=1).labels] == ["label3"]
 
 

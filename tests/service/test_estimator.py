@@ -142,6 +142,16 @@ def test_texts_come_through_a_pipeline() -> None:
     assert made.predict(["oil", "corn", "a bank"]).tolist() == ["crude", "grain", "interest"]
 
 
+def test_entries_of_one_place_count_together() -> None:
+    dense, labels = np.array([[3.0, 1.0], [1.0, 3.0]]), ["a", "b"]
+    split = sparse.csr_matrix((np.array([1.0, 2, 1, 1, 1, 1, 1]), np.array([0, 0, 1, 0, 1, 1, 1]), np.array([0, 3, 7])))
+    assert not split.has_canonical_format
+    expected = AboundClassifier(passes=1).fit(dense, labels).decision_function(dense)
+    found = AboundClassifier(passes=1).fit(split, labels).decision_function(split)
+    assert np.array_equal(found, expected)
+    assert split.nnz == 7  # what was given stays as it is
+
+
 def test_a_row_without_a_feature_is_passed_over_and_gets_no_score() -> None:
     made = AboundClassifier(intercept=False).fit(sparse.csr_matrix([[1.0, 0], [0, 1], [0, 0]]), ["a", "b", "b"])
     assert made.predict([[0, 1], [0, 0]]).tolist() == ["b", "a"]
