@@ -1,4 +1,4 @@
-# `make run` serves, `make test` checks everything. Both need Python >= 3.11 and make, and nothing else.
+# `make run` serves, `make test` checks. Both need Python >= 3.11 and make, and nothing else.
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,7 +13,7 @@ BASE ?=
 help:
 	@echo "make run     serve on http://127.0.0.1:$(PORT) (PORT=8080 for another port)"
 	@echo "make check   the quick part of the checks: format, lint, types, imports, licences"
-	@echo "make test    check everything: format, lint, types, tests"
+	@echo "make test    check: format, lint, types, all tests but the long ones"
 	@echo "make long    the tests that take minutes each"
 	@echo "make format  put the code into the one format"
 	@echo "make hooks   let git run make check before each commit"

@@ -146,6 +146,8 @@ function every(signal) {
   };
 }
 
+let isPutOff = false;
+
 function askForKey() {
   document.getElementById("key").hidden = false;
   if (document.querySelector("dialog[open]")) return;
@@ -162,13 +164,14 @@ function askForKey() {
       h(
         "div",
         { class: "row end" },
-        h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Not now"),
+        h("button", { type: "button", class: "quiet", onclick: () => dialog.close("not now") }, "Not now"),
         h("button", { class: "primary", value: "given" }, "Use it"),
       ),
     ),
   );
   dialog.addEventListener("close", () => {
     dialog.remove();
+    isPutOff = dialog.returnValue !== "given";
     const given = input.value.trim();
     if (dialog.returnValue !== "given" || !given) return;
     if (!/^[!-~]+$/.test(given)) announce("A key has no such characters.");
@@ -200,12 +203,14 @@ chooser.addEventListener("change", () => {
   location.hash = `${place().name}/${part(chooser.value)}`;
 });
 addEventListener("hashchange", () => {
+  isPutOff = false;
   show();
   document.getElementById("main").focus({ preventScroll: true });
 });
 document.getElementById("key").hidden = key.get() === null;
 document.getElementById("key").addEventListener("click", askForKey);
-events.addEventListener("key", debounced(askForKey, 50));
+// Whoever has said "Not now" is not asked again by what the page asks for by itself, until another view is shown.
+events.addEventListener("key", debounced(() => isPutOff || askForKey(), 50));
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   document.getElementById("main").focus();

@@ -53,6 +53,24 @@ def test_it_asks_for_a_key_and_goes_on_with_it(open_page: Open, locked: tuple[Se
     assert secrets["classify"] not in page.content()
 
 
+def test_whoever_has_no_other_key_is_not_asked_again_and_again(
+    open_page: Open, locked: tuple[Served, dict[str, str]]
+) -> None:
+    service, secrets = locked
+    page = open_page("overview", url=service.url, expected=(WRONG_KEY,))
+    give(page, secrets["classify"])
+    expect(page.locator(".tile").first).to_be_visible()
+    page.evaluate("for (const name of Object.keys(sessionStorage)) sessionStorage[name] = 'ended'")
+    ended = page.get_by_role("dialog", name="This key does not open the service")
+    with page.expect_response(lambda answer: answer.status == 401):
+        ended.get_by_role("button", name="Not now").click()
+    page.wait_for_timeout(300)
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("button", name="Key", exact=True).click()
+    give(page, secrets["classify"])
+    expect(page.locator(".tile").first).to_be_visible()
+
+
 def test_what_is_refused_all_the_same_is_said(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
     service, secrets = locked
     learned = service.learned()
