@@ -5,8 +5,9 @@ The end of a job, in whatever way
 1. By itself: the horse cleans up, writes what came of it into the record, and ends.
 2. Told to stop: a thread of the horse hears it with the next sign of life; the method meets Cancelled at its next
    word of progress, or at its next await. If that takes longer than ``cancel_seconds``, the horse ends at once.
-3. The horse dies: the stable notes it in the record, and the keeper of the worker cleans up and lets the job wait
-   again. So it does when the stable stops: the horse is killed, and that attempt does not count.
+3. The horse dies, or the method fails after it has committed: the stable, or the horse, notes it in the record, and
+   the keeper of the worker cleans up and lets the job wait again. So it does when the stable stops: the horse is
+   killed, and that attempt does not count.
 4. It ends before it has taken the job (what it is made of cannot be imported, memory is short): it, or the stable,
    counts that in the record, and the keeper tries again, later each time, until the job has failed.
 5. All die: the kernel kills the horse with its parent. Some keeper notices the silence, and does the same.
@@ -111,11 +112,11 @@ class Running:
         except (StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable, ClusterUnavailable) as error:
             await self._jobs.note(job, gone=str(error))
         except AboundError as error:
-            await self._leave("failed", error=str(error))
+            await self._fail(str(error), for_good=isinstance(error, UnknownModel))
         except MemoryError:
-            await self._leave("failed", error="there was not enough memory")
+            await self._fail("there was not enough memory")
         except BaseException as error:
-            await self._leave("failed", error=f"an error of the service: {type(error).__name__}: {error}"[:2000])
+            await self._fail(f"an error of the service: {type(error).__name__}: {error}"[:2000])
             log.exception("a job failed by an error of the service", job=job.id, method=job.method)
         else:
             own = {name: outcome.pop(name, default) for name, default in (("metrics", {}), ("version", None))}
@@ -158,6 +159,14 @@ class Running:
             await asyncio.sleep(RENEW_SECONDS)
             with contextlib.suppress(StoreUnavailable):
                 await context.renew_pin()
+
+    async def _fail(self, error: str, for_good: bool = False) -> None:
+        """End the job as failed; one that has committed can only be finished, so the keeper lets it wait again."""
+        committed = self._job.committed if self._context is None else self._context.committed
+        if committed and not for_good:
+            await self._jobs.note(self._job, gone=error)
+        else:
+            await self._leave("failed", error=error)
 
     async def _leave(self, state: Any, **fields: Any) -> None:
         """Wait until no thread of the method writes any more, clean up, then end the job."""

@@ -61,7 +61,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     version : str or None
         The version that it made.
     error : str or None
-        Why it failed, or why it was cancelled.
+        Why it failed, or why it was cancelled; while it waits, why it has to be begun again.
     config : dict
         Of the model, when the job was asked for.
     gone : str or None

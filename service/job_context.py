@@ -9,9 +9,9 @@ Three promises that a method keeps, so that a job leaves nothing behind, however
    and taken away when it has ended.
 3. ``await context.commit(prefix, ...)`` right before the first event that makes the result visible is appended. It
    raises Cancelled if the job is to stop; from then on it can no longer be cancelled, and these prefixes are the
-   event's, not the job's: they stay, however the job ends. A job that dies after that is begun again, with
+   event's, not the job's: they stay, however the job ends. A job that dies or fails after that is begun again, with
    ``context.job.committed`` true, these prefixes in ``context.job.kept`` and the same ``context.job.id``: what it does
-   must then come to the same end.
+   must then come to the same end. It is not given up, only tried later each time.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class JobContext:
         The model as the catalog has it: keys and the configuration that it was created with.
     job : Job
         The record as it was when the job was begun (this time).
+    committed : bool
+        It has passed the point of no return, by now.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class JobContext:
         self.store = store
         self.living = living
         self.job = job
+        self.committed = job.committed
         self._artifacts = artifacts
         self._jobs = jobs
         self._told = (job.stage, job.progress)
@@ -129,6 +132,7 @@ class JobContext:
         if not await self._jobs.commit(self.job, *prefixes):
             self.stop()
             raise Cancelled("the job was told to stop")
+        self.committed = True
 
     async def pin(self, offset: Offset) -> None:
         """Keep what comes after ``offset`` in history while the job runs; the pin before is let go of."""

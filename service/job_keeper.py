@@ -6,7 +6,8 @@ Several times a second it looks at the jobs that have not ended:
   before they had begun it, that takes twice as long each time, and at last it has failed.
 * One that runs, and whose process is gone or has been silent for ``lost_seconds`` of this keeper's own clock, is
   **taken over**: from then on its former holder can change nothing. What it wrote is deleted, and it waits again; or
-  it is cancelled, if it was told to stop; or it has failed, if it was begun often enough.
+  it is cancelled, if it was told to stop; or it has failed, if it was begun often enough. One that has committed can
+  only be finished: it does not fail, waits twice as long each time, and its record says why.
 
 Now and then it takes out of the records what ended long ago. Any number of keepers may look at one time: who takes a
 job over is decided by the store, and one that dies meanwhile is followed by another.
@@ -41,6 +42,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.25
 LOOKS_WITHOUT = 4
+MOST_TRIES = 10
 SWEEP_SECONDS = 60.0
 STOP_SECONDS = 5.0
 FORGOTTEN_AT_ONCE = 100
@@ -162,9 +164,12 @@ class JobKeeper:
         if taken.cancelling:
             await self._jobs.end(taken, "cancelled")
         elif taken.given_back or taken.attempt < self._jobs.params.attempts:
-            if await self._jobs.requeue(taken, counts=not taken.given_back):
+            if await self._jobs.requeue(taken, why, counts=not taken.given_back):
                 await asyncio.to_thread(enqueue, self._client, job.kind, job.id)
             log.warning("a job waits to be begun again", job=job.id, method=job.method, reason=why)
+        elif taken.committed:
+            await self._jobs.requeue(taken, f"{why}; it was begun {_times(taken.attempt)}, and can only be finished")
+            log.error("a job that has taken effect is not finished", job=job.id, method=job.method, reason=why)
         else:
             await self._jobs.end(taken, "failed", error=f"{why}; it was begun {_times(taken.attempt)}")
             log.error("a job failed", job=job.id, method=job.method, reason=why, attempts=taken.attempt)
@@ -184,15 +189,19 @@ class JobKeeper:
             for job in queued:
                 if job.kind != kind or job.id in there:
                     continue
-                if job.unbegun >= self._jobs.params.attempts:
+                if job.unbegun >= self._jobs.params.attempts and not job.committed:
                     await self._jobs.end(job, "failed", error=f"{job.error}; that was tried {_times(job.unbegun)}")
                     log.error("a job failed", job=job.id, method=job.method, reason=job.error, tried=job.unbegun)
                     continue
                 absent[job.id] = self._absent.get(job.id, 0) + 1
-                if absent[job.id] > LOOKS_WITHOUT * 2**job.unbegun:
+                if absent[job.id] > LOOKS_WITHOUT * 2 ** self._tries(job):
                     await asyncio.to_thread(enqueue, self._client, kind, job.id)
                     absent[job.id] = 0
         self._absent = absent
+
+    def _tries(self, job: Job) -> int:
+        """How often it was tried in vain, for how long it waits."""
+        return min(MOST_TRIES, job.unbegun + max(0, job.attempt + 1 - self._jobs.params.attempts))
 
     async def _tell_trouble(self, queued: Sequence[Job]) -> None:
         """Say what jobs wait for whose process does not start here, while no other worker is there for them."""

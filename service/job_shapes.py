@@ -36,7 +36,7 @@ class JobAnswer(Shape):
     metrics: dict[str, Any]
     outcome: dict[str, Any] = Field(description="What came of it, as the method says.")
     version: str | None = Field(description="The version that it made.")
-    error: str | None = Field(description="Why it failed, or who cancelled it.")
+    error: str | None = Field(description="Why it failed, or who cancelled it; why it waits to be begun again.")
     worker: str | None
     created: float
     started: float | None = Field(description="The last time that it was begun.")

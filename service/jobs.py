@@ -41,7 +41,7 @@ class JobParams:
     queued : int
         Most jobs that wait; more are refused.
     attempts : int
-        How often a job is begun whose worker dies, before it counts as failed.
+        How often a job is begun whose worker dies, before it counts as failed. One that has committed does not.
     beat_seconds : float
         How often a job at work says so, and hears whether it is to stop.
     lost_seconds : float
@@ -144,11 +144,11 @@ class Jobs:
         ------
         UnknownJob
         Conflict
-            It has gone so far that it can only be finished.
+            It has gone so far that it can only be finished; unless that has failed often enough, and it waits.
         """
         job = await self.get(job_id)
         while not job.has_ended:
-            if job.committed:
+            if job.committed and not self._waits_in_vain(job):
                 raise Conflict(f"the job {job_id} is about to take effect and can no longer be cancelled")
             if job.state == "queued" and await self.end(job, "cancelled", error=why):
                 break
@@ -156,6 +156,9 @@ class Jobs:
                 break
             job = await self.get(job_id)
         return await self.get(job_id)
+
+    def _waits_in_vain(self, job: Job) -> bool:
+        return job.state == "queued" and job.attempt >= self.params.attempts
 
     async def claim(self, job_id: str, holder: str) -> Job | None:
         """Take a queued job to run it; None when it is not queued (any more)."""
@@ -206,9 +209,15 @@ class Jobs:
         made, _ = await self._change(job.id, (job.state,), state, holder=job.holder, stamp="ended", fields=given)
         return made
 
-    async def requeue(self, job: Job, counts: bool = True) -> bool:
+    async def requeue(self, job: Job, why: str, counts: bool = True) -> bool:
         """Let a running job whose holder is gone wait again; ``counts``: as one attempt more."""
-        fields: dict[str, Any] = {"holder": None, "gone": None, "stage": "waiting to be begun again", "progress": 0.0}
+        fields: dict[str, Any] = {
+            "holder": None,
+            "gone": None,
+            "stage": "waiting to be begun again",
+            "error": why,
+            "progress": 0.0,
+        }
         if not counts:
             fields["attempt"] = job.attempt - 1
         made, _ = await self._change(job.id, ("running",), "queued", holder=job.holder, fields=fields)

@@ -75,6 +75,11 @@ async def crunch(context: JobContext, params: Steps, progress: Progress) -> Outc
 
 async def ending(context: JobContext, params: Ending, progress: Progress) -> Outcome:
     """End in some way that is not good."""
+    if params.how == "late":  # fails after it has committed, more often than others may
+        await context.commit()
+        if context.job.attempt <= 3:
+            raise Conflict(f"not at attempt {context.job.attempt}")
+        return {"attempt": context.job.attempt}
     await context.will_write(f"tests/{context.own}")
     await context.artifacts.put(f"tests/{context.own}/part", b"x")
     if params.how == "error":

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from core.errors import StoreUnavailable, UnknownJob
+from core.errors import Conflict, StoreUnavailable, UnknownJob
 from service import pending, workplaces
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
@@ -148,6 +148,38 @@ async def test_a_silent_job_is_cleaned_up_and_waits_again(settings: Settings, st
         assert again is not None
         failed = await reached(jobs, job, "failed")
         assert (failed.attempt, failed.error) == (2, "its worker fell silent; it was begun 2 times")
+
+
+async def test_a_committed_job_does_not_fail_and_says_why_it_waits(
+    settings: Settings, store: Store, server: Server
+) -> None:
+    jobs = Jobs(store, JobParams(attempts=2))
+    job = await running(jobs)
+    assert await jobs.commit(job)
+    client = connect(server.url, 2.0)
+    async with keeping(settings, jobs):
+        for attempt in (1, 2, 3):
+            with pytest.raises(Conflict, match="can no longer be cancelled"):
+                await jobs.cancel(job.id, "not wanted")
+            client.delete("rq:queue:abound-rebuild")
+            began = asyncio.get_running_loop().time()
+            await jobs.note(await jobs.get(job.id), gone="its process was ended by SIGKILL")
+            waits = await reached(jobs, job, "queued")
+            assert waits.attempt == attempt
+            assert waits.error is not None
+            assert waits.error.startswith("its process was ended by SIGKILL")
+            if attempt == 3:
+                break
+            async with asyncio.timeout(10):
+                while job.id not in waiting(client, "rebuild"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            if attempt == 2:  # it was begun as often as others are
+                assert waits.error.endswith("it was begun 2 times, and can only be finished")
+                assert asyncio.get_running_loop().time() - began > 2 * LOOKS_WITHOUT * LOOK_SECONDS
+            assert await jobs.claim(job.id, "dead:2") is not None
+    client.close()
+    given_up = await jobs.cancel(job.id, "not wanted")
+    assert (given_up.state, given_up.error) == ("cancelled", "not wanted")
 
 
 async def test_a_job_that_is_gone_holds_up_no_other_rebuild(settings: Settings, store: Store) -> None:

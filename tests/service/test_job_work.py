@@ -123,6 +123,11 @@ def test_a_job_that_kills_its_process_each_time_fails(place: Office) -> None:
     assert place.files() == []
 
 
+def test_a_job_that_fails_after_it_has_committed_is_begun_again_until_it_is_finished(place: Office) -> None:
+    job = place.ended(place.submit("ending", how="late"), 30.0)
+    assert (job["state"], job["attempt"], job["error"]) == ("succeeded", 4, None)
+
+
 @pytest.mark.parametrize("method", ["steps", "crunch"])
 def test_a_cancelled_job_stops_and_leaves_nothing(place: Office, method: str) -> None:
     job_id = place.submit(method, steps=10_000, seconds=0.02)

@@ -61,8 +61,8 @@ async def test_only_the_holder_changes_a_job_that_runs(jobs: Jobs) -> None:
     assert not await jobs.note(job, stage="late")
     assert not await jobs.commit(job)
     assert await jobs.take_over(job, "another") is None
-    assert await jobs.requeue(taken)
-    assert not await jobs.requeue(taken)
+    assert await jobs.requeue(taken, "its worker fell silent")
+    assert not await jobs.requeue(taken, "once more")
     again = await jobs.claim(job.id, "b:1")
     assert again is not None
     assert (again.attempt, again.stage) == (2, None)
@@ -76,7 +76,7 @@ async def test_somebody_holds_a_job_that_runs(jobs: Jobs) -> None:
 
 async def test_an_attempt_that_is_given_back_does_not_count(jobs: Jobs) -> None:
     job = await claimed(jobs)
-    await jobs.requeue(job, counts=False)
+    await jobs.requeue(job, "the worker stopped", counts=False)
     again = await jobs.claim(job.id, "a:2")
     assert again is not None
     assert again.attempt == 1
