@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
@@ -21,6 +22,9 @@ from service.routes.contenders import contest_of
 from service.stats_shapes import ReplicaShape, StatsAnswer
 
 router = APIRouter(tags=["models"])
+
+TOLD_SECONDS = 1.0
+"""So long the store is waited for with what it alone knows; the rest of an answer is in memory."""
 
 CONFIG_BODY = {
     "requestBody": {
@@ -94,15 +98,14 @@ async def get_stats(model: ModelName, parts: PartsDep) -> StatsAnswer:
     replica = parts.replica
     present = replica.model(model)
     figures = {"offset": str(present.offset)} | present.live.stats() | _memory(present)
-    try:
-        replicas = await replica.replicas(model)
-    except StoreUnavailable:
-        replicas = []
+    replicas, found = [], None
+    with contextlib.suppress(StoreUnavailable, TimeoutError):
+        async with asyncio.timeout(TOLD_SECONDS):
+            replicas = await replica.replicas(model)
+            with contextlib.suppress(Damaged):
+                found = await standing.read(replica.store, present.keys)
     named = [{name: getattr(said, name) for name in ReplicaShape.model_fields} for said in replicas]
     kept = replica.keeping.of(present)
-    found = None
-    with contextlib.suppress(StoreUnavailable, Damaged):
-        found = await standing.read(replica.store, present.keys)
     contest = {
         "drift_marks": [msgspec.structs.asdict(mark) for mark in found.drift.marks] if found else [],
         "contenders": contest_of(found, parts.settings),

@@ -22,6 +22,9 @@ function colours() {
   return Object.fromEntries(INK.map((name) => [name.slice(2), style.getPropertyValue(name).trim()]));
 }
 
+/** A name with the middle left out: beginning and end tell one from another. */
+const shortened = (name) => ([...name].length > 32 ? `${[...name].slice(0, 19).join("")}…${[...name].slice(-12).join("")}` : name);
+
 /** Upright lines at places of the x axis, each with a word. */
 const marks = {
   id: "marks",
@@ -119,6 +122,7 @@ class Figure {
         maxTicksLimit: about.ticks || 7,
         autoSkip: !about.names,
         ...(about.format ? { callback: (value) => about.format(value) } : {}),
+        ...(about.names ? { callback: (value) => shortened(this.shown.names[value]) } : {}),
         ...(about.whole ? { precision: 0 } : {}),
       },
       grid: { color: ink.line, display: !about.names },

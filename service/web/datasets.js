@@ -6,10 +6,12 @@ import { bytes, count, when } from "./format.js";
 
 const FORMATS = "Extreme Classification text (.txt), svmlight (.svm) or JSON lines (.jsonl); .gz and .zst too.";
 
+/** The upload that goes on, whatever view is shown: `{ said, stop, ended }`. */
+let underWay = null;
+
 export function show(root, { signal, problem, refused }) {
   const file = h("input", { type: "file", required: true });
   const name = h("input", { type: "text", required: true, pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", maxlength: "64", autocomplete: "off" });
-  const progress = h("progress", { max: "1", "aria-label": "Uploaded" });
   const parts = { said: h("div", { role: "status" }), list: h("div", {}), send: h("button", { class: "primary" }, "Upload"), stop: h("button", { type: "button", hidden: true }, "Stop") };
   const newSet = card(
     "A new data set",
@@ -32,6 +34,7 @@ export function show(root, { signal, problem, refused }) {
   newSet.hidden = Boolean(refused);
   if (refused) fill(parts.list, problem(refused));
   else list();
+  if (underWay) follow();
 
   async function list() {
     try {
@@ -67,27 +70,42 @@ export function show(root, { signal, problem, refused }) {
 
   async function send(event) {
     event.preventDefault();
+    const [chosen] = file.files;
+    const called = name.value;
     const stop = new AbortController();
-    signal.addEventListener("abort", () => stop.abort());
-    parts.stop.onclick = () => stop.abort();
-    parts.send.disabled = true;
-    parts.stop.hidden = false;
-    progress.value = 0;
+    const progress = h("progress", { max: "1", value: "0", "aria-label": "Uploaded" });
     const note = h("p", { class: "hint" }, "0 %");
-    fill(parts.said, progress, note);
-    try {
-      await upload(`datasets/${part(name.value)}?filename=${part(file.files[0].name)}`, file.files[0], (share) => {
-        progress.value = share;
-        note.textContent = share < 1 ? `${Math.round(100 * share)} % of ${bytes(file.files[0].size)}` : "All sent; it is read and checked.";
-      }, stop.signal);
-      fill(parts.said, h("p", { class: "better" }, `“${name.value}” is there.`));
-      announce(`The data set ${name.value} is there.`);
+    const ended = upload(`datasets/${part(called)}?filename=${part(chosen.name)}`, chosen, (share) => {
+      progress.value = share;
+      note.textContent = share < 1 ? `${Math.round(100 * share)} % of ${bytes(chosen.size)}` : "All sent; it is read and checked.";
+    }, stop.signal).then(() => called);
+    underWay = { said: [progress, note], stop: () => stop.abort(), ended };
+    ended.then(
+      () => announce(`The data set ${called} is there.`),
+      (error) => announce(error.name === "AbortError" ? "Stopped; nothing is kept." : `${error.title}: ${error.message}`),
+    );
+    if (await follow()) {
       name.value = file.value = "";
       typed = false;
-      await list();
+    }
+  }
+
+  /** Show the upload that is under way until it has ended; whether it came to a data set. */
+  async function follow() {
+    const { said, stop, ended } = underWay;
+    parts.stop.onclick = stop;
+    parts.send.disabled = true;
+    parts.stop.hidden = false;
+    fill(parts.said, ...said);
+    try {
+      fill(parts.said, h("p", { class: "better" }, `“${await ended}” is there.`));
+      if (!signal.aborted) await list();
+      return true;
     } catch (error) {
       fill(parts.said, error.name === "AbortError" ? h("p", { class: "note" }, "Stopped; nothing is kept.") : problem(error));
+      return false;
     } finally {
+      if (underWay?.ended === ended) underWay = null;
       parts.send.disabled = false;
       parts.stop.hidden = true;
     }

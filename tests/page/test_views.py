@@ -339,6 +339,29 @@ def test_a_wrong_parameter_is_said_where_it_is(open_page: Open) -> None:
     expect(form.get_by_role("alert")).to_contain_text("held_out")
 
 
+def test_an_upload_goes_on_while_another_view_is_shown(open_page: Open, serving: Serving, tmp_path: Path) -> None:
+    page = open_page("datasets")
+    held: list[Any] = []
+    page.route("**/datasets/news-on?*", lambda route: held.append(route))
+    file = tmp_path / "news-on.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in news(20)))
+    page.get_by_label("File").set_input_files(file)
+    page.get_by_label("Name").fill("news-on")
+    page.get_by_role("button", name="Upload").click()
+    page.get_by_role("link", name="Overview").click()
+    expect(page.locator(".tile").first).to_be_visible()
+    page.get_by_role("link", name="Data sets").click()
+    expect(page.get_by_label("Uploaded")).to_be_visible()
+    expect(page.get_by_role("button", name="Upload")).to_be_disabled()
+    held.pop().continue_()
+    expect(page.get_by_text("“news-on” is there.")).to_be_visible(timeout=120_000)
+    row = page.get_by_role("region", name="Data sets").locator("tbody tr")
+    expect(row).to_contain_text("20")
+    row.get_by_role("button", name="Delete news-on").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+    expect(page.get_by_text("No data sets yet.")).to_be_visible()
+
+
 def test_a_data_set_is_uploaded_and_deleted(open_page: Open, serving: Serving, tmp_path: Path) -> None:
     page = open_page("datasets", expected=("status of 422",))
     broken = tmp_path / "broken.svm"

@@ -187,6 +187,20 @@ def test_a_number_out_of_range_is_named(service: Served, body: str, field: str) 
     problem(service.http.put("/models/huge", content=body), 422, "invalid-field", field)
 
 
+def test_stats_do_not_wait_for_a_store_that_hangs() -> None:
+    with served() as own:
+        own.http.post("/learn", json={"text": "a", "labels": ["b"]}).raise_for_status()
+        own.server.pause()
+        try:
+            began = time.monotonic()
+            stats = own.http.get("/models/default/stats").json()
+            took = time.monotonic() - began
+        finally:
+            own.server.resume()
+    assert (stats["learned"], stats["replicas"]) == (1, [])
+    assert took < 4  # of the two replies that it would wait for each takes five
+
+
 def test_stats(service: Served) -> None:
     name = fresh_model(service)
     empty = service.http.get(f"/models/{name}/stats").json()
