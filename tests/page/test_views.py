@@ -249,6 +249,7 @@ def test_labels_that_no_path_can_carry(open_page: Open, serving: Serving) -> Non
     httpx.post(f"{serving.url}/models/dots/learn", json=body).raise_for_status()
     page = open_page("labels")
     page.get_by_label("Model", exact=True).select_option("dots")
+    expect(page.locator(".label").first).to_contain_text(labels[0])  # those of the model before are gone
     for at, label in enumerate(labels):
         page.locator(".label").nth(at).click()
         expect(page.get_by_role("region", name="What points to it")).to_contain_text(f"{label} was learned 1 time.")
