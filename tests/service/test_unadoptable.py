@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import structlog
 import structlog.testing
 from typer.testing import CliRunner
 
 from core.live import LiveModel, warmup
 from core.types import START, Offset
-from service import indexes
+from service import indexes, loader, shadows
 from service import log as stream
 from service import manifest as manifests
 from service.archive import Archiving, archive
@@ -98,8 +99,12 @@ async def without(past: list[tuple[Offset, Learn]]) -> str:
     return await digest_of(live)
 
 
-async def test_a_start_names_the_command_and_the_command_gives_the_adoption_up(house: House) -> None:
+async def test_a_start_names_the_command_and_the_command_gives_the_adoption_up(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The log has its beginning in history: the start must not take that for a tail that was lost, for ever."""
+    for module in (loader, shadows):
+        monkeypatch.setattr(module, "log", structlog.get_logger())  # an older one may be bound elsewhere by now
     await snapshot(house, 1)
     await snapshot(house, 2)
     past = [event for event in await house.elements() if isinstance(event[1], Learn)]
