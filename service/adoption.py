@@ -189,16 +189,12 @@ class Adoption:
     async def _append(self, entry: Entry, adopts: str = "") -> Offset:
         place = self._place
         trim = await stream.trim_of(place.store, place.keys.log)
-        name = await pending.append(
-            place.store,
-            place.keys,
-            self._pending,
-            encode(entry),
-            place.artifacts.id,
-            self.after,
-            there=not trim.covers(self.after),
-            adopts=adopts,
-        )
+        name = None
+        if await place.artifacts.is_known_to(place.store):  # else no replica would find the index
+            there = not trim.covers(self.after)
+            name = await pending.append(
+                place.store, place.keys, self._pending, encode(entry), self.after, there=there, adopts=adopts
+            )
         if name is None:
             raise Conflict(
                 f"another index is being made for {place.keys.name}, this took too long, or the store has lost what "

@@ -96,11 +96,9 @@ class Artifacts:
         new = Marker(secrets.token_hex(8), False)
         with reaching():
             await store.client.set(ARTIFACTS_KEY, msgspec.json.encode(new), nx=True)
-            recorded = await store.client.get(ARTIFACTS_KEY)
-        try:
-            known = msgspec.json.decode(recorded or b"", type=Marker)
-        except msgspec.MsgspecError:
-            raise StoreUnavailable("the record of the artifact store (abound:artifacts) cannot be read") from None
+        known = await _recorded(store)
+        if known is None:
+            raise StoreUnavailable("the record of the artifact store (abound:artifacts) cannot be read")
         if not known.marked:
             await self._in_thread(self._write, f"{self._root}/{known.id}/{MARKER}", msgspec.json.encode(known))
             with reaching():
@@ -114,6 +112,11 @@ class Artifacts:
             )
         self.id = known.id
         return self.id
+
+    async def is_known_to(self, store: Store) -> bool:
+        """Whether the store knows it by the id that it was joined under; a failover may lose that. StoreUnavailable."""
+        known = await _recorded(store)
+        return known is not None and known.id == self.id
 
     async def put(self, name: str, data: bytes) -> None:
         """Write an artifact, whole or not at all; it is on disk (or taken by the object store) on return.
@@ -290,6 +293,16 @@ class Artifacts:
             except FileNotFoundError:
                 continue
         return swept
+
+
+async def _recorded(store: Store) -> Marker | None:
+    """What the store says of its artifact store; None when that is nothing, or cannot be read."""
+    with reaching():
+        recorded = await store.client.get(ARTIFACTS_KEY)
+    try:
+        return msgspec.json.decode(recorded or b"", type=Marker)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,9 +6,8 @@
 The first is no part of the replicated state. A replica that starts between ``Prepare`` and ``Adopt`` learns from it
 which shadow to bring up, and one whose shadow it names no more drops it. It also is the fence of the adoption:
 ``Adopt`` is appended by a script that finds the key as it was, or not at all. Since the key is said again when a
-failover has lost it, the script looks for more that may be lost: the log's entry up to which the index stands for
-everything, and the name by which the store knows where the index lies. Without the one no replica would come to where
-it can adopt, without the other none would find the index.
+failover has lost it, the script looks for what else may be lost: the log's entry up to which the index stands for
+everything. Without it no replica would come to where it can adopt.
 
 From the second the script knows an ``Adopt`` that comes again since the reply to it was lost, and one that would be
 passed over. A store that loses the end of the log loses this with it.
@@ -21,7 +20,6 @@ from collections.abc import Iterable
 import msgspec
 
 from core.types import START, Offset
-from service.artifacts import ARTIFACTS_KEY
 from service.catalog import ModelKeys
 from service.events import Prepare
 from service.store import Store, reaching
@@ -52,22 +50,20 @@ return 0
 """
 
 _APPEND = """
--- KEYS: pending, log, name of the artifact store, adopted. ARGV: pending, payload, checksum, id of the artifact store,
--- entry that must be there ('0-0' none), entry that the index stands for, what is adopted ('' nothing)
-local at = redis.call('HGET', KEYS[4], 'at')
+-- KEYS: pending, log, adopted. ARGV: pending, payload, checksum, entry that must be there ('0-0' none), entry that the
+-- index stands for, what is adopted ('' nothing)
+local at = redis.call('HGET', KEYS[3], 'at')
 if at then
-  if redis.call('HGET', KEYS[4], 'adoption') == ARGV[7] then return at end
+  if redis.call('HGET', KEYS[3], 'adoption') == ARGV[6] then return at end
   local m, s = string.match(at, '(%d+)-(%d+)')
-  local m_after, s_after = string.match(ARGV[6], '(%d+)-(%d+)')
+  local m_after, s_after = string.match(ARGV[5], '(%d+)-(%d+)')
   m, s, m_after, s_after = tonumber(m), tonumber(s), tonumber(m_after), tonumber(s_after)
   if m_after < m or (m_after == m and s_after < s) then return false end
 end
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
-local artifacts = redis.call('GET', KEYS[3])
-if not artifacts or cjson.decode(artifacts)['id'] ~= ARGV[4] then return false end
-if ARGV[5] ~= '0-0' and #redis.call('XRANGE', KEYS[2], ARGV[5], ARGV[5]) == 0 then return false end
+if ARGV[4] ~= '0-0' and #redis.call('XRANGE', KEYS[2], ARGV[4], ARGV[4]) == 0 then return false end
 at = redis.call('XADD', KEYS[2], '*', 'e', ARGV[2], 'c', ARGV[3])
-if ARGV[7] ~= '' then redis.call('HSET', KEYS[4], 'adoption', ARGV[7], 'at', at) end
+if ARGV[6] ~= '' then redis.call('HSET', KEYS[3], 'adoption', ARGV[6], 'at', at) end
 return at
 """
 
@@ -111,7 +107,6 @@ async def append(
     keys: ModelKeys,
     what: Pending,
     packed: tuple[bytes, bytes],
-    artifacts_id: str,
     after: Offset,
     *,
     there: bool = True,
@@ -119,7 +114,7 @@ async def append(
 ) -> bytes | None:
     """Append a packed entry if this is what is pending; its id, or None.
 
-    None as well when the artifact store has not this id any more, or something was adopted past ``after``.
+    None as well when something was adopted past ``after``.
 
     Parameters
     ----------
@@ -128,8 +123,8 @@ async def append(
     adopts : str
         What the entry adopts. That is appended once however often it is tried: its id is the first one's.
     """
-    words = (msgspec.json.encode(what), *packed, artifacts_id, (after if there else START).entry, after.entry, adopts)
-    names = (key_of(keys), keys.log, ARTIFACTS_KEY, keys.of("adopted"))
+    words = (msgspec.json.encode(what), *packed, (after if there else START).entry, after.entry, adopts)
+    names = (key_of(keys), keys.log, keys.of("adopted"))
     with reaching():
         entry: bytes | None = await store.client.eval(_APPEND, len(names), *names, *words)
     return entry

@@ -130,7 +130,6 @@ async def import_model(
     try:
         reader = Reader(pieces, limit)
         header = await reader.header()
-        _ = header.config
         with budget.expecting(name, replica.models.all) as expect:
             return await _take_over(replica, artifacts, name, header, reader, expect, prepare_seconds)
     except Damaged as error:
@@ -148,18 +147,19 @@ async def _take_over(
     expect: Callable[[int], None],
     prepare_seconds: float,
 ) -> Offset:
+    config = header.config
     expect(header.size)  # to read it takes as much, and no more comes
     live = await live_of(
         header.state, header.arrays, header.size, header.digest, reader.parts(header), Limits(), lambda done: None
     )
     expect(live.n_bytes + live.n_bytes_ahead)
     _refuse_taught(replica, name)
-    await replica.models.create(name, header.config)
+    await replica.models.create(name, config)
     keys = replica.model(name).keys
     place = Place(
         store=replica.store,
         artifacts=artifacts,
-        living=Living(keys, header.config),
+        living=Living(keys, config),
         prepare_seconds=prepare_seconds,
     )
     index = indexes.new_id()

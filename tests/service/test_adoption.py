@@ -355,6 +355,24 @@ async def test_an_index_of_what_a_failover_has_lost_is_not_adopted(house: House,
     assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
 
 
+async def test_what_scripts_write_at_once_lies_together_on_a_cluster(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[bytes, ...]] = []
+    run = house.store.client.eval
+
+    async def told(script: str, n: int, *words: Any) -> Any:
+        asked.append(words[:n])
+        return await run(script, n, *words)
+
+    monkeypatch.setattr(house.store.client, "eval", told)
+    await house.append(*events(3))
+    await adopt(house)
+    tag = (await house.living()).keys.log.rpartition(b":")[0]
+    assert len(asked) > 3
+    assert [keys for keys in asked if any(not key.startswith(tag) for key in keys)] == []
+
+
 async def test_an_index_of_what_was_trimmed_meanwhile_is_adopted(house: House) -> None:
     await house.append(*events(3))
     place = await house.place()
