@@ -85,7 +85,8 @@ class Waiting(msgspec.Struct, gc=False):
     level : int
         Durability asked for, as a place in ``LEVELS``.
     wait : bool
-        Until it is applied.
+        Until it is applied. Who does not wait is never told what came of it, also when that is known by chance: the
+        answer to a request depends on the request.
     deadline : float
         Of the event loop's clock.
     drafts : sequence of Draft
@@ -110,7 +111,7 @@ class Waiting(msgspec.Struct, gc=False):
 
     def result(self, group: Group, reached: int) -> Offset | list[Learned]:
         """What the request is told, once its group is in the log."""
-        entry, applied, first = group.entry, group.applied, self.first
+        entry, applied, first = group.entry, group.applied if self.wait else None, self.first
         if entry is None:
             raise AssertionError("a group ends in the log or not at all")
         if self.event is not None:

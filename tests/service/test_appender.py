@@ -160,6 +160,13 @@ async def test_waiting_for_the_log_does_not_wait_for_applying(server: Server, st
     assert model.live.n_learned >= 2
 
 
+async def test_who_waits_for_the_log_is_not_told_more_when_applying_was_quicker(through: Replica, proxy: Proxy) -> None:
+    proxy.lose_replies_to = b"XADD"  # so that applying is always quicker
+    learned = await learn(through, draft('{"a": 1}', "x"), wait="log")
+    assert learned == Learned(learned.offset, 1, None, None, False, "log")
+    assert through.model("default").live.n_learned == 1
+
+
 async def test_a_lost_reply_is_no_lost_event_and_no_event_twice(through: Replica, proxy: Proxy) -> None:
     proxy.lose_replies_to = b"XADD"
     learned = await learn(through, draft('{"a": 1}', "x"))
