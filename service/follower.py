@@ -213,6 +213,7 @@ class Follower:
     async def _load_anew(self, link: Link, model: ModelReplica) -> None:
         """Drop a model's state and load it again; when that cannot be done, ``trouble`` says why."""
         model.ready = False
+        model.halted, model.resumes = None, False  # that was said of the state which goes
         try:
             await self._loader.load(link, model)
         except CannotStart as error:

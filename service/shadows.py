@@ -134,7 +134,7 @@ class Shadows:
             await asyncio.wait([under_way])
         while model.halted is not None and self._models.get(model.name) is model:
             if await self._is_over(model, adopt, at):
-                model.resumes = True
+                model.resumes = model.halted is not None
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -146,6 +146,8 @@ class Shadows:
             if model.prepared == adopt.index:
                 return True
         except AboundError as error:
+            if model.halted is None:
+                return False
             reason = f"it cannot adopt the index {adopt.index} at {at}: {error}{_way_out(error)}"
             if model.halted != reason:  # it is tried again and again
                 log.warning("a model is halted", model=model.name, reason=reason)

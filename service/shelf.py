@@ -228,6 +228,8 @@ class Shelf:
         try:
             await self._load(model, missing.version, missing.digest)
         except AboundError as error:
+            if model.halted is None:
+                return  # it is loaded anew
             reason = f"the version {missing.version} is active from {missing.at} on and cannot be had: {error}"
             if model.halted != reason:
                 log.warning("a model is halted", model=model.name, reason=reason)

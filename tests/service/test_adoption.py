@@ -21,7 +21,7 @@ from core.errors import (
 )
 from core.live import warmup
 from core.types import START, Offset
-from service import adoption, budget, indexes, pending, pins, snapshots
+from service import adoption, budget, indexes, loader, pending, pins, snapshots
 from service.archive import Archiving, archive
 from service.artifacts import ARTIFACTS_KEY, Artifacts
 from service.budget import Budget
@@ -167,6 +167,39 @@ async def test_a_snapshot_that_comes_too_late_does_not_set_back_a_model_that_goe
     [*_, last] = await house.append(*events(3, 6))
     new = await house.replica(artifacts=False)
     assert await digest_at(one, last) == await digest_at(new, last)
+
+
+async def test_a_halted_model_whose_log_has_lost_its_end_is_loaded_anew_whatever_goes_wrong_meanwhile(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was left where it began: what was said of the state that went made it look as if it only waited."""
+    one = await house.replica(artifacts=False)
+    await one.learn("default", drafts(40))
+    model = one.model("default")
+    async with adoption.begin(await house.place(prepare_seconds=0.01), "adoption") as this:
+        await this.adopt(await house.index(model_of(30, 9), this.after), "a test")
+    await until(lambda: model.halted)
+    kept = (await house.store.client.xrange(model.keys.log))[:-2]
+    async with house.store.client.pipeline(transaction=True) as pipe:
+        pipe.delete(model.keys.log)
+        for name, fields in kept:
+            pipe.xadd(model.keys.log, fields, id=name)
+        await pipe.execute()
+    restore, asked = loader.restore_newest, []
+
+    async def away_at_first(*args: Any, **kwargs: Any) -> Any:
+        asked.append(args)
+        if len(asked) == 1:
+            model.start_anew()
+            raise StoreUnavailable("the store is away")
+        return await restore(*args, **kwargs)
+
+    monkeypatch.setattr(loader, "restore_newest", away_at_first)
+    one._follower.doubt()
+    await until(lambda: model.ready)
+    [*_, last] = await house.append(*events(3, 5))
+    assert await digest_at(one, last) == await house.expected()
+    assert len(asked) == 2
 
 
 async def test_a_replica_that_is_not_ready_halts_before_the_adoption_and_goes_on(

@@ -145,6 +145,15 @@ KNOWN = [
         ),
     ),
     Known(
+        "a model that waited for an index was left where it began when the store went away while it was loaded anew",
+        ("_fail_over", "_stop", "_cut_all"),
+        0,
+        told_by=(
+            "test_adoption.py::"
+            "test_a_halted_model_whose_log_has_lost_its_end_is_loaded_anew_whatever_goes_wrong_meanwhile",
+        ),
+    ),
+    Known(
         "a replica was stopped for longer than a tail was there",
         ("_pause", "_fail_over", "_fuse"),
         0,
