@@ -31,6 +31,7 @@ class Connection(Shortcut):
     most_head_bytes: ClassVar[int]
     most_request_bytes: ClassVar[int]
     most_import_bytes: ClassVar[int]
+    most_dataset_bytes: ClassVar[int]
     most_connections: ClassVar[int]
 
     _counted: object = None  # the scope of the request that the bytes belong to
@@ -46,12 +47,17 @@ class Connection(Shortcut):
         connections: int,
         shortcuts: Shortcuts = no_shortcut,
         import_bytes: int = 0,
+        dataset_bytes: int = 0,
     ) -> type[Connection]:
-        """The class for the connections of a process; ``import_bytes``: of a request that brings a model's file."""
+        """The class for the connections of a process.
+
+        ``import_bytes``: of a request that brings the file of a model or of a version; ``dataset_bytes``: a data set.
+        """
         bounds = {
             "most_head_bytes": head_bytes,
             "most_request_bytes": request_bytes,
             "most_import_bytes": max(request_bytes, import_bytes),
+            "most_dataset_bytes": max(request_bytes, dataset_bytes),
             "most_connections": connections,
         }
         return type("BoundedConnection", (cls,), {**bounds, "shortcuts": staticmethod(shortcuts)})
@@ -76,12 +82,12 @@ class Connection(Shortcut):
                 "Too large",
                 f"the head of a request is over {self.most_head_bytes} bytes",
             )
-        elif self._bytes > self.most_request_bytes and not (self._imports() and self._bytes <= self.most_import_bytes):
+        elif self._bytes > self.most_request_bytes and self._bytes > (most := self._most_bytes()):
             self._refuse(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 "too-large",
                 "Too large",
-                f"the request is over {self.most_request_bytes} bytes",
+                f"the request is over {most} bytes",
             )
 
     def look(self) -> None:
@@ -110,9 +116,14 @@ class Connection(Shortcut):
         """Whether a request's head is awaited: of the first request, or begun and not whole."""
         return not self.answered_at_once and (self.cycle is None or self.cycle.scope is not self.scope)
 
-    def _imports(self) -> bool:
-        """Whether the request brings a model's file, which the route reads piece by piece."""
-        return self.scope.get("method") == "PUT" and self.scope.get("path", "").endswith("/import")
+    def _most_bytes(self) -> int:
+        """Of the request that comes: more if it brings a file, which its route reads piece by piece."""
+        method, path = self.scope.get("method"), self.scope.get("path", "")
+        if method == "PUT" and path.startswith("/datasets/"):
+            return self.most_dataset_bytes
+        if (method == "PUT" and path.endswith("/import")) or (method == "POST" and path.endswith("/versions")):
+            return self.most_import_bytes
+        return self.most_request_bytes
 
     def _refuse(self, status: HTTPStatus, slug: str, title: str, detail: str) -> None:
         """Answer with a problem document, where nothing is being answered, and close."""

@@ -36,9 +36,16 @@ class ReplicaServer(uvicorn.Server):
     """uvicorn's server for one application that is up already; signals are not its business."""
 
     def __init__(self, app: Application, settings: Settings, reporter: Reporter) -> None:
-        largest = 2 * max(settings.max_body_bytes, settings.max_ndjson_bytes) + MIB
+        from service.datasets import DatasetParams
+
+        # Routes bound bodies; what comes in chunks is longer than its body.
         connection = Connection.with_bounds(
-            settings.max_header_bytes, largest, settings.max_connections, app.shortcut, settings.max_import_bytes + MIB
+            settings.max_header_bytes,
+            2 * max(settings.max_body_bytes, settings.max_ndjson_bytes) + MIB,
+            settings.max_connections,
+            app.shortcut,
+            import_bytes=2 * settings.max_import_bytes + MIB,
+            dataset_bytes=2 * settings.group(DatasetParams).max_bytes + MIB,
         )
         super().__init__(
             uvicorn.Config(

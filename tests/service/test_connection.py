@@ -27,9 +27,11 @@ async def echo(scope, receive, send):
 
 
 @asynccontextmanager
-async def served(head_bytes=2000, request_bytes=100_000, connections=100, import_bytes=0):
+async def served(head_bytes=2000, request_bytes=100_000, connections=100, import_bytes=0, dataset_bytes=0):
     """The port of an echo with these bounds, and uvicorn's server."""
-    kind = Connection.with_bounds(head_bytes, request_bytes, connections, import_bytes=import_bytes)
+    kind = Connection.with_bounds(
+        head_bytes, request_bytes, connections, import_bytes=import_bytes, dataset_bytes=dataset_bytes
+    )
     server = uvicorn.Server(uvicorn.Config(echo, http=kind, ws="none", lifespan="off", log_config=None))
     with listen("127.0.0.1", 0) as listening:
         serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -199,11 +201,20 @@ async def test_an_idle_connection_between_requests_is_left_to_its_own_timeout():
         (b"PUT /models/a/import HTTP/1.1", 80_000, False),
         (b"POST /models/a/import HTTP/1.1", 40_000, False),
         (b"PUT /models/a HTTP/1.1", 40_000, False),
+        (b"POST /models/a/versions HTTP/1.1", 40_000, True),
+        (b"POST /models/a/versions HTTP/1.1", 80_000, False),
+        (b"PUT /models/a/versions HTTP/1.1", 40_000, False),
+        (b"PUT /datasets/a HTTP/1.1", 80_000, True),
+        (b"PUT /%64atasets/a?filename=a.txt HTTP/1.1", 80_000, True),
+        (b"PUT /datasets/a HTTP/1.1", 120_000, False),
+        (b"POST /datasets/a HTTP/1.1", 40_000, False),
+        (b"PUT /models/datasets/a HTTP/1.1", 40_000, False),
     ],
 )
-async def test_only_a_models_file_may_be_longer_than_other_requests(first, size, taken):
+async def test_only_a_file_may_be_longer_than_other_requests(first, size, taken):
     status = None  # a client that is still writing may see no more than that the connection is closed
-    async with served(request_bytes=20_000, import_bytes=60_000) as (port, _), connected(port) as (reader, writer):
+    bounds = {"request_bytes": 20_000, "import_bytes": 60_000, "dataset_bytes": 100_000}
+    async with served(**bounds) as (port, _), connected(port) as (reader, writer):
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             writer.write(first + b"\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % size)
             for _ in range(size // 1000):
