@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from service.client.errors import Answer
+from service.client.errors import Answer, Refused
 
 KEY_HEADER = "Idempotency-Key"
 JSON = {"Content-Type": "application/json"}
@@ -49,14 +49,28 @@ def _call(method: str, path: str, body: object = None, *, repeatable: bool = Tru
     return Call(method=method, path=path, content=content, headers=headers, repeatable=repeatable, once=once)
 
 
+def part(name: str) -> str:
+    """A name as one part of a path.
+
+    Raises
+    ------
+    Refused
+        It is empty, ``.`` or ``..``: a path with it is the path of something else, once it is normalised.
+    """
+    if name in ("", ".", ".."):
+        detail = f"{name!r} is no name: in an address it would stand for something else"
+        raise Refused(422, {"detail": detail})
+    return quote(name, safe="")
+
+
 def model_path(name: str) -> str:
     """Where a model is."""
-    return f"/models/{quote(name, safe='')}"
+    return f"/models/{part(name)}"
 
 
 def job_path(job_id: str) -> str:
     """Where a job is."""
-    return f"/jobs/{quote(job_id, safe='')}"
+    return f"/jobs/{part(job_id)}"
 
 
 def ready() -> Call:
@@ -116,7 +130,7 @@ def versions(name: str) -> Call:
 
 def version_path(name: str, version: str) -> str:
     """Where a version of a model is."""
-    return f"{model_path(name)}/versions/{quote(version, safe='')}"
+    return f"{model_path(name)}/versions/{part(version)}"
 
 
 def version(name: str, version: str) -> Call:
@@ -144,6 +158,11 @@ def contenders_path(name: str) -> str:
     return f"{model_path(name)}/contenders"
 
 
+def contender_path(name: str, version: str) -> str:
+    """Where a version is that contends."""
+    return f"{contenders_path(name)}/{part(version)}"
+
+
 def contenders(name: str) -> Call:
     """Who contends, and how it stands."""
     return _call("GET", contenders_path(name))
@@ -156,7 +175,7 @@ def enter_contender(name: str, version: str, reason: str) -> Call:
 
 def leave_contest(name: str, version: str) -> Call:
     """Let a version contend no more."""
-    return _call("DELETE", f"{contenders_path(name)}/{quote(version, safe='')}", repeatable=False)
+    return _call("DELETE", contender_path(name, version), repeatable=False)
 
 
 def datasets() -> Call:
@@ -166,7 +185,7 @@ def datasets() -> Call:
 
 def dataset_path(name: str) -> str:
     """Where a data set is."""
-    return f"/datasets/{quote(name, safe='')}"
+    return f"/datasets/{part(name)}"
 
 
 def dataset(name: str) -> Call:

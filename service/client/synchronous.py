@@ -47,7 +47,8 @@ class Client:
     Raises
     ------
     Refused, Unreachable, Interrupted
-        Every method, once there is to be no further attempt; see ``service.client.attempts``.
+        Every method, once there is to be no further attempt; see ``service.client.attempts``. Refused, too, with 422
+        and without asking, for a name that an address cannot hold: an empty one, ``.`` and ``..``.
     """
 
     def __init__(

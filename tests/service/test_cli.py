@@ -421,6 +421,17 @@ def test_models(run: Run, url: str) -> None:
     assert run("models", "configure", "mine", "--set", "margin=0.1", *at).code == 1
 
 
+def test_a_name_that_leads_elsewhere_deletes_nothing(run: Run, url: str) -> None:
+    at = ("--url", url)
+    run("models", "create", "kept", *at)
+    for command in (("versions", "delete", "..", "-m", "kept"), ("jobs", "cancel", ".."), ("datasets", "delete", "..")):
+        ran = run(*command, *at)
+        assert ran.code == 1, command
+        assert "'..' is no name" in ran.err
+    assert run("models", "show", "kept", *at).code == 0
+    assert run("models", "delete", "kept", "--yes", *at).code == 0
+
+
 def test_snapshots_and_verify(run: Run, url: str, data_dir: Path, train: Path) -> None:
     at = ("--url", url)
     run("models", "create", "kept", *at)

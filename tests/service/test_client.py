@@ -21,11 +21,13 @@ from service.client import (
     Refused,
     Unreachable,
     bounded,
+    calls,
     refusal_of,
 )
 from service.client import lines as lines_of_a_request
 
 Handler = Callable[[httpx.Request], httpx.Response]
+Path = Callable[..., str]
 
 
 class Cut(httpx.SyncByteStream):
@@ -62,6 +64,64 @@ def test_what_is_no_url_of_a_service_is_refused_at_once(url: str) -> None:
     for make in (Client, AsyncClient):
         with pytest.raises(Unreachable, match="is not a URL"):
             make(url)
+
+
+PATHS = [
+    (calls.model_path, 1),
+    (calls.job_path, 1),
+    (calls.dataset_path, 1),
+    (calls.contenders_path, 1),
+    (calls.contender_path, 2),
+    (calls.version_path, 2),
+]
+
+
+def test_every_path_is_looked_at_below() -> None:
+    assert {path.__name__ for path, _ in PATHS} == {name for name in vars(calls) if name.endswith("_path")}
+
+
+@pytest.mark.parametrize(("path", "n_names"), PATHS)
+@pytest.mark.parametrize(
+    "name", ["a", "a/b", "/", "/..", "../x", "a/..", "...", ".a", "a b", "a?b#c", "%2e%2e", "é", ":"]
+)
+def test_the_path_of_whatever_name_arrives_as_it_was_made(path: Path, n_names: int, name: str) -> None:
+    for at in range(n_names):
+        made = path(*["x"] * at, name, *["x"] * (n_names - at - 1))
+        assert made.count("/") == path(*["x"] * n_names).count("/")
+        with httpx.Client(base_url="http://test/below") as http:
+            assert http.build_request("DELETE", made).url.raw_path.decode() == f"/below{made}"
+
+
+@pytest.mark.parametrize(("path", "n_names"), PATHS)
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_what_would_lead_to_another_path_is_no_name(path: Path, n_names: int, name: str) -> None:
+    for at in range(n_names):
+        with pytest.raises(Refused, match="is no name"):
+            path(*["x"] * at, name, *["x"] * (n_names - at - 1))
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_nothing_is_sent_for_what_is_no_name(name: str) -> None:
+    def never(request: httpx.Request) -> httpx.Response:
+        raise AssertionError(f"sent {request.method} {request.url}")
+
+    asking = client(never)
+    asked: list[Callable[[], object]] = [
+        lambda: asking.delete(name),
+        lambda: asking.configure(name, {}),
+        lambda: asking.delete_version("mine", name),
+        lambda: asking.leave_contest("mine", name),
+        lambda: asking.delete_dataset(name),
+        lambda: asking.put_dataset(name, "a.jsonl", []),
+        lambda: asking.cancel(name),
+        lambda: asking.import_(name, []),
+        lambda: list(asking.export_version("mine", name)),
+        lambda: list(asking.follow(name)),
+        lambda: list(asking.learn_stream(name, lines(1))),
+    ]
+    for ask in asked:
+        with pytest.raises(Refused, match="is no name"):
+            ask()
 
 
 def test_long_streams_are_cut_into_requests_and_answered_in_order() -> None:
