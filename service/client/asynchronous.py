@@ -277,7 +277,8 @@ class AsyncClient:
         ----------
         name : str
         lines : iterable or async iterable of bytes
-            A JSON document each, without its line end.
+            A JSON document each, with or without a line end, like those of a file that was opened as binary.
+            ValueError where one is blank, or broken over several lines: no answer would be its own.
         in_flight : int
             Requests on their way at once.
         """
@@ -302,17 +303,24 @@ class AsyncClient:
 
     async def _stream(self, path: str, lines: Lines, repeatable: bool, in_flight: int) -> AsyncIterator[Answer]:
         sent: deque[asyncio.Task[list[Answer]]] = deque()
+        requests = abounded(lines)
         try:
-            async for request in abounded(lines):
+            while True:
+                try:
+                    request = await anext(requests, None)
+                except Exception:  # of the source: it comes behind the answers of what was sent
+                    async for answer in _in_order(sent):
+                        yield answer
+                    raise
+                if request is None:
+                    break
                 sent.append(asyncio.create_task(self._lines(path, request, repeatable)))
                 if len(sent) >= in_flight:
                     for answer in await sent[0]:
                         yield answer
                     sent.popleft()
-            while sent:
-                for answer in await sent[0]:
-                    yield answer
-                sent.popleft()
+            async for answer in _in_order(sent):
+                yield answer
         finally:
             for task in sent:
                 task.cancel()
@@ -365,3 +373,11 @@ class AsyncClient:
         with told_apart(self.url):
             response = await self._http.request(call.method, call.path, content=call.content, headers=call.headers)
         return document(response, self.url)
+
+
+async def _in_order(sent: deque[asyncio.Task[list[Answer]]]) -> AsyncIterator[Answer]:
+    """The answers of all requests that are on their way; one that is waited for stays in the queue."""
+    while sent:
+        for answer in await sent[0]:
+            yield answer
+        sent.popleft()

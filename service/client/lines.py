@@ -1,6 +1,7 @@
 """Streams of any length as successive bounded NDJSON requests: what each holds, and what came of its lines.
 
-1. ``bounded`` cuts the stream into requests. No line is read ahead of its request.
+1. ``bounded`` cuts the stream into requests. No line is read ahead of its request. Line ends go; a line that the
+   service would pass over, or read as several, is none: behind it every answer would stand at another line.
 2. A request sends its open lines, at first all of them, and ``take`` closes those that were answered.
 3. Lines refused with 429 or 503 stay open: they are sent again, alone, after the pause that the service asked for.
 4. When the answer breaks off, ``failed`` closes what was answered; the others are sent again if that does no harm.
@@ -27,11 +28,17 @@ CLASSIFYING = 2
 
 
 def bounded(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Cut a stream of lines into requests: ``STREAM_LINES`` lines, fewer when they reach ``STREAM_BYTES``."""
+    """Cut a stream of lines into requests: ``STREAM_LINES`` lines, fewer when they reach ``STREAM_BYTES``.
+
+    Raises
+    ------
+    ValueError
+        A line is blank, or holds a line end but at its own end. What stands before it in its request is not sent.
+    """
     request: list[bytes] = []
     size = 0
-    for line in lines:
-        request.append(line)
+    for number, line in enumerate(lines, start=1):
+        request.append(_without_end(line, number))
         size += len(line) + 1
         if len(request) >= STREAM_LINES or size >= STREAM_BYTES:
             yield request
@@ -46,15 +53,25 @@ async def abounded(lines: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncIterat
         for request in bounded(lines):
             yield request
         return
-    request, size = [], 0
+    request, size, number = [], 0, 0
     async for line in lines:
-        request.append(line)
+        number += 1
+        request.append(_without_end(line, number))
         size += len(line) + 1
         if len(request) >= STREAM_LINES or size >= STREAM_BYTES:
             yield request
             request, size = [], 0
     if request:
         yield request
+
+
+def _without_end(line: bytes, number: int) -> bytes:
+    line = line.rstrip(b"\r\n")
+    if b"\n" in line:
+        raise ValueError(f"line {number} of the stream holds a line end: a JSON document has to stand on one line")
+    if not line or line.isspace():
+        raise ValueError(f"line {number} of the stream is blank: it would have no answer")
+    return line
 
 
 def read_answers(body: bytes, sent: int, url: str) -> list[Answer]:

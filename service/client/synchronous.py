@@ -270,7 +270,8 @@ class Client:
         ----------
         name : str
         lines : iterable of bytes
-            A JSON document each, without its line end.
+            A JSON document each, with or without a line end, like those of a file that was opened as binary.
+            ValueError where one is blank, or broken over several lines: no answer would be its own.
         in_flight : int
             Requests on their way at once.
         """
@@ -296,18 +297,24 @@ class Client:
     def _stream(self, path: str, lines: Iterable[bytes], repeatable: bool, in_flight: int) -> Iterator[Answer]:
         requests = bounded(lines)
         if in_flight <= 1:
-            for request in requests:
-                yield from self._lines(path, request, repeatable)
+            for one in requests:
+                yield from self._lines(path, one, repeatable)
             return
         with ThreadPoolExecutor(in_flight, thread_name_prefix="abound-client") as pool:
             sent: deque[Future[list[Answer]]] = deque()
             try:
-                for request in requests:
+                while True:
+                    try:
+                        request = next(requests, None)
+                    except Exception:  # of the source: it comes behind the answers of what was sent
+                        yield from _in_order(sent)
+                        raise
+                    if request is None:
+                        break
                     sent.append(pool.submit(self._lines, path, request, repeatable))
                     if len(sent) == in_flight:
                         yield from sent.popleft().result()
-                while sent:
-                    yield from sent.popleft().result()
+                yield from _in_order(sent)
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
@@ -358,3 +365,9 @@ class Client:
         with told_apart(self.url):
             response = self._http.request(call.method, call.path, content=call.content, headers=call.headers)
         return document(response, self.url)
+
+
+def _in_order(sent: deque[Future[list[Answer]]]) -> Iterator[Answer]:
+    """The answers of all requests that are on their way."""
+    while sent:
+        yield from sent.popleft().result()

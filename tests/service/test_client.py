@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -152,6 +153,29 @@ def test_no_line_is_read_ahead_of_its_request() -> None:
 
     next(client(echo).learn_stream("m", source()))
     assert len(read) == 1000
+
+
+NO_LINE = [b"", b"\n", b"\r\n", b" \t\n", b'{"n":\n2}', b'{"n": 2}\n{"n": 3}']
+
+
+@pytest.mark.parametrize("line", NO_LINE)
+def test_a_line_that_would_shift_the_answers_is_an_error_behind_those_before(line: bytes) -> None:
+    answers = client(echo).classify_stream("m", [*lines(1000), b'{"n": 1000}', line, b'{"n": 1001}'])
+    assert [next(answers)["n"] for _ in range(1000)] == list(range(1000))
+    with pytest.raises(ValueError, match=r"^line 1002 of the stream"):
+        next(answers)
+
+
+def test_lines_may_have_their_ends() -> None:
+    bodies = []
+
+    def keep(request: httpx.Request) -> httpx.Response:
+        bodies.append(request.read())
+        return echo(request)
+
+    file = io.BytesIO(b'{"n": 0}\n{"n": 1}\r\n{"n": 2}')
+    assert [answer["n"] for answer in client(keep).learn_stream("m", file)] == [0, 1, 2]
+    assert bodies == [b'{"n": 0}\n{"n": 1}\n{"n": 2}\n']
 
 
 def test_a_whole_request_that_was_refused_is_sent_again() -> None:
@@ -367,6 +391,25 @@ def test_an_error_of_one_request_among_several_reaches_the_caller_behind_the_ans
     assert [next(answers)["n"] for _ in range(1000)] == list(range(1000))
     with pytest.raises(Refused):
         next(answers)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 3, 4])
+def test_an_error_of_the_source_comes_behind_the_answers_of_what_was_sent(in_flight: int) -> None:
+    n_sent = []
+
+    def keep(request: httpx.Request) -> httpx.Response:
+        n_sent.append(request.read().count(b"\n"))
+        return echo(request)
+
+    def source() -> Iterator[bytes]:
+        yield from lines(2400)
+        raise OSError("the disk is gone")
+
+    answers = client(keep).learn_stream("m", source(), in_flight=in_flight)
+    assert [next(answers)["n"] for _ in range(2000)] == list(range(2000))
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(answers)
+    assert n_sent == [1000, 1000]
 
 
 def broken_gzip(request: httpx.Request) -> httpx.Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import httpx
 import pytest
@@ -70,6 +70,24 @@ async def test_streams_are_cut_sent_at_once_and_answered_in_order(source: Callab
     assert sorted(sizes) == [500, 1000, 1000]
 
 
+@pytest.mark.parametrize("line", [b"\n", b'{"n":\n2}'])
+@pytest.mark.parametrize("in_the_loop", [False, True])
+async def test_a_line_that_would_shift_the_answers_is_an_error(line: bytes, in_the_loop: bool) -> None:
+    async def echo(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=await request.aread())
+
+    async def source() -> AsyncIterator[bytes]:
+        for one in given:
+            yield one
+
+    given = [*lines(2), line, *lines(1)]
+    with pytest.raises(ValueError, match=r"^line 3 of the stream"):
+        [answer async for answer in client(echo).learn_stream("m", source() if in_the_loop else given)]
+    given[2] = b'{"n": 2}\n'
+    answers = client(echo).learn_stream("m", source() if in_the_loop else given)
+    assert [answer["n"] async for answer in answers] == [0, 1, 2, 0]
+
+
 async def test_an_interrupted_learn_is_sent_again_only_with_keys() -> None:
     calls = []
 
@@ -109,6 +127,28 @@ async def test_refusals_and_a_service_that_is_away() -> None:
     assert pauses == [0.5, 2.0]
     with pytest.raises(Refused, match=r"so \(404\)"):
         await made.model("x")
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 3, 4])
+@pytest.mark.parametrize("in_the_loop", [False, True])
+async def test_an_error_of_the_source_comes_behind_the_answers_of_what_was_sent(
+    in_flight: int, in_the_loop: bool
+) -> None:
+    async def echo(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=await request.aread())
+
+    def source() -> Iterator[bytes]:
+        yield from lines(2400)
+        raise OSError("the disk is gone")
+
+    async def from_a_loop() -> AsyncIterator[bytes]:
+        for line in source():
+            yield line
+
+    answers = client(echo).learn_stream("m", from_a_loop() if in_the_loop else source(), in_flight=in_flight)
+    assert [(await anext(answers))["n"] for _ in range(2000)] == list(range(2000))
+    with pytest.raises(OSError, match="the disk is gone"):
+        await anext(answers)
 
 
 async def test_a_stream_that_is_given_up_ends_its_requests() -> None:
