@@ -1,4 +1,4 @@
-"""What the load balancer of the compose file sends again to another replica, when one of two is bad."""
+"""What the compose file's load balancer sends again when one of two replicas is bad, and how long it waits for one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,12 @@ ASKED = 24
 """Requests of a case; each goes to the bad one of two first, or does not."""
 NO_ANSWER = 0
 """How a balancer ends a kept connection when the replica broke off."""
+PATIENCE = 0.5
+"""Seconds that the balancer waits, in the test of that, for what takes no time."""
 
 
 class Replica(ThreadingHTTPServer):
-    """A server that answers, or closes without an answer, or is full."""
+    """A server that answers, or closes without an answer, or is full, or takes its time."""
 
     daemon_threads = True
 
@@ -51,7 +54,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """It is ready, whatever it does with requests."""
+        if self.path != "/readyz":
+            self._take_time()
         self._answer(200)
+
+    def do_PUT(self) -> None:
+        """As any other."""
+        self.do_POST()
 
     def do_POST(self) -> None:
         """As the case wants it."""
@@ -61,11 +70,16 @@ class Handler(BaseHTTPRequestHandler):
             assert [self.rfile.readline() for _ in range(2)] == [b"3\r\n", b"one\r\n"]
             self.close_connection = True
         self.server.asked += 1
+        self._take_time()
         if self.server.how == "closes":
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
         else:
             self._answer(503 if self.server.how == "is full" else 200)
+
+    def _take_time(self) -> None:
+        if self.server.how == "takes its time":
+            time.sleep(4 * PATIENCE)
 
     def _answer(self, status: int) -> None:
         self.send_response(status)
@@ -89,6 +103,13 @@ def replicas() -> Iterator[tuple[Replica, Replica]]:
 @pytest.fixture(scope="module")
 def url(replicas: tuple[Replica, Replica], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The balancer with the shipped configuration, of which only the addresses are changed."""
+    with balanced(replicas, tmp_path_factory.mktemp("balancer")) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def balanced(replicas: tuple[Replica, Replica], directory: Path, *changes: tuple[str, str, int]) -> Iterator[str]:
+    """The balancer with the shipped configuration, with other addresses and these changes; its URL."""
     program = composed.program()
     if program is None:
         pytest.skip("haproxy is not installed")
@@ -100,10 +121,11 @@ def url(replicas: tuple[Replica, Replica], tmp_path_factory: pytest.TempPathFact
         ("bind :8000", f"bind 127.0.0.1:{port}", 1),
         ("server-template replica 1-16 replica:8000", servers, 2),
         (" init-addr none resolvers names", "", 2),
+        *changes,
     ):
         assert text.count(there) == times, there
         text = text.replace(there, here)
-    configuration = tmp_path_factory.mktemp("balancer") / "haproxy.cfg"
+    configuration = directory / "haproxy.cfg"
     configuration.write_text(text)
     process = subprocess.Popen([program, "-db", "-q", "-f", str(configuration)], stdout=subprocess.DEVNULL)
     try:
@@ -187,3 +209,46 @@ def test_a_body_in_chunks_is_not_waited_for(url: str, replicas: tuple[Replica, R
     with socket.create_connection((host, int(port)), timeout=30) as wire:
         wire.sendall(f"{head}3\r\none\r\n".encode())
         assert wire.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+def waited_for(url: str, method: str, path: str) -> httpx.Response:
+    with httpx.Client(base_url=url, timeout=60) as client:
+        return client.request(method, path, json=None if method == "GET" else {"text": "a"})
+
+
+def test_what_takes_long_is_waited_for_and_what_does_not_is_told_apart(
+    replicas: tuple[Replica, Replica], tmp_path: Path
+) -> None:
+    """Both replicas take far longer than the balancer waits for most requests."""
+    long = [
+        ("PUT", "/datasets/some?filename=some.txt"),
+        ("PUT", "/models/some/import"),
+        ("PUT", "/models/some/%69mport"),
+        ("POST", "/models/some/versions"),
+        ("POST", "/models/some/activate"),
+        ("POST", "/models/some/snapshots"),
+        ("GET", "/models/some/export"),
+        ("GET", "/models/some/versions/0123456789abcdef/export"),
+    ]
+    others = [("GET", "/models/some/versions"), ("POST", "/learn"), ("PUT", "/models/activate"), ("POST", "/jobs")]
+    short = f"{PATIENCE * 1000:.0f}ms"
+    changes = [
+        ("timeout server 60s", f"timeout server {short}", 1),
+        ("timeout client 75s", f"timeout client {short}", 1),
+    ]
+    for one in replicas:
+        one.how = "takes its time"
+    try:
+        with balanced(replicas, tmp_path, *changes) as url, ThreadPoolExecutor(len(long + others)) as pool:
+            answers = list(pool.map(lambda asked: waited_for(url, *asked), long + others))
+    finally:
+        for one in replicas:
+            one.how = "well"
+    told = dict(zip(long + others, answers, strict=True))
+    assert {asked: answer.status_code for asked, answer in told.items()} == dict.fromkeys(long, 200) | dict.fromkeys(
+        others, 504
+    )
+    for asked in others:
+        problem = told[asked].json()
+        assert problem["type"] == "/problems/outcome-unknown"
+        assert "learn" not in problem["detail"], "it is told of every kind of request"

@@ -15,8 +15,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from service.datasets import DatasetParams
 from service.log import LogParams
 from service.settings import Settings, unknown_variables
+from service.snapshots import SnapshotParams
 from tests.service.served import Served, served
 
 ROOT = Path(__file__).parents[2]
@@ -327,6 +329,15 @@ def test_a_replica_drains_longer_than_the_balancer_needs_to_see_it() -> None:
     drain = float(settings["ABOUND_DRAIN_SECONDS"])
     assert drain > probe["periodSeconds"] * probe["failureThreshold"]
     assert pod["terminationGracePeriodSeconds"] > drain + float(settings["ABOUND_STOP_SECONDS"])
+
+
+def test_the_balancer_waits_longer_than_a_replica_may_take() -> None:
+    text = (ROOT / "docker" / "haproxy.cfg").read_text()
+    [waits] = re.findall(r"http-request set-timeout server (\d+)m ", text)
+    longest = (DatasetParams().check_seconds, Settings().prepare_seconds, SnapshotParams().wanted_seconds)
+    assert 60 * int(waits) > max(longest)
+    [others] = re.findall(r"^    timeout server (\d+)s$", text.partition("backend classify")[0], re.MULTILINE)
+    assert int(others) > Settings().wait_seconds + Settings().min_offset_seconds
 
 
 @pytest.mark.parametrize(
