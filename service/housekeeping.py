@@ -23,6 +23,8 @@ from service.store import Store, reaching
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 1.0
+CLEAR_TICKS = 10
+"""When a replica that was killed just before this one started is silent for longer than live ones are."""
 
 
 class Housekeeping:
@@ -45,6 +47,7 @@ class Housekeeping:
         self._follower = follower
         self._models = follower.models
         self._tick = 0
+        self._cleared = False
         self._published: dict[str, tuple[Any, ...]] = {}
         self._seen: dict[str, Offset] = {}
         self._danger: str | None = None
@@ -66,6 +69,10 @@ class Housekeeping:
             try:
                 await self._measure_lag()
                 await self._publish()
+                if self._tick >= CLEAR_TICKS and not self._cleared:
+                    models = [model.keys for model in self._models.values()]
+                    await presence.clear_dead(self._store, models, self._replica)
+                    self._cleared = True
             except StoreUnavailable:
                 continue
 

@@ -1,10 +1,14 @@
 """Presence: what each replica says of itself in the store, for the others and for whoever looks.
 
-A field of the hash ``...:replicas`` a replica, renewed every other second. All times are the store's own clock, so
-the clocks of the hosts need not agree.
+A field of the hash ``...:replicas`` a replica, renewed every other second, taken back when it stops. One that is not
+heard of any more may still answer from memory, cut off from the store, so what it said last stays for an hour. All
+times are the store's own clock, so the clocks of the hosts need not agree.
 """
 
 from __future__ import annotations
+
+import os
+import socket
 
 import msgspec
 
@@ -13,6 +17,8 @@ from service.catalog import ModelKeys
 from service.store import Store, reaching
 
 FRESH_SECONDS = 6.0
+UNHEARD_SECONDS = 3600.0
+AHEAD_SECONDS = 60.0
 KEPT_SECONDS = 86_400
 MARK_SECONDS = 600
 
@@ -88,23 +94,61 @@ async def withdraw(store: Store, models: list[ModelKeys], replica: str) -> None:
 
 
 async def present(store: Store, keys: ModelKeys, seconds: float = FRESH_SECONDS) -> list[Presence]:
-    """The live replicas of a model, by id; those that have been silent for longer are left out, and then taken out."""
+    """The live replicas of a model, by id: without those that have been silent for longer."""
+    now, said = await _heard_of(store, keys)
+    return [one for one in said if abs(now - one.at) <= seconds]
+
+
+async def heard_of(store: Store, keys: ModelKeys) -> list[Presence]:
+    """The replicas of a model that have not taken back what they said, by id: the live ones, and the silent ones."""
+    return (await _heard_of(store, keys))[1]
+
+
+async def clear_dead(store: Store, models: list[ModelKeys], replica: str) -> None:
+    """Take out what replicas of this host said that were killed: silent, and their process is no more."""
+    host = socket.gethostname()
+    for keys in models:
+        now, said = await _heard_of(store, keys)
+        dead = [
+            one.replica
+            for one in said
+            if one.host == host and one.replica != replica and now - one.at > FRESH_SECONDS and not _lives(one.pid)
+        ]
+        if dead:
+            with reaching():
+                await store.client.hdel(keys.of("replicas"), *dead)
+
+
+async def _heard_of(store: Store, keys: ModelKeys) -> tuple[float, list[Presence]]:
+    """The store's clock, and what was said; what is too old is taken out."""
     with reaching():
         async with store.client.pipeline(transaction=False) as pipe:
             pipe.time()
             pipe.hgetall(keys.of("replicas"))
-            now, said = await pipe.execute()
-        fresh, stale = [], []
+            (now, _), said = await pipe.execute()
+        kept, stale = [], []
         for name, packed in sorted(said.items()):
             presence = _presence.decode(packed)
-            age = now[0] - presence.at
-            if -seconds <= age <= seconds:  # a clock that was set back makes old words come from the future
-                fresh.append(presence)
-            elif abs(age) > 10 * FRESH_SECONDS:
+            if -AHEAD_SECONDS <= now - presence.at <= UNHEARD_SECONDS:
+                kept.append(presence)
+            else:  # also of the future: the store's clock was set back
                 stale.append(name)
         if stale:
             await store.client.hdel(keys.of("replicas"), *stale)
-    return fresh
+    return now, kept
+
+
+def _lives(pid: int) -> bool:
+    """Whether another process of this host has the number."""
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 async def publish_mark(store: Store, keys: ModelKeys, token: str, replica: str, offset: Offset, digest: str) -> None:

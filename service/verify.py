@@ -1,9 +1,10 @@
 """Verifying: is what is served what the log says?
 
-1. a mark is appended; every live replica publishes the digest that it has there
+1. a mark is appended; every replica publishes the digest that it has there. Those that were heard of within the last
+   hour and have not withdrawn are waited for: one that is cut off goes on answering, from memory
 2. the model is rebuilt up to the mark, from the beginning of history (or its base) and log, and from the newest
    snapshot
-3. all digests must be equal
+3. all digests must be equal, and at least one of them that of a replica, unless none is to be asked
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ class Verified(NamedTuple):
     replicas : list of Marked
         Digests of the replicas that answered.
     silent : list of str
-        Ids of live replicas that did not.
+        Ids of those that did not, and have not withdrawn.
     from_start, from_snapshot : str
         Digests of the rebuilt states.
     beginning : Offset
         Where the first of them began: START, or the base of history.
+    offline : bool
+        No replica was asked.
     """
 
     model: str
@@ -52,18 +55,28 @@ class Verified(NamedTuple):
     from_start: str
     from_snapshot: str
     beginning: Offset
+    offline: bool
+
+    @property
+    def equal(self) -> bool:
+        """Whether all digests that there are are equal."""
+        return len({marked.digest for marked in self.replicas} | {self.from_start, self.from_snapshot}) == 1
 
     @property
     def good(self) -> bool:
-        """Whether all digests are equal and every replica answered."""
-        digests = {marked.digest for marked in self.replicas} | {self.from_start, self.from_snapshot}
-        return len(digests) == 1 and not self.silent
+        """Whether all digests are equal and every replica answered, at least one."""
+        return self.equal and not self.silent and (self.offline or bool(self.replicas))
 
 
 async def verify(
-    store: Store, name: str, wait_seconds: float = WAIT_SECONDS, artifacts: Artifacts | None = None
+    store: Store,
+    name: str,
+    wait_seconds: float = WAIT_SECONDS,
+    artifacts: Artifacts | None = None,
+    *,
+    offline: bool = False,
 ) -> Verified:
-    """Compare what the replicas of a model serve with what its history and log give.
+    """Compare what the replicas of a model serve with what its history and log give; ``offline``: only these two.
 
     Takes the time of a whole replay and the memory of a second model.
 
@@ -77,7 +90,7 @@ async def verify(
     living = (await read_catalog(store)).get(name)
     if living is None:
         raise UnknownModel(f"there is no model {name[:64]!r}")
-    live = [replica.replica for replica in await presence.present(store, living.keys)]
+    expected = set() if offline else await _heard_of(store, living)
     token = secrets.token_hex(8)
     offset = await _append_mark(store, living, token)
     try:
@@ -89,8 +102,11 @@ async def verify(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_seconds
     while True:
-        said = await presence.marked(store, living.keys, token)
-        silent = sorted(set(live) - {marked.replica for marked in said})
+        said = [] if offline else await presence.marked(store, living.keys, token)
+        silent = sorted(expected - {marked.replica for marked in said})
+        if silent:
+            expected &= await _heard_of(store, living)  # who has stopped meanwhile serves nothing
+            silent = sorted(expected.intersection(silent))
         if not silent or loop.time() > deadline:
             break
         await asyncio.sleep(POLL_SECONDS)
@@ -102,7 +118,12 @@ async def verify(
         from_start=str(await from_start.take_digest()),
         from_snapshot=str(await from_snapshot.take_digest()),
         beginning=contents.beginning if contents is not None else START,
+        offline=offline,
     )
+
+
+async def _heard_of(store: Store, living: Living) -> set[str]:
+    return {one.replica for one in await presence.heard_of(store, living.keys)}
 
 
 async def _append_mark(store: Store, living: Living, token: str) -> Offset:

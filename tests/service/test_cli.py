@@ -466,6 +466,10 @@ def test_snapshots_and_verify(run: Run, url: str, data_dir: Path, train: Path) -
     ran = run("verify", "--data-dir", data_dir)
     assert ran.code == 0
     assert "kept at" in ran.out
+    assert "served by" in ran.out
+    ran = run("verify", "--data-dir", data_dir, "--offline")
+    assert ran.code == 0
+    assert "served by" not in ran.out
     assert "default at" in ran.out
     assert run("snapshots", "list", "nobody", *at).code == 1
 

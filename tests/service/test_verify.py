@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
+import msgspec
 import pytest
 
 from core.errors import Damaged, UnknownModel
-from service import presence
+from service import housekeeping, presence
 from service.catalog import read_catalog
 from service.compaction import compact
 from service.replica import Replica
@@ -79,3 +81,64 @@ async def test_a_log_that_cannot_be_rebuilt_is_not_good(
         await verify(store, "default")
     with pytest.raises(UnknownModel):
         await verify(store, "other")
+
+
+async def test_a_replica_that_is_not_heard_of_any_more_must_still_answer(
+    server: Server, start_replica: StartReplica, store: Store
+) -> None:
+    one = await start_replica(server)
+    await one.learn("default", drafts(10))
+    await shown(store, one)
+    keys = one.model("default").keys
+    (own,) = await presence.present(store, keys)
+    cut_off = msgspec.structs.replace(own, replica="cut-off", at=own.at - 300)
+    await presence.publish(store, [(keys, cut_off)])
+    assert [live.replica for live in await presence.present(store, keys)] == [one.id]
+    verified = await verify(store, "default", wait_seconds=0.5)
+    assert verified.silent == ["cut-off"]
+    assert verified.equal
+    assert not verified.good
+    verifying = asyncio.create_task(verify(store, "default", wait_seconds=30))
+    while not await store.client.keys(keys.of("marks:*").decode()):  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    await presence.withdraw(store, [keys], "cut-off")
+    assert (await verifying).good
+    await presence.publish(store, [(keys, msgspec.structs.replace(cut_off, at=own.at - presence.UNHEARD_SECONDS - 60))])
+    assert (await verify(store, "default")).good
+    assert not await store.client.hexists(keys.of("replicas"), "cut-off")
+
+
+async def test_without_a_replica_nothing_is_good_unless_none_was_asked(
+    server: Server, start_replica: StartReplica, store: Store
+) -> None:
+    one = await start_replica(server)
+    await one.learn("default", drafts(10))
+    await one.stop()
+    verified = await verify(store, "default")
+    assert (verified.replicas, verified.silent, verified.equal, verified.good) == ([], [], True, False)
+    assert (await verify(store, "default", offline=True)).good
+
+
+async def test_what_was_killed_is_let_go_by_the_next_on_its_host(
+    server: Server, start_replica: StartReplica, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "CLEAR_TICKS", 1)
+    ended = await asyncio.create_subprocess_exec("true")
+    await ended.wait()
+    first = await start_replica(server)
+    await shown(store, first)
+    keys = first.model("default").keys
+    (own,) = await presence.present(store, keys)
+    said = {
+        "killed": {"pid": ended.pid, "at": own.at - 60},
+        "now": {"pid": ended.pid},
+        "runs": {"pid": os.getppid(), "at": own.at - 60},
+        "elsewhere": {"pid": ended.pid, "host": "another", "at": own.at - 60},
+    }
+    made = [(keys, msgspec.structs.replace(own, replica=name, **changed)) for name, changed in said.items()]
+    await presence.publish(store, made)
+    other = await start_replica(server)
+    async with asyncio.timeout(10):
+        while "killed" in (there := {one.replica for one in await presence.heard_of(store, keys)}):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert there == {first.id, other.id, "now", "runs", "elsewhere"}
