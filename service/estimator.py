@@ -92,13 +92,20 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Learn further rows. ``classes`` may name some that come later; others may come all the same."""
+        """Learn further rows. ``classes`` may name some that come later; others may come all the same.
+
+        Raises
+        ------
+        ValueError
+            A class has no equal of the type of the classes before: a text after numbers, 2 after ``True``. One that
+            has is that one: 3.0 after integers is 3.
+        """
         first = not hasattr(self, "classes_")
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=first)
         if first:
             self._begin(anew=False)
         if classes is not None:
-            self._know(np.asarray(classes))
+            self._know(np.asarray(classes))  # first: they say of which type the classes are
         self._learn(X, y, 1)
         return self
 
@@ -146,14 +153,18 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, X: Any, y: npt.NDArray[Any], passes: int) -> None:
         check_classification_targets(y)
-        self._know(np.unique(y))
+        y = self._know(y)
         labels = [str(one) for one in y.tolist()]
         for _ in range(passes):
             self._learner.learn((row, label) for row, label in zip(self._rows(X), labels, strict=True) if row)
 
-    def _know(self, classes: npt.NDArray[Any]) -> None:
-        self.classes_ = np.union1d(self.classes_, classes) if len(self.classes_) else np.unique(classes)
+    def _know(self, given: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Take in classes; all that were given, of the type of those before, so that each has one label."""
+        if len(self.classes_):
+            given = _as_those(self.classes_, given)
+        self.classes_ = np.union1d(self.classes_, given) if len(self.classes_) else np.unique(given)
         self._places = {str(one): place for place, one in enumerate(self.classes_.tolist())}
+        return given
 
     # --- rows and scores
 
@@ -192,3 +203,19 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ranked = self._learner.rank((row for row in held if row), k)
         for row in held:
             yield next(ranked) if row else []
+
+
+def _as_those(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Classes of the type of those that are known; ValueError where one is another value then."""
+    kind, other = known.dtype.kind, given.dtype.kind
+    if kind == other or (kind in "iu" and np.result_type(known, given).kind in "iu" and other in "iu"):
+        return given  # of another width at most
+    wrong = f"classes of the type {given.dtype}, after classes of the type {known.dtype}: {given[:3].tolist()}"
+    try:
+        with np.errstate(invalid="ignore"):
+            cast: npt.NDArray[Any] = given.astype(np.str_ if kind == "U" else known.dtype)
+    except (TypeError, ValueError) as error:
+        raise ValueError(wrong) from error
+    if cast.tolist() != given.tolist():
+        raise ValueError(wrong)
+    return cast

@@ -135,6 +135,63 @@ def test_classes_may_come_later() -> None:
     assert scores.argmax(axis=1).tolist() == [1, 3, 0, 2]
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "classes"),
+    [
+        ([1, 2, 3], [3.0], [1, 2, 3]),
+        ([1, 2, 3], np.array([3], np.uint64), [1, 2, 3]),
+        ([1, 2, 3], [True], [1, 2, 3]),
+        ([1.0, 2.0, 3.0], [3], [1.0, 2.0, 3.0]),
+        ([0, 1, 1], [False], [0, 1]),
+        ([False, True, True], [1], [False, True]),
+        (np.array([1, 2, 3], np.int8), [300], [1, 2, 3, 300]),
+        (np.array([1, 2, 3], np.uint8), [300], [1, 2, 3, 300]),
+        (["a", "b", "c"], np.array(["longer"], object), ["a", "b", "c", "longer"]),
+        (np.array(["a", "b", "c"], object), ["longer"], ["a", "b", "c", "longer"]),
+    ],
+)
+def test_classes_of_another_type_are_those_that_they_equal(first: Any, then: Any, classes: list[Any]) -> None:
+    X = np.identity(3)
+    made = AboundClassifier()
+    for _ in range(20):
+        made.partial_fit(X, first)
+    made.partial_fit(X[2:], then)
+    assert made.classes_.tolist() == classes
+    assert {type(one) for one in made.classes_.tolist()} == {type(np.asarray(first).tolist()[0])}
+    assert made.predict(X[:2]).tolist() == list(first[:2])
+    for _ in range(20):
+        made.partial_fit(X[2:], then)
+    assert made.predict(X).tolist() == [*first[:2], *then]
+    assert not np.isnan(made.decision_function(X)).any()
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ([1, 2], ["a"]),
+        ([1, 2], ["2"]),
+        (["1", "2"], [2]),
+        ([False, True], [2]),
+        (np.array([1, 2], np.int8), [300.0]),
+        (["a", "b"], [True]),
+    ],
+)
+def test_classes_that_have_no_equal_of_the_type_before_are_refused(first: Any, then: Any) -> None:
+    X = np.identity(2)
+    made = AboundClassifier().partial_fit(X, first)
+    before = made.decision_function(X)
+    with pytest.raises(ValueError, match="after classes of the type"):
+        made.partial_fit(X[1:], then)
+    assert made.classes_.tolist() == np.asarray(first).tolist()
+    assert np.array_equal(made.decision_function(X), before)
+
+
+def test_the_classes_that_are_named_say_of_which_type_all_are() -> None:
+    made = AboundClassifier().partial_fit(np.identity(2), [1.0, 2.0], classes=[1, 2, 3])
+    assert made.predict(np.identity(2)).tolist() == [1, 2]
+    assert made.classes_.dtype.kind == "i"
+
+
 def test_texts_come_through_a_pipeline() -> None:
     texts = ["wheat prices rise", "crude oil falls", "the bank raises its rate", "wheat and corn", "oil exports"]
     topics = ["grain", "crude", "interest", "grain", "crude"]
