@@ -36,7 +36,6 @@ from core.metrics import Propensity, evaluate
 from core.types import Offset
 from core.vectorize import Vectorizer
 from service import contenders, indexes, past, version_keeping, versions
-from service import log as stream
 from service.archive import adoption_after
 from service.artifacts import Artifacts
 from service.card import Card, new_id
@@ -188,7 +187,7 @@ async def _read(context: JobContext, config: ModelConfig, progress: Progress) ->
     card = await Datasets(context.store).get(context.job.data)
     async with local_file(context.artifacts, card.file) as path:
         data = await asyncio.to_thread(_of_file, path, config, card.instances, progress)
-    return Read(data, None, (await stream.tail(context.store, context.living.keys.log)).last)
+    return Read(data, None, await past.end(context.store, context.living.keys))
 
 
 def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Matrices:

@@ -15,10 +15,11 @@ from core.types import Offset
 from service import log as stream
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
+from service.events import Learn, decode_entry
 from service.history import History
 from service.link import Link
 from service.log import MOST_ENTRIES, Element, LogParams
-from service.store import Store
+from service.store import Store, reaching
 
 
 async def entries(
@@ -90,3 +91,17 @@ async def entries(
     finally:
         if own is not None:
             own.close()
+
+
+async def end(store: Store, keys: ModelKeys) -> Offset:
+    """The offset of the last event that there is now, START where there is none. Damaged, StoreUnavailable.
+
+    The store knows a log's last entry, which never leaves it; how many events that has stands in the entry itself.
+    """
+    with reaching():
+        newest = await store.client.xrevrange(keys.log, count=1)
+    if not newest:
+        return (await stream.tail(store, keys.log)).last
+    name, fields = newest[0]
+    event = decode_entry([part for field in fields.items() for part in field]).event
+    return Offset.of_entry(name, max(0, event.n - 1) if isinstance(event, Learn) else 0)

@@ -24,7 +24,6 @@ from core.outcomes import Outcomes
 from core.record import record_ends
 from core.types import START, Offset
 from service import indexes, past
-from service import log as stream
 from service.events import Learn
 from service.history import History
 from service.log import Element, LogParams
@@ -61,7 +60,7 @@ async def matrices_of_past(context: JobContext, progress: Progress) -> Past:
     store, artifacts, keys = context.store, context.artifacts, context.living.keys
     params = context.settings.group(LogParams)
     await context.pin(START)
-    until = (await stream.tail(store, keys.log)).last
+    until = await past.end(store, keys)
     contents = await History(store, artifacts, keys).contents()
     beginning = START if contents is None else contents.beginning
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import numpy as np
 import pytest
@@ -180,6 +181,25 @@ async def test_what_does_not_count_any_more_is_not_learned(place: Place) -> None
     loaded = await place.load(place.done("ogeec", "past", seed=7, **SMALL["ogeec"]), "past")
     assert loaded.card.sizes["instances"] == 60
     same(loaded.fitted, in_process("ogeec", rows))
+
+
+def test_the_offset_of_a_version_is_that_of_the_last_event_it_learned(place: Place) -> None:
+    """Its position as well: who restores to it loses nothing of the entry that many requests share."""
+    client = place.client
+    client.configure("shared", {})
+    body = b"\n".join(msgspec.json.encode(row) for row in instances(60))
+    answer = httpx.post(
+        f"{client.url}/models/shared/learn", content=body, headers={"content-type": "application/x-ndjson"}
+    )
+    last = msgspec.json.decode(answer.text.splitlines()[-1])["offset"]
+    assert not last.endswith(".0"), "they share an entry"
+    job = place.done("swnn", "shared", S=20)
+    assert job["outcome"]["sizes"]["instances"] == 60
+    assert job["data_range"] == {"after": None, "until": last}
+    assert client.version("shared", job["version"])["offset"] == last
+    restored = place.done("restore", "shared", to=last, reason="as the version saw it")
+    assert restored["outcome"]["learned"] == 60
+    assert place.done("swnn", "shared", S=20)["outcome"]["sizes"]["instances"] == 60
 
 
 @pytest.mark.parametrize(

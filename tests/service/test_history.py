@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.applying import Unit
 from core.errors import ArtifactsUnavailable, Damaged, NotReady, UnknownOffset
 from core.types import START, Offset
 from service import history, past, pins
@@ -28,6 +29,7 @@ from service.snapshots import restore_newest
 from service.store import Store
 from service.sweeping import sweep_artifacts
 from tests.service.archived import SMALL, Archived
+from tests.service.streams import drafts
 from tests.service.test_snapshots import create
 
 
@@ -151,6 +153,22 @@ async def test_whoever_reads_while_it_moves_misses_nothing(model: Archived) -> N
         assert read == model.every[begin : begin + len(read)]
         assert begin + len(read) >= 180
     assert len((await model.contents()).segments) > 8
+
+
+async def test_the_end_of_the_past_is_an_event_and_not_an_entry(model: Archived) -> None:
+    store, keys = model.store, model.living.keys
+    assert await past.end(store, (await create(store, "empty")).keys) == START
+    assert await past.end(store, keys) == model.offset(-1)
+    entry = Entry(
+        APPLY_VERSION, b"somebody", 9, Learn(b"".join(one.records for one in drafts(5)), 5, [Unit(1), Unit(4)])
+    )
+    payload, checksum = encode(entry)
+    name = await store.client.xadd(keys.log, {"e": payload, "c": checksum})
+    assert await past.end(store, keys) == Offset.of_entry(name, 4)
+    for seed in range(3, 6):
+        await model.grow(2, seed)
+        await model.archive()
+        assert await past.end(store, keys) == model.offset(-1)
 
 
 async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) -> None:
