@@ -255,7 +255,8 @@ class AsyncClient:
                         return
                 raise Interrupted(f"{self.url}: the events broke off", [], 1)
             except ClientError as error:
-                await self._pause(attempts.pause_after(error))
+                pause = attempts.start_pause(error)
+                await self._pause(attempts.pause_after(error) if pause is None else pause)
 
     async def _events(self, path: str) -> AsyncIterator[Answer]:
         """The data of server-sent events."""

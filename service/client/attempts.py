@@ -4,6 +4,8 @@
 * Interrupted, or refused with 502 or 504: nobody knows what became of it. It is sent again only if it may be taken
   twice: it only reads, says the same however often it is said, or carries idempotency keys. An interrupted learn
   without keys is never sent twice.
+* Streams, and whoever follows a job, wait for a service that says that it is starting: that takes as long as there is
+  to load and to replay, so the seconds are bounded, not the attempts.
 * A single request to a service that has never answered is given up at once: more likely than a restart is that there
   is none at this URL.
 """
@@ -18,7 +20,11 @@ ATTEMPTS = 6
 MAX_PAUSE = 10.0
 """Longest pause before another attempt, in seconds."""
 
+START_SECONDS = 120.0
+"""How long a service is waited for, in pauses together, that says that it is not ready."""
+
 NOT_TAKEN = (429, 503)
+NOT_READY = "/problems/not-ready"
 UNKNOWN = (502, 504)
 
 
@@ -37,10 +43,12 @@ class Attempts:
         self.repeatable = repeatable
         self._patient = patient
         self._failed = 0
+        self._waited = 0.0
 
     def progress(self) -> None:
         """Something came of it: count anew."""
         self._failed = 0
+        self._waited = 0.0
 
     def pause_after(self, error: ClientError) -> float:
         """Seconds to wait before the next attempt; raises the error where there is to be none."""
@@ -48,6 +56,14 @@ class Attempts:
         if self._failed >= ATTEMPTS or not self._may_be_sent_again(error):
             raise error
         return pause_of(error.problem) if isinstance(error, Refused) else backoff(self._failed)
+
+    def start_pause(self, error: ClientError) -> float | None:
+        """Seconds to wait for a service that is starting; None where it is not that, or has taken too long."""
+        if not isinstance(error, Refused) or error.problem.get("type") != NOT_READY or self._waited >= START_SECONDS:
+            return None
+        pause = max(pause_of(error.problem), 0.25)
+        self._waited += pause
+        return pause
 
     def _may_be_sent_again(self, error: ClientError) -> bool:
         if isinstance(error, Refused):

@@ -157,6 +157,9 @@ class LinesRequest:
             for i, answer in zip(self._open, error.answers, strict=False):
                 self._answers[i] = answer
             self._narrow(self._open[len(error.answers) :])
+        pause = self._attempts.start_pause(error)
+        if pause is not None:
+            return pause
         try:
             return self._attempts.pause_after(error)
         except Interrupted as last:

@@ -249,7 +249,8 @@ class Client:
                         return
                 raise Interrupted(f"{self.url}: the events broke off", [], 1)
             except ClientError as error:
-                self._pause(attempts.pause_after(error))
+                pause = attempts.start_pause(error)
+                self._pause(attempts.pause_after(error) if pause is None else pause)
 
     def _events(self, path: str) -> Iterator[Answer]:
         """The data of server-sent events."""

@@ -26,6 +26,7 @@ from service.client import (
     refusal_of,
 )
 from service.client import lines as lines_of_a_request
+from service.client.attempts import START_SECONDS
 
 Handler = Callable[[httpx.Request], httpx.Response]
 Path = Callable[..., str]
@@ -202,6 +203,47 @@ def test_a_request_that_never_arrived_is_sent_again_and_given_up_at_last() -> No
     with pytest.raises(Unreachable, match="no service answers at http://test"):
         list(client(away).learn_stream("m", lines(3)))
     assert len(calls) == ATTEMPTS
+
+
+def starting(n: int, then: Handler = echo) -> Handler:
+    """Begins to answer after so many requests."""
+    left = [n]
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        left[0] -= 1
+        said = problem(503, type="/problems/not-ready", detail="this replica takes nothing: warming", retry_after=1)
+        return then(request) if left[0] < 0 else httpx.Response(503, json=said)
+
+    return handler
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_a_stream_waits_for_a_service_that_is_starting(in_flight: int) -> None:
+    pauses: list[float] = []
+    answers = client(starting(100), pauses).learn_stream("m", lines(1500), keyed=True, in_flight=in_flight)
+    assert [answer["n"] for answer in answers] == list(range(1500))
+    assert pauses == [1.0] * 100
+
+
+def test_a_service_that_never_becomes_ready_is_given_up() -> None:
+    pauses: list[float] = []
+    with pytest.raises(Refused, match="warming"):
+        list(client(starting(10**6), pauses).learn_stream("m", lines(3)))
+    assert START_SECONDS <= sum(pauses) <= START_SECONDS + 2 * ATTEMPTS
+
+
+def test_whoever_follows_a_job_waits_for_a_service_that_is_starting() -> None:
+    def ended(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=b'data: {"id": "a", "ended": 1}\n\n')
+
+    assert list(client(starting(100, ended)).follow("a")) == [{"id": "a", "ended": 1}]
+
+
+def test_a_single_request_does_not_wait_until_a_service_has_started() -> None:
+    pauses: list[float] = []
+    with pytest.raises(Refused, match="warming"):
+        client(starting(100), pauses).models()
+    assert len(pauses) == ATTEMPTS - 1
 
 
 def test_refused_lines_are_sent_again_alone() -> None:

@@ -151,6 +151,25 @@ async def test_an_error_of_the_source_comes_behind_the_answers_of_what_was_sent(
         await anext(answers)
 
 
+async def test_streams_and_jobs_that_are_followed_wait_for_a_service_that_is_starting() -> None:
+    calls = []
+
+    async def starting(request: httpx.Request) -> httpx.Response:
+        body = await request.aread()
+        calls.append(1)
+        if len(calls) <= 20:
+            said = {"type": "/problems/not-ready", "title": "X", "status": 503, "retry_after": 1}
+            return httpx.Response(503, json=said)
+        return httpx.Response(200, content=body or b'data: {"ended": 1}\n\n')
+
+    pauses: list[float] = []
+    made = client(starting, pauses)
+    assert [answer["n"] async for answer in made.learn_stream("m", lines(3))] == [0, 1, 2]
+    calls.clear()
+    assert [job async for job in made.follow("a")] == [{"ended": 1}]
+    assert pauses == [1.0] * 40
+
+
 async def test_a_stream_that_is_given_up_ends_its_requests() -> None:
     ended = []
 
