@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from service.datasets import DatasetParams
-from service.log import LogParams
+from service.remembered import RememberParams
 from service.settings import Settings, unknown_variables
 from service.snapshots import SnapshotParams
 from tests.service.served import Served, served
@@ -197,15 +197,38 @@ def test_a_laptop_has_the_volumes_that_the_small_one_wants() -> None:
         assert pod["metadata"]["labels"][together["key"]] in together["values"] == ["replica", "worker"]
 
 
+def bytes_of(text: str) -> int:
+    """Of a quantity in Kubernetes."""
+    return int(text.removesuffix("Gi")) * 2**30
+
+
+def most_in_the_store(settings: dict[str, str]) -> int:
+    """Bytes: a model's log at its bound, remembered instances, and snapshots of all models: one is being written."""
+    log = int(settings["ABOUND_LOG_MAX_LOG_BYTES"]) + RememberParams().most_bytes
+    return log + (SnapshotParams().keep + 1) * int(settings["ABOUND_MAX_MEMORY"])
+
+
 @pytest.mark.parametrize("folder", ["base", "overlays/small"])
-def test_a_log_at_its_bound_fits_into_the_store(folder: str) -> None:
-    """Learning is refused before the store is killed; a third more is for what it needs besides."""
+def test_log_and_snapshots_at_their_bounds_fit_into_the_store(folder: str) -> None:
+    """Learning is refused before the store is full; a third more of memory is for rewriting its file."""
     documents = rendered(folder)
-    [store] = one_of(documents, "StatefulSet", "store")["spec"]["template"]["spec"]["containers"]
-    limit = int(store["resources"]["limits"]["memory"].removesuffix("Gi")) * 2**30
-    settings = one_of(documents, "ConfigMap", "abound")["data"]
-    bound = int(settings.get("ABOUND_LOG_MAX_LOG_BYTES", LogParams().max_log_bytes))
-    assert bound * 4 / 3 < limit
+    spec = one_of(documents, "StatefulSet", "store")["spec"]
+    [store] = spec["template"]["spec"]["containers"]
+    limit = bytes_of(store["resources"]["limits"]["memory"])
+    [variable] = store["env"]
+    assert variable == {"name": "MEMORY", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}}
+    [told] = re.findall(r"--maxmemory (\$\(\(.*?\)\)) ", store["args"][0])
+    shell = subprocess.run(["sh", "-c", f"echo {told}"], env={"MEMORY": str(limit)}, capture_output=True, check=True)
+    assert most_in_the_store(one_of(documents, "ConfigMap", "abound")["data"]) <= int(shell.stdout) <= 3 / 4 * limit
+    [claim] = spec["volumeClaimTemplates"]
+    assert bytes_of(claim["spec"]["resources"]["requests"]["storage"]) >= 4 * limit
+
+
+def test_log_and_snapshots_at_their_bounds_fit_into_the_store_of_the_compose_file() -> None:
+    services = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+    command = services["store"]["command"]
+    most = command[command.index("--maxmemory") + 1]
+    assert most_in_the_store(services["replica"]["environment"]) <= int(most.removesuffix("gb")) * 2**30
 
 
 def steps() -> list[str]:
