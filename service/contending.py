@@ -151,13 +151,18 @@ class Contending:
         serving = self.model.live.serving
         await self._roster.call([serving.version, *self._gate.fallback(self.standing, serving)])
         self.standing.trouble = self._roster.trouble
-        self.standing.contest.keep([*self._roster.loaded, LIVE, BLEND])
+        # What is in trouble may come back, and its instances with it.
+        self.standing.contest.keep([*self._roster.loaded, *self._roster.trouble, LIVE, BLEND])
         self._choose_partner(serving)
         self._set_every()
 
     def _choose_partner(self, serving: Serving) -> None:
-        """The version to blend with: what is served, else the first that contends."""
-        names = [name for name in (serving.version, *self._roster.entered) if name in self._roster.loaded]
+        """The version to blend with: what is served, else the first that contends.
+
+        One that it is already is waited for when it is in trouble.
+        """
+        there = {*self._roster.loaded, *({self.standing.partner} & self._roster.trouble.keys())}
+        names = [name for name in (serving.version, *self._roster.entered) if name in there]
         partner = names[0] if names else None
         if partner != self.standing.partner:
             self.standing.partner = partner

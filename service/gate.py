@@ -68,7 +68,8 @@ class Gate:
         if self._due is not None and Offset.parse(standing.offset)[:2] < self._due[:2]:
             return
         promotable = [name for name in contenders if name != serving.version]
-        decision = standing.contest.decide(self.params, promotable, self.fallback(standing, serving))
+        fallback = [name for name in self.fallback(standing, serving) if name not in standing.trouble]
+        decision = standing.contest.decide(self.params, promotable, fallback)
         if decision is not None:
             standing.decided(standing.offset, decision, "under way")
             await keep(self._lease, standing)

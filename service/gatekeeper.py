@@ -19,7 +19,7 @@ import structlog
 import uvloop
 
 from core.contenders import GateParams
-from core.errors import AboundError, Conflict, Damaged, StoreUnavailable, UnknownApplyVersion
+from core.errors import AboundError, ArtifactsUnavailable, Conflict, Damaged, StoreUnavailable, UnknownApplyVersion
 from service import boot
 from service import manifest as manifests
 from service.artifacts import Artifacts
@@ -80,6 +80,25 @@ class Followed:
         if self.changed or last != self._last:
             self._last = last
             self.woken.set()
+
+
+class Again:
+    """When versions that could not be loaded are tried again: soon, then later each time.
+
+    An artifact store that was away is back soon; a version that is damaged would be read again and again.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._pause = AGAIN_SECONDS
+        self._at = now + self._pause
+
+    def due(self, now: float) -> bool:
+        """Whether it is time; if so the next time is set."""
+        if now < self._at:
+            return False
+        self._pause = min(2 * self._pause, DAMAGED_PAUSE_SECONDS)
+        self._at = now + self._pause
+        return True
 
 
 class Gatekeeper:
@@ -172,7 +191,7 @@ class Gatekeeper:
                 pass  # another process follows it
             except LeaseLost:
                 log.warning("another process has taken over", model=name)
-            except StoreUnavailable as error:
+            except (StoreUnavailable, ArtifactsUnavailable) as error:
                 log.warning("a contest cannot go on", model=name, reason=str(error))
             except AboundError as error:
                 log.error("a contest cannot go on", model=name, reason=str(error))
@@ -207,10 +226,13 @@ class Gatekeeper:
     async def _go_on(self, one: Followed, contending: Contending) -> None:
         loop = asyncio.get_running_loop()
         kept = 0.0
+        again = Again(loop.time())
         while True:
             one.n_bytes = contending.model.live.n_bytes
             self._check_size(one)
-            if one.changed:
+            if not contending.standing.trouble:
+                again = Again(loop.time())
+            if one.changed or again.due(loop.time()):
                 one.changed = False
                 await contending.call()
             one.woken.clear()

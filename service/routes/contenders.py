@@ -80,7 +80,7 @@ async def _standing(replica: Replica, keys: ModelKeys) -> standing.Standing | No
 
 
 def contest_of(found: standing.Standing | None, settings: Settings) -> ContestShape | None:
-    """How a contest stands, for people; None while nobody is compared."""
-    if found is None or not found.contest.scores:
+    """How a contest stands, for people; None while nobody is compared, nor should be and cannot."""
+    if found is None or not (found.contest.scores or found.trouble):
         return None
     return ContestShape.model_validate(standing.told(found, settings.group(GateParams)))

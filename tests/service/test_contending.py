@@ -262,6 +262,51 @@ async def test_a_version_that_cannot_be_loaded_is_told_and_the_others_go_on(hous
         assert n_scored(contending.standing, card.id) == 20
 
 
+async def test_nothing_is_forgotten_of_a_version_that_is_out_of_reach_for_a_while(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    other = await entered(house)
+    async with contest(house, gate=NEVER) as contending:
+        await teach(replica, familiar(40))
+        await contending.go_on()
+        await contending.keep()
+    away = house.folder.rename(house.folder.with_name("away"))
+    async with contest(house, gate=NEVER) as contending:
+        assert contending.standing.trouble.keys() == {card.id, other.id}
+        await teach(replica, familiar(5, 40))
+        await contending.go_on()
+        await contending.keep()
+        away.rename(house.folder)
+        await contending.call()
+        assert not contending.standing.trouble
+        await teach(replica, familiar(20, 45))
+        await contending.go_on()
+        found = contending.standing
+    assert found.partner == card.id
+    for name in (card.id, other.id, BLEND):
+        assert (n_scored(found, name), found.contest.comparisons[name].n) == (60, 60)
+
+
+async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_served(house: House) -> None:
+    """It would be the better one: the index takes over, which can be had."""
+    replica = await house.replica()
+    former, promoted = await entered(house), await entered(house)
+    keys = (await house.living()).keys
+    at = activation.Place(house.store, house.artifacts, keys, 10.0)
+    async with contest(house) as contending:
+        await activation.activate(at, former.id, "a test")
+        await activation.activate(at, promoted.id, BY_GATE)
+        await until(lambda: replica.model("default").live.serving.version == promoted.id)
+        serving = replica.model("default").live.serving
+        await contending.go_on()
+        assert contending._gate.fallback(contending.standing, serving) == [former.id, LIVE]
+        for _ in range(100):
+            contending.standing.contest.note({promoted.id: 0, former.id: 1, LIVE: 2})
+        contending.standing.trouble = {former.id: "it is lost"}
+        await contending._gate.decide(contending.standing, serving, [])
+        assert [one.decision.version for one in contending.standing.decisions] == [LIVE]
+
+
 async def test_no_more_than_four_contend(house: House) -> None:
     keys = (await house.living()).keys
     for name in ("a" * 16, "b" * 16, "c" * 16, "d" * 16, "a" * 16):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 from core.live import warmup
 from service import contenders, gatekeeper, housekeeping, standing
 from service.contending_params import ContendingParams
-from service.gatekeeper import Gatekeeper
+from service.gatekeeper import Again, Gatekeeper
+from service.routes.contenders import contest_of
+from service.settings import Settings
 from service.standing import Standing
 from tests.service.activated import write
 from tests.service.adopting import House
@@ -140,3 +143,39 @@ async def test_one_at_a_time_and_the_next_goes_on_from_what_was_written(house: H
     async with running(house):
         again = await until_kept(house, replica.model("default").offset)
     assert n_scored(again, version) == n_scored(again) == 30
+
+
+async def test_a_version_is_tried_again_until_it_can_be_had(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gatekeeper, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(gatekeeper, "DAMAGED_PAUSE_SECONDS", 0.1)
+    replica = await house.replica()
+    await teach(replica, familiar(20))
+    version = await entered(house)
+    away = house.folder.rename(house.folder.with_name("away"))
+
+    async def is_trouble() -> bool:
+        found = await kept(house)
+        return found is not None and version in found.trouble
+
+    async def is_none() -> bool:
+        return not await is_trouble()
+
+    async with running(house):
+        await waited(is_trouble)
+        found = await kept(house)
+        assert found is not None
+        told = contest_of(found, Settings())
+        assert told is not None, "nobody is scored, and why is told"
+        assert told.trouble.keys() == {version}
+        away.rename(house.folder)
+        await waited(is_none)
+        await teach(replica, familiar(20, 20))
+        assert n_scored(await until_kept(house, replica.model("default").offset), version) == 20
+
+
+def test_what_cannot_be_loaded_is_tried_soon_and_then_later_each_time() -> None:
+    again, tried = Again(0.0), [0.0]
+    for now in range(200):
+        if again.due(float(now)):
+            tried.append(float(now))
+    assert [b - a for a, b in itertools.pairwise(tried)] == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
