@@ -4,7 +4,9 @@
     **keep**   twice a second, whether there is another version of it; then everything again
 
 So a new key opens, and a revoked one no longer does, within about a second. Cut off from the store a replica goes on
-with what it knows; lives still end in time, by a clock that was set by the store's and runs on by itself.
+with what it knows; lives still end in time, by a clock that was set by the store's, runs on by itself and never goes
+back. A key that was seen to have an end has it for good: where the store has lost that in a failover, it is written
+there again.
 
 Whether keys are asked for at all: as soon as there is one, revoked ones counted, or where ``locked``. A ring that has
 asked for keys goes on asking if they vanish from the store, unless they were cleared on purpose.
@@ -99,7 +101,8 @@ class KeyRing:
         self._store = store
         self._version: bytes | None = None
         self._grants: dict[bytes, Grant] = {}
-        self._ahead = 0.0  # of this process's monotonic clock: the store's clock
+        self._ended: dict[str, keys.Key] = {}  # those with an end
+        self._ahead = float("-inf")  # of this process's monotonic clock: the store's clock
 
     def find(self, given: bytes | None) -> Grant:
         """The grant of the key in a header ``Authorization``; Unauthorized or InvalidKey when it opens nothing.
@@ -123,16 +126,22 @@ class KeyRing:
         return grant
 
     def now(self) -> float:
-        """The store's clock, as far as is known here."""
+        """The store's clock, the furthest that is known here."""
         return time.monotonic() + self._ahead
 
     async def load(self) -> None:
-        """Take up all keys. StoreUnavailable."""
+        """Take up all keys, and write again how they have ended where the store has lost that. StoreUnavailable."""
         kept = await keys.read(self._store)
         self._set_clock(kept.now)
+        if kept.version == keys.OPEN:
+            self._ended.clear()
         grants: dict[bytes, Grant] = {}
-        damaged = kept.damaged
-        for key in kept.keys:
+        damaged, lost = kept.damaged, False
+        for stored in kept.keys:
+            key = stored.ended_as(self._ended.get(stored.id))
+            lost = lost or key is not stored
+            if key.revoked is not None or key.expires is not None:
+                self._ended[key.id] = key
             try:
                 grants[key.id.encode()] = Grant(key)
             except ValueError:
@@ -149,6 +158,9 @@ class KeyRing:
             before = self._grants.get(key_id)
             grant.used = before is not None and before.used
         self._grants = grants
+        if lost:
+            changed = await keys.end_again(self._store, self._ended)
+            log.warning("the store had lost how keys have ended; that is written again", keys=changed)
         self._version = kept.version
 
     async def start(self, seconds: float) -> None:
@@ -189,4 +201,4 @@ class KeyRing:
         await keys.note_used(self._store, {grant.id: now for grant in used})
 
     def _set_clock(self, now: float) -> None:
-        self._ahead = now - time.monotonic()
+        self._ahead = max(self._ahead, now - time.monotonic())

@@ -6,7 +6,9 @@ equally likely secrets none can be guessed from its hash, so a plain hash is as 
 
 All keys are one hash, ``abound:{keys}``, and each change gives ``abound:{keys}:version`` another random value in the
 same transaction: replicas look at that and take up what changed. A revoked key stays in the list, so that taking back
-the only key does not open the service; ``clear`` does, on purpose.
+the only key does not open the service; ``clear`` does, on purpose. A failover may lose a change: whoever makes a key
+sees that it does not open, whoever takes one back is told unless a copy of the store has that, and replicas write the
+end of a key again (``end_again``).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 import redis.exceptions
 
-from core.errors import Conflict, InvalidInstance, UnknownKey
+from core.errors import Conflict, InvalidInstance, StoreUnavailable, UnknownKey
 from service.rates import rate_of
 from service.schemas import MODEL_NAME
 from service.store import Store, reaching
@@ -33,6 +35,9 @@ OPEN = b"open"
 """The version when all keys were cleared on purpose."""
 
 SCOPES: Final = ("classify", "learn", "admin")
+
+COPIED_KEY = b"abound:{keys}:copied"
+COPY_SECONDS = 1.0
 
 MOST_KEYS = 10_000
 MOST_MODELS = 1_000
@@ -85,6 +90,15 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return "revoked"
         return "expired" if self.expires is not None and self.expires <= now else "valid"
 
+    def ended_as(self, known: Key | None) -> Key:
+        """The key, with the end that it was ``known`` to have where that comes first; itself where it does not."""
+        if known is None:
+            return self
+        revoked, expires = _first(self.revoked, known.revoked), _first(self.expires, known.expires)
+        if (revoked, expires) == (self.revoked, self.expires):
+            return self
+        return msgspec.structs.replace(self, revoked=revoked, expires=expires)
+
 
 class Terms(NamedTuple):
     """What a new key is to be; ``check`` says whether it can be."""
@@ -123,6 +137,21 @@ class Made(NamedTuple):
 
     key: Key
     secret: str
+
+
+class Revoked(NamedTuple):
+    """A key that was taken back; ``copied``: one of the store's copies has that too, or none is connected."""
+
+    key: Key
+    copied: bool
+
+    def check(self) -> None:
+        """StoreUnavailable when a failover could lose it."""
+        if not self.copied:
+            raise StoreUnavailable(
+                f"the key {self.key.id} is revoked, but none of the store's copies has said that it has that, so a "
+                "failover to one could lose it; revoke it once more"
+            )
 
 
 class Listed(NamedTuple):
@@ -191,7 +220,7 @@ async def rotate(store: Store, key_id: str, grace: float) -> Made:
     return await _change(store, replaced)
 
 
-async def revoke(store: Store, key_id: str) -> Key:
+async def revoke(store: Store, key_id: str) -> Revoked:
     """Take a key back for good; UnknownKey when there is none, StoreUnavailable (say it again then)."""
 
     def revoked(kept: Kept) -> tuple[list[Key], Key]:
@@ -202,7 +231,18 @@ async def revoke(store: Store, key_id: str) -> Key:
             key = msgspec.structs.replace(key, revoked=kept.now)
         return [key], key
 
-    return await _change(store, revoked)
+    key = await _change(store, revoked)
+    return Revoked(key, await _is_copied(store))
+
+
+async def end_again(store: Store, known: Mapping[str, Key]) -> list[str]:
+    """Write how keys have ended where the store has lost that; ids of those that were changed. StoreUnavailable."""
+
+    def ended(kept: Kept) -> tuple[list[Key], list[str]]:
+        changed = [new for old in kept.keys if (new := old.ended_as(known.get(old.id))) is not old]
+        return changed, [key.id for key in changed]
+
+    return await _change(store, ended)
 
 
 async def clear(store: Store) -> None:
@@ -270,6 +310,8 @@ async def _change(store: Store, change: Callable[[Kept], tuple[list[Key], T]]) -
                     await pipe.watch(VERSION_KEY)
                     kept = _decoded(await pipe.get(VERSION_KEY), await pipe.hgetall(KEYS_KEY), await pipe.time())
                     keys, outcome = change(kept)
+                    if not keys:
+                        return outcome
                     pipe.multi()
                     pipe.hset(KEYS_KEY, mapping={key.id: msgspec.json.encode(key) for key in keys})
                     pipe.set(VERSION_KEY, secrets.token_hex(16))
@@ -277,6 +319,22 @@ async def _change(store: Store, change: Callable[[Kept], tuple[list[Key], T]]) -
                     return outcome
                 except redis.exceptions.WatchError:
                     continue
+
+
+async def _is_copied(store: Store) -> bool:
+    """Whether one of the store's copies has all that was written so far, or none is connected."""
+    with reaching():
+        copies = int((await store.client.info("replication")).get("connected_slaves", 0))
+        if not copies:
+            return True
+        async with store.client.pipeline(transaction=False) as pipe:
+            pipe.set(COPIED_KEY, secrets.token_hex(8))  # WAIT answers for what its own connection has written
+            pipe.wait(1, int(1000 * min(COPY_SECONDS, store.params.reply_seconds / 2)))
+            return int((await pipe.execute())[1]) > 0
+
+
+def _first(*times: float | None) -> float | None:
+    return min((at for at in times if at is not None), default=None)
 
 
 def _made(kept: Kept, terms: Terms, replaces: str | None) -> tuple[list[Key], Made]:

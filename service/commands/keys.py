@@ -111,8 +111,11 @@ def revoke_key(key_id: KeyId, data_dir: DataDir = None, redis_url: RedisUrl = No
     from service.audit import act
 
     async def work(store: Store) -> dict[str, Any]:
-        async with act(store, operator(), "key.revoke", key=key_id):
-            return _plain(await store_keys.revoke(store, key_id), "revoked", None)
+        async with act(store, operator(), "key.revoke", key=key_id) as details:
+            revoked = await store_keys.revoke(store, key_id)
+            details["copied"] = revoked.copied
+        revoked.check()
+        return _plain(revoked.key, "revoked", None)
 
     revoked = _with_store(work, data_dir, redis_url)
     if as_json:

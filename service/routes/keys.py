@@ -146,9 +146,14 @@ async def rotate_key(
 
 @router.delete("/keys/{key_id}", status_code=204, summary="Revoke a key", responses=problems(404, 422, 503))
 async def revoke_key(key_id: KeyId, replica: ReplicaDep, actor: ActorDep) -> Response:
-    """For good. It opens nothing any more within about a second."""
-    async with act(replica.store, actor, "key.revoke", key=key_id):
-        await keys.revoke(replica.store, key_id)
+    """For good. It opens nothing any more within about a second.
+
+    503 where the store has copies and none of them has confirmed it: it is revoked, and a failover could lose that.
+    """
+    async with act(replica.store, actor, "key.revoke", key=key_id) as details:
+        revoked = await keys.revoke(replica.store, key_id)
+        details["copied"] = revoked.copied
+    revoked.check()
     return Response(status_code=204)
 
 

@@ -1,0 +1,143 @@
+"""The key ring and a store that goes back: a failover to a copy without the last changes, a clock that is behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from core.errors import InvalidKey, StoreUnavailable
+from service import keys
+from service.keyring import KeyRing
+from service.keys import Made, Terms
+from service.store import Store
+from tests.service.conftest import QUICK
+from tests.service.valkey import Server, free_port
+
+
+def header(made: Made) -> bytes:
+    return b"Bearer " + made.secret.encode()
+
+
+@contextmanager
+def losing_the_tail(server: Server) -> Iterator[None]:
+    """What is changed within is gone after it, as with a failover to a copy that never had it."""
+    with server.client() as client:
+        before = {key: client.dump(key) for key in (keys.KEYS_KEY, keys.VERSION_KEY)}
+        yield
+        for key, dumped in before.items():
+            client.restore(key, 0, dumped, replace=True)
+
+
+async def test_a_revoked_key_stays_out_when_the_store_loses_that(server: Server, store: Store) -> None:
+    ring, other = KeyRing(store), KeyRing(store)
+    made, kept = await keys.create(store, Terms(["learn"])), await keys.create(store, Terms(["learn"]))
+    with losing_the_tail(server):
+        await keys.revoke(store, made.key.id)
+        await ring.load()
+        with pytest.raises(InvalidKey, match="was revoked"):
+            ring.find(header(made))
+    assert {one.state for one in await keys.listed(store)} == {"valid"}
+    await ring.load()
+    with pytest.raises(InvalidKey, match="was revoked"):
+        ring.find(header(made))
+    assert {one.key.id: one.state for one in await keys.listed(store)} == {made.key.id: "revoked", kept.key.id: "valid"}
+    await other.load()  # one that never saw it
+    with pytest.raises(InvalidKey, match="was revoked"):
+        other.find(header(made))
+    assert other.find(header(kept)).id == ring.find(header(kept)).id == kept.key.id
+
+
+async def test_a_revocation_is_written_again_as_soon_as_the_store_can(own_server: Server) -> None:
+    store = Store(own_server.url, QUICK)
+    try:
+        ring = KeyRing(store)
+        made = await keys.create(store, Terms(["learn"]))
+        with losing_the_tail(own_server):
+            await keys.revoke(store, made.key.id)
+            await ring.load()
+        with own_server.client() as client:
+            client.config_set("min-replicas-to-write", 1)
+            with pytest.raises(StoreUnavailable):
+                await ring.load()
+            with pytest.raises(InvalidKey, match="was revoked"):
+                ring.find(header(made))
+            keeping = asyncio.create_task(ring.keep())
+            client.config_set("min-replicas-to-write", 0)
+        async with asyncio.timeout(10):
+            while (await keys.listed(store))[0].state != "revoked":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        keeping.cancel()
+    finally:
+        await store.close()
+
+
+async def test_a_rotated_key_ends_although_the_store_lost_that(server: Server, store: Store) -> None:
+    ring = KeyRing(store)
+    made = await keys.create(store, Terms(["learn"]))
+    with losing_the_tail(server):
+        await keys.rotate(store, made.key.id, 3600)
+        await ring.load()
+    await ring.load()
+    ring.find(header(made))
+    assert (await keys.read(store)).keys[0].expires == pytest.approx(time.time() + 3600, abs=60)
+    ring._set_clock(ring.now() + 3601)
+    with pytest.raises(InvalidKey, match="has expired"):
+        ring.find(header(made))
+
+
+async def test_the_clock_does_not_go_back(store: Store) -> None:
+    ring = KeyRing(store)
+    made = await keys.create(store, Terms(["learn"], seconds=60))
+    await ring.load()
+    ring.find(header(made))
+    now = ring.now()
+    ring._set_clock(now + 61)
+    ring._set_clock(now - 3600)
+    with pytest.raises(InvalidKey, match="has expired"):
+        ring.find(header(made))
+    await ring.load()
+    with pytest.raises(InvalidKey, match="has expired"):
+        ring.find(header(made))
+
+
+async def test_clearing_forgets_how_keys_have_ended(server: Server, store: Store) -> None:
+    ring = KeyRing(store)
+    made = await keys.create(store, Terms(["learn"]))
+    await keys.revoke(store, made.key.id)
+    await ring.load()
+    assert ring.required
+    await keys.clear(store)
+    await ring.load()
+    assert not ring.required
+    assert not ring._ended
+
+
+async def test_who_revokes_is_told_when_no_copy_of_the_store_has_it() -> None:
+    port = free_port()
+    primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
+    copy = Server(replicaof=f"127.0.0.1 {port}")
+    store = Store(primary.url, QUICK)
+    try:
+        made, other = await keys.create(store, Terms(["learn"])), await keys.create(store, Terms(["learn"]))
+        with copy.client() as client:
+            async with asyncio.timeout(20):
+                while client.hlen(keys.KEYS_KEY) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        (await keys.revoke(store, made.key.id)).check()
+        copy.pause()
+        revoked = await keys.revoke(store, other.key.id)
+        with pytest.raises(StoreUnavailable, match=f"{other.key.id} is revoked, but none of the store's copies"):
+            revoked.check()
+        assert {one.state for one in await keys.listed(store)} == {"revoked"}
+        copy.resume()
+        async with asyncio.timeout(20):
+            while not (await keys.revoke(store, other.key.id)).copied:
+                pass
+    finally:
+        await store.close()
+        copy.close()
+        primary.close()
