@@ -140,7 +140,7 @@ class KeyRing:
         for stored in kept.keys:
             key = stored.ended_as(self._ended.get(stored.id))
             lost = lost or key is not stored
-            if key.revoked is not None or key.expires is not None:
+            if key.end is not None:
                 self._ended[key.id] = key
             try:
                 grants[key.id.encode()] = Grant(key)
@@ -158,6 +158,10 @@ class KeyRing:
             before = self._grants.get(key_id)
             grant.used = before is not None and before.used
         self._grants = grants
+        old = kept.now - keys.ENDED_SECONDS  # may be gone from the store, and need not be known any more
+        self._ended = {
+            name: key for name, key in self._ended.items() if name.encode() in grants or (key.end or 0.0) > old
+        }
         if lost:
             changed = await keys.end_again(self._store, self._ended)
             log.warning("the store had lost how keys have ended; that is written again", keys=changed)

@@ -6,9 +6,10 @@ equally likely secrets none can be guessed from its hash, so a plain hash is as 
 
 All keys are one hash, ``abound:{keys}``, and each change gives ``abound:{keys}:version`` another random value in the
 same transaction: replicas look at that and take up what changed. A revoked key stays in the list, so that taking back
-the only key does not open the service; ``clear`` does, on purpose. A failover may lose a change: whoever makes a key
-sees that it does not open, whoever takes one back is told unless a copy of the store has that, and replicas write the
-end of a key again (``end_again``).
+the only key does not open the service; ``clear`` does, on purpose. What has ended goes only when another key is made:
+after ``ENDED_SECONDS``, or sooner, what ended first, where there would be too many. A failover may lose a change:
+whoever makes a key sees that it does not open, whoever takes one back is told unless a copy of the store has that, and
+replicas write the end of a key again (``end_again``).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Collection, Mapping
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 import redis.exceptions
@@ -40,6 +41,7 @@ COPIED_KEY = b"abound:{keys}:copied"
 COPY_SECONDS = 1.0
 
 MOST_KEYS = 10_000
+ENDED_SECONDS = 90 * 86_400
 MOST_MODELS = 1_000
 MOST_DESCRIPTION = 256
 LONGEST = 100 * 365 * 86_400
@@ -89,6 +91,11 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.revoked is not None:
             return "revoked"
         return "expired" if self.expires is not None and self.expires <= now else "valid"
+
+    @property
+    def end(self) -> float | None:
+        """When it was revoked or ends; None: neither."""
+        return _first(self.revoked, self.expires)
 
     def ended_as(self, known: Key | None) -> Key:
         """The key, with the end that it was ``known`` to have where that comes first; itself where it does not."""
@@ -171,6 +178,14 @@ class Kept(NamedTuple):
     now: float
 
 
+class Change(NamedTuple, Generic[T]):
+    """Keys to write, what comes of it, and ids of keys to take out. Without any to write nothing is done."""
+
+    keys: list[Key]
+    outcome: T
+    dropped: Sequence[str] = ()
+
+
 _decoder = msgspec.json.Decoder(Key)
 
 
@@ -192,7 +207,7 @@ async def create(store: Store, terms: Terms) -> Made:
     InvalidInstance
         It cannot be so.
     Conflict
-        There are too many.
+        There are too many that have not ended.
     StoreUnavailable
         It may have been made all the same; nobody knows it then.
     """
@@ -208,14 +223,14 @@ async def rotate(store: Store, key_id: str, grace: float) -> Made:
     if not 0 <= grace <= LONGEST:
         raise InvalidInstance(f"grace must be from 0 to {LONGEST} seconds", "grace")
 
-    def replaced(kept: Kept) -> tuple[list[Key], Made]:
+    def replaced(kept: Kept) -> Change[Made]:
         old = _valid(kept, key_id)
         life = None if old.expires is None else max(1.0, old.expires - old.created)
         terms = Terms(old.scopes, old.models, old.description, life, old.rate, old.source_rate)
-        changed, made = _made(kept, terms, old.id)
+        change = _made(kept, terms, old.id)
         end = kept.now + grace
         old = msgspec.structs.replace(old, expires=end if old.expires is None else min(end, old.expires))
-        return [*changed, old], made
+        return change._replace(keys=[*change.keys, old])
 
     return await _change(store, replaced)
 
@@ -223,13 +238,13 @@ async def rotate(store: Store, key_id: str, grace: float) -> Made:
 async def revoke(store: Store, key_id: str) -> Revoked:
     """Take a key back for good; UnknownKey when there is none, StoreUnavailable (say it again then)."""
 
-    def revoked(kept: Kept) -> tuple[list[Key], Key]:
+    def revoked(kept: Kept) -> Change[Key]:
         key = next((key for key in kept.keys if key.id == key_id), None)
         if key is None:
             raise UnknownKey(f"there is no key {key_id[:64]!r}")
         if key.revoked is None:
             key = msgspec.structs.replace(key, revoked=kept.now)
-        return [key], key
+        return Change([key], key)
 
     key = await _change(store, revoked)
     return Revoked(key, await _is_copied(store))
@@ -238,9 +253,9 @@ async def revoke(store: Store, key_id: str) -> Revoked:
 async def end_again(store: Store, known: Mapping[str, Key]) -> list[str]:
     """Write how keys have ended where the store has lost that; ids of those that were changed. StoreUnavailable."""
 
-    def ended(kept: Kept) -> tuple[list[Key], list[str]]:
+    def ended(kept: Kept) -> Change[list[str]]:
         changed = [new for old in kept.keys if (new := old.ended_as(known.get(old.id))) is not old]
-        return changed, [key.id for key in changed]
+        return Change(changed, [key.id for key in changed])
 
     return await _change(store, ended)
 
@@ -301,19 +316,22 @@ def _decoded(found: bytes | None, packed: Mapping[bytes, bytes], time: tuple[int
     return Kept(found, keys, damaged, time[0] + time[1] / 1e6)
 
 
-async def _change(store: Store, change: Callable[[Kept], tuple[list[Key], T]]) -> T:
-    """Write the keys that ``change`` makes of what is kept, unless another change comes in between: then again."""
+async def _change(store: Store, change: Callable[[Kept], Change[T]]) -> T:
+    """Do what ``change`` makes of what is kept, unless another change comes in between: then again."""
     with reaching():
         async with store.client.pipeline(transaction=True) as pipe:
             while True:
                 try:
                     await pipe.watch(VERSION_KEY)
                     kept = _decoded(await pipe.get(VERSION_KEY), await pipe.hgetall(KEYS_KEY), await pipe.time())
-                    keys, outcome = change(kept)
+                    keys, outcome, dropped = change(kept)
                     if not keys:
                         return outcome
                     pipe.multi()
                     pipe.hset(KEYS_KEY, mapping={key.id: msgspec.json.encode(key) for key in keys})
+                    if dropped:
+                        pipe.hdel(KEYS_KEY, *dropped)
+                        pipe.hdel(USED_KEY, *dropped)
                     pipe.set(VERSION_KEY, secrets.token_hex(16))
                     await pipe.execute()
                     return outcome
@@ -337,9 +355,10 @@ def _first(*times: float | None) -> float | None:
     return min((at for at in times if at is not None), default=None)
 
 
-def _made(kept: Kept, terms: Terms, replaces: str | None) -> tuple[list[Key], Made]:
-    if len(kept.keys) >= MOST_KEYS:
-        raise Conflict(f"there are {len(kept.keys)} keys already, revoked ones among them; clear takes all out")
+def _made(kept: Kept, terms: Terms, replaces: str | None) -> Change[Made]:
+    dropped = _dropped(kept, replaces)
+    if len(kept.keys) - len(dropped) >= MOST_KEYS:
+        raise Conflict(f"there are {len(kept.keys)} keys already that have not ended; revoke some")
     taken = {key.id for key in kept.keys}
     while (key_id := secrets.token_hex(ID_CHARACTERS // 2)) in taken:
         pass
@@ -356,7 +375,15 @@ def _made(kept: Kept, terms: Terms, replaces: str | None) -> tuple[list[Key], Ma
         source_rate=terms.source_rate,
         replaces=replaces,
     )
-    return [key], Made(key, secret)
+    return Change([key], Made(key, secret), dropped)
+
+
+def _dropped(kept: Kept, but: str | None) -> list[str]:
+    """Ids of the keys that go when one is made, without that of ``but``, which it replaces."""
+    ended = sorted((key.end, key.id) for key in kept.keys if key.end is not None and key.end <= kept.now)
+    n_over = len(kept.keys) + 1 - MOST_KEYS
+    old = [(end, key_id) for end, key_id in ended if key_id != but]
+    return [key_id for i, (end, key_id) in enumerate(old) if i < n_over or end < kept.now - ENDED_SECONDS]
 
 
 def _valid(kept: Kept, key_id: str) -> Key:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from core.errors import Conflict
@@ -84,7 +85,34 @@ async def test_keys_are_bounded_in_number(store: Store, monkeypatch: pytest.Monk
         await keys.create(store, Terms(["learn"]))
     with pytest.raises(Conflict, match="3 keys"):
         await keys.rotate(store, made[0].key.id, 0)
-    assert (await keys.revoke(store, made[0].key.id)).revoked is not None
+    await keys.revoke(store, made[0].key.id)
+    assert len(await keys.listed(store)) == 3
+    new = await keys.rotate(store, made[1].key.id, 0)  # what has ended makes room, but for what is replaced itself
+    assert {one.key.id for one in await keys.listed(store)} == {made[1].key.id, made[2].key.id, new.key.id}
+    newest = await keys.create(store, Terms(["learn"]))
+    assert [one.key.id for one in await keys.listed(store)] == [made[2].key.id, new.key.id, newest.key.id]
+    with pytest.raises(Conflict, match="3 keys"):
+        await keys.create(store, Terms(["learn"]))
+
+
+async def test_keys_that_ended_long_ago_go_when_one_is_made(store: Store) -> None:
+    made = {name: (await keys.create(store, Terms(["learn"]))).key for name in ("revoked", "ended", "lately", "valid")}
+    await keys.note_used(store, {key.id: 1.0 for key in made.values()})
+    now = (await keys.read(store)).now
+    changed = {
+        "revoked": {"revoked": now - keys.ENDED_SECONDS - 60},
+        "ended": {"expires": now - keys.ENDED_SECONDS - 60},
+        "lately": {"expires": now - keys.ENDED_SECONDS + 3600},
+    }
+    for name, fields in changed.items():
+        key = msgspec.structs.replace(made[name], **fields)
+        await store.client.hset(keys.KEYS_KEY, key.id, msgspec.json.encode(key))
+    await keys.revoke(store, made["valid"].id)
+    assert len(await keys.listed(store)) == 4
+    new = await keys.create(store, Terms(["learn"]))
+    left = {made["lately"].id, made["valid"].id, new.key.id}
+    assert {one.key.id for one in await keys.listed(store)} == left
+    assert {name.decode() for name in await store.client.hkeys(keys.USED_KEY)} == left - {new.key.id}
 
 
 def test_no_request_has_a_field_for_a_url(service: Served) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from core.errors import InvalidKey, StoreUnavailable
@@ -141,3 +142,18 @@ async def test_who_revokes_is_told_when_no_copy_of_the_store_has_it() -> None:
         await store.close()
         copy.close()
         primary.close()
+
+
+async def test_what_the_ring_knows_of_ended_keys_does_not_grow_for_ever(store: Store) -> None:
+    ring = KeyRing(store)
+    old, new = await keys.create(store, Terms(["learn"])), await keys.create(store, Terms(["learn"]))
+    await keys.revoke(store, old.key.id)
+    await keys.revoke(store, new.key.id)
+    key = (await keys.listed(store))[0].key
+    key = msgspec.structs.replace(key, revoked=key.created - keys.ENDED_SECONDS - 60)
+    await store.client.hset(keys.KEYS_KEY, key.id, msgspec.json.encode(key))
+    await ring.load()
+    assert ring._ended.keys() == {old.key.id, new.key.id}
+    await store.client.delete(keys.KEYS_KEY)
+    await ring.load()
+    assert ring._ended.keys() == {new.key.id}
