@@ -11,7 +11,8 @@ The end of a job, in whatever way
 4. It ends before it has taken the job (what it is made of cannot be imported, memory is short): it, or the stable,
    counts that in the record, and the keeper tries again, later each time, until the job has failed.
 5. All die: the kernel kills the horse with its parent. Some keeper notices the silence, and does the same.
-6. Taken for dead and not: the horse hears with its next sign of life that the job is not its own any more, and ends.
+6. Its model is deleted: the horse sees it with the next renewal of what is pinned, or when the method commits.
+7. Taken for dead and not: the horse hears with its next sign of life that the job is not its own any more, and ends.
 """
 
 from __future__ import annotations
@@ -40,11 +41,10 @@ from core.errors import (
 )
 from service import pins
 from service.artifacts import Artifacts
-from service.catalog import Living, read_catalog
 from service.ending import end
 from service.job import Job
 from service.job_changes import beat_of
-from service.job_context import JobContext, clean
+from service.job_context import JobContext, clean, living_of
 from service.jobs import JobParams, Jobs
 from service.methods import METHODS, Outcome
 from service.queue import connect
@@ -56,7 +56,7 @@ log = structlog.get_logger(__name__)
 ABANDONED = 7
 """Exit code of a horse that left a job as it was."""
 
-RENEW_SECONDS = pins.PIN_SECONDS / 10
+RENEW_SECONDS = pins.PIN_SECONDS / 60
 
 
 def run(job_id: str, holder: str) -> None:
@@ -93,6 +93,7 @@ class Running:
         self._artifacts: Artifacts | None = None
         self._context: JobContext | None = None
         self._told_to_stop = False
+        self._gone: UnknownModel | None = None
         self._finished = threading.Event()
 
     async def run(self) -> None:
@@ -108,7 +109,10 @@ class Running:
         try:
             outcome = await self._work
         except (asyncio.CancelledError, Cancelled):
-            await self._leave("cancelled")
+            if self._gone is None:
+                await self._leave("cancelled")
+            else:
+                await self._fail(str(self._gone), for_good=True)
         except (StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable, ClusterUnavailable) as error:
             await self._jobs.note(job, gone=str(error))
         except AboundError as error:
@@ -132,7 +136,7 @@ class Running:
         if method is None:
             raise Conflict(f"this worker does not know the method {self._job.method}; it is of another release")
         params = method.check(self._job.params)
-        living = await self._living()
+        living = await living_of(self._store, self._job)
         place = self._settings.artifacts_place()
         if place is not None:
             self._artifacts = Artifacts(place)
@@ -148,17 +152,20 @@ class Running:
             await end(renewing)
             await context.unpin()
 
-    async def _living(self) -> Living:
-        living = (await read_catalog(self._store)).get(self._job.model)
-        if living is None or living.keys.incarnation != self._job.incarnation:
-            raise UnknownModel(f"the model {self._job.model} was deleted")
-        return living
-
     async def _renew(self, context: JobContext) -> None:
+        """Renew what is pinned, and see whether the model is still there: nobody wants what comes of it else."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             with contextlib.suppress(StoreUnavailable):
                 await context.renew_pin()
+                try:
+                    await living_of(self._store, self._job)
+                except UnknownModel as error:
+                    if not context.committed:
+                        self._gone = error
+                        context.stop()
+                        self._work.cancel()
+                    return
 
     async def _fail(self, error: str, for_good: bool = False) -> None:
         """End the job as failed; one that has committed can only be finished, so the keeper lets it wait again."""

@@ -8,10 +8,11 @@ Three promises that a method keeps, so that a job leaves nothing behind, however
 2. ``await context.pin(offset)`` before it reads history or log after ``offset``. Pins are renewed while the job runs
    and taken away when it has ended.
 3. ``await context.commit(prefix, ...)`` right before the first event that makes the result visible is appended. It
-   raises Cancelled if the job is to stop; from then on it can no longer be cancelled, and these prefixes are the
-   event's, not the job's: they stay, however the job ends. A job that dies or fails after that is begun again, with
-   ``context.job.committed`` true, these prefixes in ``context.job.kept`` and the same ``context.job.id``: what it does
-   must then come to the same end. It is not given up, only tried later each time.
+   raises Cancelled if the job is to stop, and UnknownModel if its model is gone; from then on it can no longer be
+   cancelled, and these prefixes are the event's, not the job's: they stay, however the job ends. A job that dies or
+   fails after that is begun again, with ``context.job.committed`` true, these prefixes in ``context.job.kept`` and the
+   same ``context.job.id``: what it does must then come to the same end. It is not given up, only tried later each
+   time.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from core.errors import ArtifactsUnavailable, Cancelled, StoreUnavailable
+from core.errors import ArtifactsUnavailable, Cancelled, StoreUnavailable, UnknownModel
 from core.types import Offset
 from service import pins
-from service.catalog import Living
+from service.catalog import Living, read_catalog
 from service.job import Job
 from service.jobs import Jobs
 from service.settings import Settings
@@ -127,8 +128,11 @@ class JobContext:
         ------
         Cancelled
             The job is to stop, or somebody else has taken it over.
+        UnknownModel
+            The model was deleted.
         """
         self.check()
+        await living_of(self.store, self.job)
         if not await self._jobs.commit(self.job, *prefixes):
             self.stop()
             raise Cancelled("the job was told to stop")
@@ -150,6 +154,14 @@ class JobContext:
         if made is not None:
             with contextlib.suppress(StoreUnavailable):
                 await pins.remove(self.store, made)
+
+
+async def living_of(store: Store, job: Job) -> Living:
+    """The model of a job; UnknownModel when it was deleted, be there another of its name or not."""
+    living = (await read_catalog(store)).get(job.model)
+    if living is None or living.keys.incarnation != job.incarnation:
+        raise UnknownModel(f"the model {job.model} was deleted")
+    return living
 
 
 async def clean(jobs: Jobs, job: Job, artifacts: Artifacts | None) -> None:

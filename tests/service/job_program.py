@@ -151,6 +151,7 @@ def main() -> int:
     if "--kind" in sys.argv:
         boot.warm = lambda reporter: None
         horse.run = break_or_begin
+        horse.RENEW_SECONDS = 0.3
         cluster.CONNECT_SECONDS = 0.2
         return stable.main()
     from service.report import Reporter

@@ -205,6 +205,17 @@ def test_a_job_of_a_deleted_model_fails(place: Office) -> None:
     assert (job["state"], job["error"]) == ("failed", "the model short was deleted")
 
 
+@pytest.mark.parametrize("method", ["steps", "crunch"])
+def test_a_job_whose_model_is_deleted_while_it_works_stops_and_leaves_nothing(place: Office, method: str) -> None:
+    place.http.put("/models/passing").raise_for_status()
+    job_id = place.submit(method, "passing", steps=10_000, seconds=0.02)
+    place.at_work(job_id, progress=0.0002)
+    place.http.delete("/models/passing").raise_for_status()
+    job = place.ended(job_id)
+    assert (job["state"], job["error"]) == ("failed", "the model passing was deleted")
+    assert place.files() == []
+
+
 def test_an_id_that_comes_twice_does_no_harm(place: Office) -> None:
     first = place.submit("steps", steps=20, seconds=0.01)
     second = place.submit("steps", steps=1)

@@ -6,11 +6,16 @@ import asyncio
 
 import pytest
 
-from core.errors import Conflict, Overloaded, UnknownJob
+from core.errors import Conflict, Overloaded, UnknownJob, UnknownModel
 from service import workplaces
+from service.catalog import CATALOG_KEY
+from service.events import APPLY_VERSION, CatalogEntry, Deleted, encode
 from service.job import Job, new_id
+from service.job_context import JobContext
 from service.jobs import JobParams, Jobs
+from service.settings import Settings
 from service.store import Store
+from tests.service.test_snapshots import create
 
 
 def asked(**fields: object) -> Job:
@@ -66,6 +71,19 @@ async def test_only_the_holder_changes_a_job_that_runs(jobs: Jobs) -> None:
     again = await jobs.claim(job.id, "b:1")
     assert again is not None
     assert (again.attempt, again.stage) == (2, None)
+
+
+async def test_a_job_of_a_model_that_is_gone_does_not_commit(jobs: Jobs) -> None:
+    living = await create(jobs.store)
+    kept, gone = [await claimed(jobs, incarnation=living.keys.incarnation) for _ in range(2)]
+    contexts = [JobContext(Settings(), jobs.store, None, living, jobs, job) for job in (kept, gone)]
+    await contexts[0].commit("here")
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, Deleted("default", living.keys.incarnation)))
+    await jobs.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
+    with pytest.raises(UnknownModel, match="default was deleted"):
+        await contexts[1].commit("here")
+    assert [(await jobs.get(job.id)).committed for job in (kept, gone)] == [True, False]
+    assert [one.committed for one in contexts] == [True, False]
 
 
 async def test_somebody_holds_a_job_that_runs(jobs: Jobs) -> None:
