@@ -25,6 +25,11 @@ function colours() {
 /** A name with the middle left out: beginning and end tell one from another. */
 const shortened = (name) => ([...name].length > 32 ? `${[...name].slice(0, 19).join("")}…${[...name].slice(-12).join("")}` : name);
 
+/** The name at a tick, as the chart has it: one that is put back is drawn once more with what it showed before. */
+function tickName(value) {
+  return shortened(String(this.getLabelForValue(value)));
+}
+
 /** Upright lines at places of the x axis, each with a word. */
 const marks = {
   id: "marks",
@@ -122,7 +127,7 @@ class Figure {
         maxTicksLimit: about.ticks || 7,
         autoSkip: !about.names,
         ...(about.format ? { callback: (value) => about.format(value) } : {}),
-        ...(about.names ? { callback: (value) => shortened(this.shown.names[value]) } : {}),
+        ...(about.names ? { callback: tickName } : {}),
         ...(about.whole ? { precision: 0 } : {}),
       },
       grid: { color: ink.line, display: !about.names },

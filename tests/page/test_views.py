@@ -98,6 +98,20 @@ def test_ranked_as_it_is_typed_and_explained(open_page: Open, serving: Serving) 
     expect(why).to_contain_text(f"For {said[1]['label']}")
 
 
+def test_a_chart_that_went_away_comes_back_for_fewer_features(open_page: Open) -> None:
+    page = open_page("try")
+    box = page.get_by_role("textbox", name="Text")
+    box.fill("wheat harvest in kansas prices rise")
+    painted(page, "Why")
+    box.fill("")
+    expect(page.get_by_text("Nothing typed yet.")).to_be_visible()
+    box.fill("oil barrel")
+    canvas = painted(page, "Why")
+    page.wait_for_function(
+        "(canvas) => canvas.clientHeight === canvas.parentElement.clientHeight", arg=canvas.element_handle()
+    )
+
+
 def test_a_late_answer_to_an_older_question_is_dropped(open_page: Open) -> None:
     page = open_page("try")
     held = []
