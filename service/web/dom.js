@@ -72,6 +72,13 @@ export function debounced(work, ms) {
   };
 }
 
+const TWICE_MS = 500;
+
+/** Wait until another press can no longer be the second one of a double click; `pressed`: `performance.now()` then. */
+export function pastDoubleClick(pressed) {
+  return new Promise((resolve) => setTimeout(resolve, Math.max(0, TWICE_MS - (performance.now() - pressed))));
+}
+
 /** Say something to those who hear the page. */
 export function announce(text) {
   document.getElementById("said").textContent = text;

@@ -1,14 +1,13 @@
 // Try it: an instance in, ranked labels as it is typed, what speaks for each, and corrections.
 
-import { announce, card, debounced, empty, field, fill, h, newId } from "./dom.js";
+import { announce, card, debounced, empty, field, fill, h, newId, pastDoubleClick } from "./dom.js";
 import { get, modelPath, newKey, part, post } from "./api.js";
 import { bars } from "./charts.js";
 import { count, score } from "./format.js";
 
 const TYPED_MS = 150;
 const MOST_BARS = 12;
-const TWICE_MS = 500; // a second press so soon is of a double click
-const HOW = "One a line: name: value. A number is a value, a word means name=word, true is 1. Or a JSON object.";
+const HOW = "One a line: name: value. A number is a value, a word means name=word, true is 1; what no number is written like (00100) is a word. A name on several lines has all their words. Or a JSON object.";
 
 export function show(root, { model, about, signal, problem, lacks }) {
   const name = newId("kind");
@@ -256,7 +255,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
     } catch (error) {
       if (!signal.aborted) fill(parts.learned, problem(error));
     } finally {
-      setTimeout(() => hold(false), Math.max(0, TWICE_MS - (performance.now() - pressed)));
+      pastDoubleClick(pressed).then(() => hold(false));
     }
   }
 
@@ -284,6 +283,16 @@ export function show(root, { model, about, signal, problem, lacks }) {
   }
 }
 
+const NUMBER = /^-?(0|[1-9]\d*)?(\.\d+)?(e[+-]?\d+)?$/i;
+
+/** What a line says of a feature: 00100, or more digits than a number keeps, is a word. */
+function valueOf(word) {
+  if (word === "true" || word === "false") return word === "true";
+  const number = Number(word);
+  const isNumber = NUMBER.test(word) && Number.isFinite(number) && (!/^-?\d+$/.test(word) || Number.isSafeInteger(number));
+  return isNumber ? number : word;
+}
+
 /** Features from lines `name: value`, or from a JSON object. */
 export function readFeatures(given) {
   if (given.trim().startsWith("{")) {
@@ -293,13 +302,14 @@ export function readFeatures(given) {
       throw new Error(`Not JSON yet: ${error.message}`);
     }
   }
-  const found = {};
+  const found = new Map();
   for (const line of given.split("\n").map((one) => one.trim()).filter(Boolean)) {
     const at = line.search(/[:=]/);
     const name = (at < 0 ? line : line.slice(0, at)).trim();
     const value = at < 0 ? "true" : line.slice(at + 1).trim();
     if (!name || !value) throw new Error(`“${line}” has no ${name ? "value" : "name"} yet.`);
-    found[name] = value === "true" || value === "false" ? value === "true" : Number.isNaN(Number(value)) ? value : Number(value);
+    found.set(name, (found.get(name) ?? new Set()).add(value));
   }
-  return found;
+  // By fromEntries, for an object takes no feature `__proto__` by assignment.
+  return Object.fromEntries([...found].map(([name, words]) => [name, words.size > 1 ? [...words] : valueOf([...words][0])]));
 }

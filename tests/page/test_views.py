@@ -211,6 +211,31 @@ def test_a_double_click_learns_once_and_an_unsure_one_again_with_its_key(open_pa
     assert stats(serving)["learned"] == learned + 2
 
 
+def test_features_in_lines_are_sent_as_they_are_written(open_page: Open) -> None:
+    page = open_page("try")
+    page.get_by_role("radio", name="Features").check()
+    lines = ["__proto__: 3", "constructor: a", "tag: a", "tag: b", "tag: b", "zip: 00100", "price: 2.50", "less: -.5"]
+    lines += ["id: 12345678901234567890", "hex: 0x10", "far: Infinity", "big: 1e999", "many: 1e3", "urgent", "urgent"]
+    with page.expect_request(
+        lambda request: request.url.endswith("/classify") and '"many"' in (request.post_data or "")
+    ) as asked:
+        page.get_by_role("textbox", name="Features").fill("\n".join(lines))
+    assert json.loads(asked.value.post_data)["features"] == {
+        "__proto__": 3,
+        "constructor": "a",
+        "tag": ["a", "b"],
+        "zip": "00100",
+        "price": 2.5,
+        "less": -0.5,
+        "id": "12345678901234567890",
+        "hex": "0x10",
+        "far": "Infinity",
+        "big": "1e999",
+        "many": 1000,
+        "urgent": True,
+    }
+
+
 def test_what_is_wrong_with_an_instance_is_said(open_page: Open) -> None:
     page = open_page("try", expected=("status of 422",))
     page.get_by_role("radio", name="Features").check()
