@@ -1,6 +1,6 @@
 // Jobs: ask for one by a form, follow it while it runs, cancel it.
 
-import { announce, card, confirmed, empty, field, fill, h } from "./dom.js";
+import { announce, card, confirmed, empty, field, fill, h, pastDoubleClick } from "./dom.js";
 import { ask, follow, get, newKey, part, post } from "./api.js";
 import { formOf } from "./form.js";
 import { duration, percent, when } from "./format.js";
@@ -126,9 +126,12 @@ export function newJob({ model, signal, problem, refused, started }) {
   const activation = field("Serve its version", activate);
   const source = field("Learn from", data);
   const parts = { about: h("p", { class: "note" }), params: h("div", {}), said: h("div", { role: "status" }) };
+  const start = h("button", { class: "primary" }, "Start");
   const element = card("Start a job", h("p", { class: "note" }, "Asking what jobs can do…"));
   let methods = [];
   let form = null;
+  let isStarting = false;
+  let unsure = null; // what was asked for without an answer, and its key: asked for again, it is taken once
 
   if (refused) element.hidden = true; // the list of jobs says why
   else begin();
@@ -155,7 +158,7 @@ export function newJob({ model, signal, problem, refused, started }) {
           h("div", { class: "fields" }, field("Method", method), source, activation),
           parts.about,
           parts.params,
-          h("div", { class: "row" }, h("button", { class: "primary" }, "Start")),
+          h("div", { class: "row" }, start),
         ),
       ),
       parts.said,
@@ -180,8 +183,15 @@ export function newJob({ model, signal, problem, refused, started }) {
     fill(parts.params, Object.keys(chosen.params.properties || {}).length ? more : null);
   }
 
+  /** The button stays reachable by keyboard while it does nothing. */
+  function hold(is) {
+    isStarting = is;
+    start.setAttribute("aria-disabled", String(is));
+  }
+
   async function submit(event) {
     event.preventDefault();
+    if (isStarting) return;
     const isFit = methods.find((one) => one.name === method.value).kind === "fit";
     let params;
     try {
@@ -192,12 +202,20 @@ export function newJob({ model, signal, problem, refused, started }) {
     }
     const asked = { model, method: method.value, params };
     if (isFit) Object.assign(asked, { data: data.value, activate: activate.value });
+    const what = JSON.stringify(asked);
+    if (unsure?.what !== what) unsure = { what, key: newKey() };
+    const pressed = performance.now();
+    hold(true);
     try {
-      const job = await post("jobs", asked, { signal, headers: { "Idempotency-Key": newKey() } });
+      const job = await post("jobs", asked, { signal, headers: { "Idempotency-Key": unsure.key } });
+      unsure = null;
       fill(parts.said, h("p", { class: "better" }, `Taken: ${job.method} is ${job.state}.`));
       started(job);
     } catch (error) {
       if (!signal.aborted) fill(parts.said, problem(error));
+    } finally {
+      await pastDoubleClick(pressed);
+      hold(false);
     }
   }
 

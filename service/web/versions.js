@@ -1,6 +1,6 @@
 // Versions: which one serves, which ones contend and how they do, activate and roll back.
 
-import { announce, card, confirmed, empty, fill, h, table } from "./dom.js";
+import { announce, card, confirmed, empty, fill, h, pastDoubleClick, table } from "./dom.js";
 import { ask, get, modelPath, part, post } from "./api.js";
 import { bars } from "./charts.js";
 import { bytes, count, percent, points, score, when } from "./format.js";
@@ -27,6 +27,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
     card("Contenders", parts.contenders),
   );
   const lacking = lacks("admin", "To activate, delete or let a version contend");
+  let isContending = false;
   let last = "";
   let askedAgainAt = 0; // for the versions, where there were none to be had
 
@@ -222,14 +223,20 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
   }
 
   async function contend(one, isIn) {
+    if (isContending) return;
+    const pressed = performance.now();
+    isContending = true;
     try {
       const path = `${modelPath(model)}/contenders`;
       if (isIn) await post(path, { version: one.id }, { signal });
       else await ask("DELETE", `${path}/${part(one.id)}`, { signal });
       fill(parts.said, h("p", { class: "better" }, isIn ? `${one.method} contends: it is scored from the next event on.` : `${one.method} contends no more.`));
+      await pastDoubleClick(pressed); // where this button is, the one that takes it back will be
       await again();
     } catch (error) {
       fill(parts.said, problem(error));
+    } finally {
+      isContending = false;
     }
   }
 

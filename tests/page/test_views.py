@@ -359,14 +359,48 @@ def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open,
     painted(other, "Why")
 
 
+def test_a_double_click_starts_one_job_and_an_unsure_one_again_with_its_key(open_page: Open, serving: Serving) -> None:
+    page = open_page("versions", expected=("ERR_FAILED",))
+    sent = []
+    page.on("request", lambda request: request.method == "POST" and sent.append(request))
+    form = page.get_by_role("region", name="Start a job")
+    form.get_by_label("Method").select_option("ind")
+    start = form.get_by_role("button", name="Start")
+    started = {job["id"] for job in httpx.get(f"{serving.url}/jobs").json()["jobs"]}
+    start.dblclick()
+    expect(form.get_by_text("Taken: ind is queued.")).to_be_visible()
+    expect(start).to_be_enabled()
+    assert len(sent) == 1
+
+    def lose(route: Any) -> None:
+        route.fetch()  # it is taken, and the answer lost
+        route.abort()
+
+    page.route("**/jobs", lose, times=1)
+    start.click()
+    expect(form.get_by_role("alert")).to_contain_text("No answer")
+    expect(start).to_be_enabled()
+    start.click()
+    expect(form.get_by_text("Taken: ind is ")).to_be_visible()
+    keys = [request.headers["idempotency-key"] for request in sent]
+    assert keys[1] == keys[2] != keys[0]
+    found = {job["id"] for job in httpx.get(f"{serving.url}/jobs").json()["jobs"]} - started
+    assert len(found) == 2
+    for job in found:
+        httpx.delete(f"{serving.url}/jobs/{job}").raise_for_status()
+
+
 def test_a_version_contends(open_page: Open, serving: Serving) -> None:
     page = open_page("versions")
     row = page.get_by_role("region", name="Versions", exact=True).locator("tbody tr").first
-    row.get_by_role("button", name=re.compile("^Let ")).click()
+    asked = []
+    page.on("request", lambda request: "/contenders" in request.url and asked.append(request.method))
+    row.get_by_role("button", name=re.compile("^Let ")).dblclick()
     expect(page.get_by_text("contends: it is scored from the next event on.")).to_be_visible()
     expect(row.get_by_role("button", name="Stop contending")).to_be_visible(timeout=30_000)
     row.get_by_role("button", name="Stop contending").click()
     expect(page.get_by_text("contends no more.")).to_be_visible()
+    assert [one for one in asked if one != "GET"] == ["POST", "DELETE"]
 
 
 def test_a_wrong_parameter_is_said_where_it_is(open_page: Open) -> None:
