@@ -28,7 +28,7 @@ let asksForKeys = null; // not known yet
 /** The view and the model that the address names: `#labels/default`. */
 function place() {
   const [name, model] = location.hash.slice(1).split("/").map(decoded);
-  return { name: name in VIEWS ? name : "overview", model: model || null };
+  return { name: Object.hasOwn(VIEWS, name) ? name : "overview", model: model || null };
 }
 
 function decoded(text) {

@@ -249,6 +249,13 @@ def test_what_is_wrong_with_an_instance_is_said(open_page: Open) -> None:
     expect(page.get_by_text("has no value yet")).to_be_visible()
 
 
+def test_an_address_that_names_no_view_shows_the_first_one(open_page: Open) -> None:
+    for name in ("constructor", "toString", "__proto__", "nothing", "%"):
+        page = open_page(name)
+        expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+        expect(page.locator(".tile").first).to_be_visible()
+
+
 def test_a_line_over_a_long_life_weighs_its_points(open_page: Open) -> None:
     page = open_page("overview")
     blocks = page.evaluate(
