@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from core.errors import AboundError, InvalidInstance, StoreUnavailable, UnknownDataset, UnknownJob
+from core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, StoreUnavailable, UnknownDataset, UnknownJob
 from service import workplaces
+from service.artifacts import Artifacts
 from service.datasets import DatasetCard, Datasets
 from service.job import Job, id_of_key, new_id
 from service.jobs import JobParams, Jobs, Total
@@ -60,7 +61,8 @@ class Desk:
         self.jobs = Jobs(self._store, settings.group(JobParams))
         self._events = Store(settings.store_url(), params)
         self._datasets = Datasets(self._events)
-        self._has_artifacts = settings.artifacts_place() is not None
+        place = settings.artifacts_place()
+        self._artifacts = Artifacts(place) if place is not None else None
 
     async def submit(self, request: JobRequest, model: ModelReplica, actor: str | None, key: str | None = None) -> Job:
         """Take a job; under an idempotency ``key`` that came before, the one that was taken then.
@@ -69,6 +71,8 @@ class Desk:
         ------
         InvalidInstance, NeedsMemory
             It can never be done so; or the key came before with another request.
+        ArtifactsUnavailable
+            There is no artifact store that it could read history from, or write to, or it is away.
         Overloaded, StoreUnavailable
         """
         job_id, body = new_id(), None
@@ -91,6 +95,9 @@ class Desk:
                 dataset = await self._datasets.get(request.data)
             except UnknownDataset as error:
                 raise InvalidInstance(f"data: {error}", "data") from None
+        if self._artifacts is None:
+            raise ArtifactsUnavailable("jobs need an artifact store: set ABOUND_ARTIFACTS_URL, the same for all hosts")
+        await self._artifacts.join(self._events)
         await self._check_room(request.method, params, model, dataset)
         plain = method.plain(params)
         reason = plain.get("reason")

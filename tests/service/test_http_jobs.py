@@ -263,6 +263,28 @@ def test_jobs_are_counted_for_prometheus(place: Office) -> None:
     until(measured, 15)
 
 
+def test_without_an_artifact_store_jobs_are_refused_and_why_is_said(place: Office) -> None:
+    before = place.submit("steps")
+    body = {"method": "steps"}
+    away = place.artifacts.rename(place.artifacts.with_name("away"))
+    try:
+        said = problem(place.http.post("/jobs", json=body), 503, "artifacts-unavailable")
+    finally:
+        away.rename(place.artifacts)
+    assert "another one, or not mounted here" in said["detail"]
+    place.http.post("/jobs", json=body).raise_for_status()
+    none = Served(place.service.server)
+    none.start()
+    try:
+        with httpx.Client(base_url=none.url, timeout=30) as client:
+            said = problem(client.post("/jobs", json=body), 503, "artifacts-unavailable")
+            assert "ABOUND_ARTIFACTS_URL" in said["detail"]
+            assert client.get(f"/jobs/{before}").status_code == 200
+    finally:
+        none.stop()
+    assert len(place.http.get("/jobs").json()["jobs"]) == 2
+
+
 def test_jobs_may_have_a_store_of_their_own(place: Office) -> None:
     other = Server()
     try:
