@@ -25,6 +25,8 @@ from service.client.errors import (
     bearer,
     decode,
     document,
+    is_on_this_machine,
+    of_environment,
     refused,
     told_apart,
 )
@@ -34,7 +36,7 @@ Lines = Iterable[bytes] | AsyncIterable[bytes]
 
 
 class AsyncClient:
-    """Talks to the service at a URL.
+    """Talks to the service at a URL: through the proxy that the environment names, unless it is on this machine.
 
     Parameters
     ----------
@@ -62,7 +64,10 @@ class AsyncClient:
         self.url = address(url)
         self._pause = pause
         self._answered = False
-        self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
+        with of_environment(self.url):
+            if transport is None and is_on_this_machine(self.url):
+                transport = httpx.AsyncHTTPTransport()  # a given transport takes no proxy
+            self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from typing import Any, TypeVar
+from urllib.request import getproxies
 
 import httpx
 import msgspec
@@ -110,10 +112,12 @@ def told_apart(url: str, what: str = "the answer") -> Iterator[None]:
     """
     try:
         yield
-    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        raise Unreachable(
-            f"no service answers at {url} ({_said(error)}); start one with: abound serve, or name another address"
-        ) from error
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError) as error:
+        if _is_behind_proxy(url):
+            detail = "the environment names a proxy, in HTTP_PROXY, HTTPS_PROXY or ALL_PROXY: look whether it answers"
+        else:
+            detail = "start one with: abound serve, or name another address"
+        raise Unreachable(f"no service answers at {url} ({_said(error)}); {detail}") from error
     except httpx.TransportError as error:
         raise Interrupted(f"{url}: {what} broke off: {_said(error)}", [], 1) from error
     except (httpx.RequestError, msgspec.DecodeError) as error:
@@ -146,6 +150,31 @@ def address(url: str) -> str:
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise Unreachable(f"{url} is not a URL of a service: it has to be like http://127.0.0.1:8000")
     return url.rstrip("/")
+
+
+def is_on_this_machine(url: str) -> bool:
+    """Whether the service at a URL is asked by the loopback interface, where no proxy stands between."""
+    host = httpx.URL(url).host
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_behind_proxy(url: str) -> bool:
+    return not is_on_this_machine(url) and not {"http", "https", "all"}.isdisjoint(getproxies())
+
+
+@contextmanager
+def of_environment(url: str) -> Iterator[None]:
+    """What the environment says of proxies and certificates and cannot be used, as Unreachable."""
+    try:
+        yield
+    except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+        raise Unreachable(
+            f"{url} cannot be asked with the proxies or certificates that the environment names ({_said(error)}): "
+            "look at HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
+        ) from error
 
 
 def _said(error: Exception) -> str:

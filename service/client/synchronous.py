@@ -23,6 +23,8 @@ from service.client.errors import (
     bearer,
     decode,
     document,
+    is_on_this_machine,
+    of_environment,
     refused,
     told_apart,
 )
@@ -30,7 +32,7 @@ from service.client.lines import CLASSIFYING, LinesRequest, bounded, read_answer
 
 
 class Client:
-    """Talks to the service at a URL.
+    """Talks to the service at a URL: through the proxy that the environment names, unless it is on this machine.
 
     Parameters
     ----------
@@ -64,7 +66,10 @@ class Client:
         self.url = address(url)
         self._pause = pause
         self._answered = False
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
+        with of_environment(self.url):
+            if transport is None and is_on_this_machine(self.url):
+                transport = httpx.HTTPTransport()  # a given transport takes no proxy
+            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
 
     def __enter__(self) -> Self:
         return self

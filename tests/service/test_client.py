@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -27,6 +28,7 @@ from service.client import (
 )
 from service.client import lines as lines_of_a_request
 from service.client.attempts import START_SECONDS
+from tests.service.served import served
 
 Handler = Callable[[httpx.Request], httpx.Response]
 Path = Callable[..., str]
@@ -66,6 +68,61 @@ def test_what_is_no_url_of_a_service_is_refused_at_once(url: str) -> None:
     for make in (Client, AsyncClient):
         with pytest.raises(Unreachable, match="is not a URL"):
             make(url)
+
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@pytest.fixture
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*PROXIES, "ssl_cert_file", "ssl_cert_dir"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+BROKEN = [
+    ("ALL_PROXY", "socks5://127.0.0.1:9"),
+    ("HTTP_PROXY", "gopher://127.0.0.1:9"),
+    ("HTTPS_PROXY", "garbage:::"),
+    ("NO_PROXY", "[::"),
+    ("SSL_CERT_FILE", "/nowhere"),
+]
+
+
+@pytest.mark.parametrize("make", [Client, AsyncClient])
+@pytest.mark.parametrize(("name", "value"), BROKEN)
+def test_what_the_environment_says_wrong_is_one_error(
+    make: type, name: str, value: str, no_proxy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(Unreachable, match=f"environment names .*{name}"):
+        make("http://service.example")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.1.2.3"])
+def test_no_proxy_stands_before_a_service_on_this_machine(
+    host: str, no_proxy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "socks5://127.0.0.1:9")
+    for make in (Client, AsyncClient):
+        make(f"http://{host}:8000")
+        make(f"https://{host}:8000")
+
+
+def test_a_service_on_this_machine_is_asked_past_the_proxy(no_proxy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served() as service:
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+        with Client(service.url) as asking:
+            assert asking.ready()["status"] == "ready"
+
+
+def test_a_proxy_that_does_not_answer_is_told_of(no_proxy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:  # bound, and nobody listens there
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        with Client("http://service.example") as asking, pytest.raises(Unreachable, match="names a proxy"):
+            asking.models()
 
 
 PATHS = [
