@@ -23,6 +23,16 @@ IMPORT_SECONDS = 900.0
 """Longest silence while a model is imported: all replicas load it."""
 
 
+def plain(value: object) -> object:
+    """A scalar or an array of numpy as what it is in Python; TypeError for what there is no JSON for."""
+    if type(value).__module__ != "numpy":
+        raise TypeError(f"a {type(value).__name__} cannot be sent: there is no JSON for it")
+    return value.tolist()  # type: ignore[attr-defined]
+
+
+encode = msgspec.json.Encoder(enc_hook=plain).encode
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """A request with one document as its answer.
@@ -44,7 +54,7 @@ class Call:
 
 
 def _call(method: str, path: str, body: object = None, *, repeatable: bool = True, once: bool = False) -> Call:
-    content = b"" if body is None else msgspec.json.encode(body)
+    content = b"" if body is None else encode(body)
     headers = JSON if content else {}
     return Call(method=method, path=path, content=content, headers=headers, repeatable=repeatable, once=once)
 
@@ -208,7 +218,7 @@ def submit(request: Answer, key: str | None = None) -> Call:
     if key and not (key.isascii() and key.isprintable()):
         raise ValueError("an idempotency key has to be printable ASCII")
     headers = {**JSON, KEY_HEADER: key or uuid.uuid4().hex}
-    return Call(method="POST", path="/jobs", content=msgspec.json.encode(request), headers=headers, repeatable=True)
+    return Call(method="POST", path="/jobs", content=encode(request), headers=headers, repeatable=True)
 
 
 def jobs(query: Mapping[str, Any]) -> Call:
@@ -243,7 +253,7 @@ def learn(name: str, request: Mapping[str, Any]) -> Call:
     if any(keys) or request.get("wait") == "log":
         return _call("POST", path, request, repeatable=all(keys))
     headers = {**JSON, KEY_HEADER: uuid.uuid4().hex}
-    return Call(method="POST", path=path, content=msgspec.json.encode(request), headers=headers, repeatable=True)
+    return Call(method="POST", path=path, content=encode(request), headers=headers, repeatable=True)
 
 
 def _query(query: Mapping[str, Any]) -> str:

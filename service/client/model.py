@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from service.client import calls
 from service.client.asynchronous import AsyncClient
 from service.client.errors import Answer, Refused, Shape, refusal_of, shaped
 from service.client.synchronous import Client
@@ -83,7 +84,7 @@ class Model:
 
     def learn(self, labels: Sequence[str], **instance: Any) -> LearnAnswer:
         """Learn one instance; ``instance``: the other fields of ``Labelled``. The next answer already knows."""
-        request = msgspec.to_builtins(Labelled(labels=labels, **instance))
+        request = _fields(Labelled(labels=labels, **instance))
         return shaped(self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     def classify_many(
@@ -130,7 +131,7 @@ class AsyncModel:
 
     async def learn(self, labels: Sequence[str], **instance: Any) -> LearnAnswer:
         """Learn one instance; ``instance``: the other fields of ``Labelled``. The next answer already knows."""
-        request = msgspec.to_builtins(Labelled(labels=labels, **instance))
+        request = _fields(Labelled(labels=labels, **instance))
         return shaped(await self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     async def classify_many(
@@ -156,11 +157,13 @@ class AsyncModel:
             yield _read(answer, LearnAnswer, self.client.url)
 
 
-_encode = msgspec.json.Encoder().encode
+def _fields(struct: Struct) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=calls.plain)
+    return fields
 
 
 def _asked(instance: Instance, asking: Asking) -> dict[str, Any]:
-    return {**msgspec.to_builtins(instance), **msgspec.to_builtins(asking)}
+    return {**_fields(instance), **_fields(asking)}
 
 
 def _lines(instances: Iterable[Instance], asking: Asking) -> Iterator[bytes]:
@@ -177,11 +180,11 @@ async def _alines(instances: AsyncIterable[Instance], asking: Asking) -> AsyncIt
 
 def _more(asking: Asking) -> bytes:
     """What each line says behind its own fields."""
-    return _encode(asking)[1:]
+    return calls.encode(asking)[1:]
 
 
 def _line(instance: Instance, more: bytes) -> bytes:
-    own = _encode(instance)
+    own = calls.encode(instance)
     return own if more == b"}" else b"{" + more if own == b"{}" else own[:-1] + b"," + more
 
 
@@ -194,7 +197,7 @@ class _Keys:
 
     def encoded(self, instance: Labelled, keyed: bool) -> bytes:
         """The line of an instance, with a key."""
-        line = _encode(instance)
+        line = calls.encode(instance)
         if not keyed or instance.key is not None:
             return line
         self._n += 1

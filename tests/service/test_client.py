@@ -7,8 +7,10 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from service.client import (
@@ -536,6 +538,25 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_the_client(answer: Handler
     ):
         with pytest.raises(ClientError, match=r"cannot be read|does not answer like this service"):
             ask()
+
+
+def test_what_numpy_holds_is_sent_as_what_it_is() -> None:
+    bodies = []
+
+    def keep(request: httpx.Request) -> httpx.Response:
+        bodies.append({name: one for name, one in json.loads(request.read()).items() if name != "key"})
+        answer = {"offset": "1-0.0", "applied": True, "durability": "log", "rank": 2, "updated": True}
+        return httpx.Response(200, json=answer)
+
+    model = Model(client(keep), "m")
+    features: Any = {np.str_("a"): np.float64(2.5), "b": np.float32(0.5), "c": np.int64(3), "d": np.bool_(True)}
+    labels: Any = np.array(["x", "y"])
+    model.learn(labels, features=features)
+    list(model.learn_many([Labelled(labels=labels, features=features)]))
+    model.client.learn("m", {"features": features, "labels": labels})
+    assert bodies == [{"features": {"a": 2.5, "b": 0.5, "c": 3, "d": True}, "labels": ["x", "y"]}] * 3
+    with pytest.raises(TypeError, match="a complex cannot be sent"):
+        model.learn(["x"], features={"a": 1j})
 
 
 def test_a_pause_that_is_no_number_is_none() -> None:
