@@ -46,10 +46,11 @@ from service.datasets import Datasets
 from service.events import Adopt, decode_entry
 from service.files import read_file
 from service.fit_params import FitParams
+from service.jobs import JobParams
 from service.log import LogParams
 from service.model_replica import new_secret
 from service.past_matrices import matrices_of_past
-from service.room import free_memory
+from service.room import free_memory, refuse_beyond
 
 if TYPE_CHECKING:
     from service.job_context import JobContext
@@ -85,6 +86,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     clock = Clock()
     read = await _read(context, config, part(progress, 0.0, 0.2))
     clock.lap("read")
+    refuse_large(params, read.data.sizes, context.settings.group(JobParams).memory_bytes)
     rows = read.data.learnable
     data = read.data if len(rows) == read.data.X.shape[0] else read.data.rows(rows)
     idf = params.weighs(config.idf)
@@ -131,11 +133,26 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
 
 def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
     """Bytes that a fit needs at most, by what they are for."""
-    own = params.own
     n = Sizes(n=sizes.instances, d=sizes.features, L=sizes.classes, nnz=sizes.nnz, assertions=sizes.assertions)
+    return _needs(method, n, params)
+
+
+def _needs(method: str, n: Sizes, params: FitParams) -> dict[str, int]:
+    own = params.own
     copies = 1 if params.held_out else 0
     weighed = {f"weighed values, {8 + 4 * copies} B x {n.nnz:,}": (8 + 4 * copies) * n.nnz}
     return gathering.needs(n) | weighed | METHODS[method].needs(n, own)
+
+
+def refuse_large(params: FitParams, n: Sizes, most: int) -> None:
+    """NeedsMemory when a job may not need what it turns out to, now that the data are read; 0: no bound.
+
+    At the door the features are those of the index, which keeps as many as it may, or of the data set as the default
+    analyzer reads it.
+    """
+    if most:
+        about = f"{n.n:,} instances, {n.d:,} features, {n.L:,} classes"
+        refuse_beyond(params.METHOD, _needs(params.METHOD, n, params), about, most, "a job")
 
 
 async def _after(context: JobContext, card: Card) -> dict[str, Any]:

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
-from core.errors import InvalidInstance, NeedsMemory
+from core.errors import InvalidInstance
 from core.methods.registry import METHODS as BATCH_METHODS
 from service.fit_params import fit_params
 from service.fitting import fit, needs
 from service.rebuild import ForgetParams, RefitParams, RestoreParams, forget, refit, restore
+from service.room import refuse_beyond
 
 if TYPE_CHECKING:
     from service.job_context import JobContext
@@ -128,25 +129,9 @@ def check_memory(name: str, method: JobMethod, params: Any, sizes: Sizes, free: 
     """NeedsMemory when a job needs more than ``free`` bytes, with the arithmetic; ``whose``: whose memory that is."""
     if method.needs is None:
         return
-    parts = method.needs(sizes, params)
-    needed = sum(parts.values())
-    if needed > free:
-        said = " + ".join(f"{what} {in_bytes(n)}" for what, n in parts.items())
-        raise NeedsMemory(
-            f"{name} would need {in_bytes(needed)} of memory ({said}; for {sizes.instances:,} instances, "
-            f"{sizes.features:,} features, {sizes.classes:,} classes, {sizes.connections:,} connections), and "
-            f"{whose} has {in_bytes(free)}"
-        )
-
-
-def in_bytes(n: int) -> str:
-    """``1.5 GiB``."""
-    size = float(n)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+    about = f"{sizes.instances:,} instances, {sizes.features:,} features, {sizes.classes:,} classes"
+    about += f", {sizes.connections:,} connections"
+    refuse_beyond(name, method.needs(sizes, params), about, free, whose)
 
 
 def names_of(params: type[Any]) -> list[str]:

@@ -1,8 +1,11 @@
-"""How much memory a fit may take: what the machine and its control group have left."""
+"""How much memory a fit may take: what the machine and its control group have left; and the refusal of more."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+
+from core.errors import NeedsMemory
 
 _MEMINFO = Path("/proc/meminfo")
 _GROUPS = (
@@ -31,3 +34,33 @@ def free_memory() -> int | None:
         if most.exists() and used.exists() and most.read_text().strip().isdigit():
             left.append(int(most.read_text()) - int(used.read_text()))
     return max(0, min(left)) if left else None
+
+
+def refuse_beyond(name: str, parts: Mapping[str, int], about: str, free: int, whose: str) -> None:
+    """NeedsMemory when ``parts`` are more than ``free`` bytes in all, with the arithmetic.
+
+    Parameters
+    ----------
+    name : str
+        Of what needs it.
+    about : str
+        The sizes that the arithmetic is of.
+    whose : str
+        Whose memory it is.
+    """
+    needed = sum(parts.values())
+    if needed > free:
+        said = " + ".join(f"{what} {in_bytes(n)}" for what, n in parts.items())
+        raise NeedsMemory(
+            f"{name} would need {in_bytes(needed)} of memory ({said}; for {about}), and {whose} has {in_bytes(free)}"
+        )
+
+
+def in_bytes(n: int) -> str:
+    """``1.5 GiB``."""
+    size = float(n)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

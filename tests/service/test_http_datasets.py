@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import zstandard
 from typer.testing import CliRunner
 
 from core.config import ModelConfig
-from core.errors import Malformed, TooLarge
+from core.errors import Malformed, NeedsMemory, TooLarge
 from core.evaluate import LIMITS
 from core.methods import fitted as fitting
 from core.methods import registry
@@ -29,6 +30,8 @@ from service.cli import app
 from service.client import Client, Refused
 from service.dataset_check import counts
 from service.files import read_file
+from service.fitting import needs, refuse_large
+from service.methods import METHODS, Sizes
 from service.own import own_service
 from tests.service.test_fit_jobs import Place, instances, same
 
@@ -233,3 +236,39 @@ def test_a_job_for_a_data_set_that_is_too_large_is_refused(place: Place) -> None
     params: dict[str, Any] = {"dim": 100_000, "learners": 1000}
     with pytest.raises(Refused, match="150 instances"):
         place.client.submit({"method": "ogeec", "data": "a.jsonl", "params": params})
+
+
+def test_a_job_whose_data_turn_out_larger_than_at_the_door_fails_with_the_arithmetic(tmp_path: Path) -> None:
+    """The door counts features as the default analyzer finds them; the job as the model's own does."""
+    rng = np.random.default_rng(4)
+    letters = list("abcdefghijklmnopqrstuvwxyz")
+    words = ["".join(rng.choice(letters, 12)) for _ in range(200)]
+    rows = [{"text": " ".join(rng.choice(words, 8)), "labels": [f"label {i % 60}"]} for i in range(200)]
+    body = b"\n".join(json.dumps(row).encode() for row in rows)
+    with pytest.MonkeyPatch.context() as patch:
+        bound = {"ABOUND_JOBS_MEMORY_BYTES": str(8 * 2**20)}
+        patch.setattr("service.own._environment", lambda: {**os.environ, **bound})
+        with own_service(data_dir=tmp_path, worker=True) as url, Client(url) as client:
+            place = Place(client, tmp_path)
+            client.configure("letters", {"analyzer": {"kind": "char", "ngrams": [1, 6]}})
+            client.configure("words", {})
+            assert put(place, "texts.jsonl", body).json()["features"] == len(words)
+            asked = {"method": "one_vs_rest", "data": "texts.jsonl", "params": {"kind": "perceptron"}}
+            ids = [client.submit({**asked, "model": name})["id"] for name in ("words", "letters")]
+            ended = [list(client.follow(job_id))[-1] for job_id in ids]
+    assert [job["state"] for job in ended] == ["succeeded", "failed"]
+    assert re.search(r"would need \d+\.\d MiB of memory \(.*200 instances, .*a job has 8.0 MiB", ended[1]["error"])
+
+
+def test_what_a_fit_needs_is_the_same_at_the_door_and_when_the_data_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(lines(30))
+    told = counts(file, 10**6)
+    data = gather(read_file(str(file)), Vectorizer(ModelConfig(), LIMITS).vectorize, LIMITS, (1, 2))
+    door = Sizes(*(told[name] for name in ("instances", "features", "classes")), 0, 0, told["assertions"], told["nnz"])
+    params = METHODS["one_vs_rest"].check({})
+    total = sum(needs("one_vs_rest", door, params).values())
+    refuse_large(params, data.sizes, total)
+    refuse_large(params, data.sizes, 0)
+    with pytest.raises(NeedsMemory):
+        refuse_large(params, data.sizes, total - 1)
