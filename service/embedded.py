@@ -252,7 +252,7 @@ class EmbeddedStore:
             "save": "",
             "maxmemory": "0",
             "maxmemory-policy": "noeviction",
-            "loglevel": "notice",
+            "loglevel": "warning",  # nobody makes its file shorter; what ends it, and what is damaged, are warnings
             "always-show-logo": "no",
         }
         return "".join(f"{name} {_quoted(value)}\n" for name, value in directives.items())

@@ -218,6 +218,22 @@ def test_a_server_that_dies_is_noticed_and_can_be_launched_again(data_dir):
         store.stop()
 
 
+def test_its_own_log_does_not_grow_by_rewrites(data_dir):
+    embedded = EmbeddedStore(data_dir)
+    with embedded as url, client(url) as store:
+        before = (embedded.runtime_dir / "store.log").stat().st_size
+        for _ in range(3):
+            store.bgrewriteaof()
+            deadline = time.monotonic() + 20
+            while (
+                store.info("persistence")["aof_rewrite_in_progress"]
+                or store.info("persistence")["aof_rewrite_scheduled"]
+            ):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        assert (embedded.runtime_dir / "store.log").stat().st_size == before
+
+
 def test_left_over_rewrites_are_removed(data_dir):
     data_dir.mkdir()
     left_over = data_dir / "temp-rewriteaof-bg-123.aof"
