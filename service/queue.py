@@ -9,13 +9,16 @@ nothing is ever unpickled.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from rq.executions import Execution
 from rq.job import Job
 from rq.queue import Queue
 from rq.serializers import JSONSerializer
+from rq.utils import as_text
 
 from core.errors import Malformed
 from service.job import is_id
@@ -44,6 +47,21 @@ class Ticket(Job):
         plain = {name: value for name, value in raw_data.items() if name in _TAKEN}
         super().restore(plain | {b"data": _payload(self.id)})
         self.timeout, self.result_ttl, self.failure_ttl = FOR_EVER, 0, 0
+
+    def delete(self, pipeline: Any = None, remove_from_queue: bool = True, delete_dependents: bool = False) -> None:
+        """Take it away by the names of its keys.
+
+        RQ reads its executions for that and raises when one has expired meanwhile, as after a machine that slept, or
+        was put together anew from one heartbeat.
+        """
+        connection: Any = self.connection if pipeline is None else pipeline
+        if remove_from_queue:
+            Queue(self.origin, connection=self.connection, serializer=JSONSerializer).remove(self, pipeline=pipeline)
+        registry = self.execution_registry
+        names: Any = self.connection.zrange(registry.key, 0, -1)
+        for name in names:
+            Execution(as_text(name), self.id, self.connection).delete(self, connection)
+        connection.delete(self.key, self.dependents_key, self.dependencies_key, registry.key)
 
     def perform(self) -> None:
         """Run the job of this id."""
