@@ -12,7 +12,15 @@ from service.group import Group, Waiting
 from service.line import Line
 from service.link import LinkLost, Reply, packed
 from service.log import LogParams
-from service.store import FSYNC_SETTINGS, LEVELS, Facts, always_synced, settings_of
+from service.store import (
+    LEVELS,
+    WHOLE_SECONDS,
+    Facts,
+    always_synced,
+    is_at_rest,
+    settings_of,
+    wait_whole,
+)
 from service.timer import Timer
 
 if TYPE_CHECKING:
@@ -72,11 +80,16 @@ class Lane:
 
         def collect(reply: Reply) -> None:
             replies.append(reply)
-            if len(replies) == 1 + len(waits):
+            if len(replies) <= len(waits):
+                return
+            if facts.tells_whole and _is_unsettled(waits, replies[1:]):
+                waits.append(wait_whole())
+                link.send(packed(waits[-1]), collect, timeout + WHOLE_SECONDS)
+            else:
                 self._answered(group, replies[0], _reached(waits, replies[1:]), began)
 
         link.send(command, collect, timeout)
-        for wait in waits:
+        for wait in tuple(waits):
             link.send(packed(wait), collect, timeout + self._appender.params.wait_store_seconds)
 
     def _answered(self, group: Group, reply: Reply, reached: int, began: float) -> None:
@@ -107,13 +120,28 @@ def _waits(facts: Facts, level: int, params: LogParams) -> list[tuple[str | int,
     """The commands behind an XADD that say, or wait until, it is on disk, and that wait until it is on a replica."""
     milliseconds = int(params.wait_store_seconds * 1000)
     waits: list[tuple[str | int, ...]] = []
-    if facts.syncs:
-        waits.append(("CONFIG", "GET", FSYNC_SETTINGS))  # it may have been changed since that was known
+    if facts.syncs:  # it may have been changed since that was known, and not every file counts
+        waits += [facts.asks_fsync, ("INFO", "persistence")]
     elif facts.waitaof:
         waits.append(("WAITAOF", 1, 0, milliseconds))
     if LEVELS[level] == "replica":
         waits.append(("WAIT", 1, milliseconds))
     return waits
+
+
+def _is_unsettled(waits: list[tuple[str | int, ...]], replies: list[Reply]) -> bool:
+    """Whether it depends on which file the server is writing, and that was not asked yet.
+
+    That takes a second round trip, and only while the file is written anew. Asked with each append, it would keep the
+    reply until the store's next turn, and behind the fsync of whatever came in between.
+    """
+    said = {wait[0]: reply for wait, reply in zip(waits, replies, strict=True)}
+    return (
+        "WAITAOF" not in said
+        and always_synced(settings_of(said.get("CONFIG")))
+        and isinstance(said["INFO"], bytes)
+        and not is_at_rest(said["INFO"])
+    )
 
 
 def _reached(waits: list[tuple[str | int, ...]], replies: list[Reply]) -> int:
@@ -122,6 +150,8 @@ def _reached(waits: list[tuple[str | int, ...]], replies: list[Reply]) -> int:
     for (name, *_), reply in zip(waits, replies, strict=True):
         if name == "CONFIG":
             on_disk = always_synced(settings_of(reply))
+        elif name == "INFO":
+            on_disk = on_disk and is_at_rest(reply)
         elif name == "WAITAOF" and isinstance(reply, list):
             on_disk = reply[0] >= 1
         elif name == "WAIT" and isinstance(reply, int):

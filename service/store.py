@@ -33,8 +33,21 @@ written and not yet synced, for up to a second, unless every command is (redis/r
 
 SECTIONS = ("server", "persistence", "memory", "replication")
 
+WHOLE_VERSION = (7, 2)
+"""A server has WAITAOF from here on. Under ``appendfsync always`` it tells the first writing of a file, from which a
+crash would not bring back what was appended, from any other."""
+
+WHOLE_SECONDS = 0.5
+"""Longest wait for that. It is known as soon as what was sent before is written."""
+
+ASKING_KEY = "abound:asking"
+"""Written before it is asked: WAITAOF tells nothing to a connection that has written nothing."""
+
 FSYNC_SETTINGS = "*appendfsync*"
-"""What CONFIG GET is asked for: appendfsync and no-appendfsync-on-rewrite (Redis before 7 takes one pattern only)."""
+"""What CONFIG GET is asked for: the two of ``FSYNC_NAMES`` (Redis before 7 takes one pattern only)."""
+
+FSYNC_NAMES = ("appendfsync", "no-appendfsync-on-rewrite")
+"""The same for a server that takes several: it finds a name twenty times as fast as a pattern."""
 
 LEVELS = ("log", "fsync", "replica")
 """How durable an event can be asked to be, least first."""
@@ -96,6 +109,8 @@ class Facts(NamedTuple):
     pauses : bool
         It syncs nothing while it saves or rewrites its file, whatever ``appendfsync`` says, or does not tell that it
         does (``no-appendfsync-on-rewrite``).
+    told : bool
+        ``whole`` is what it said itself while it wrote its file anew.
     """
 
     version: tuple[int, int]
@@ -108,16 +123,28 @@ class Facts(NamedTuple):
     rewriting: bool = False
     whole: bool = True
     pauses: bool = False
+    told: bool = False
 
     def after(self, before: Facts | None) -> Facts:
         """The same, with what was seen before: a file that was whole then is while it is written anew.
 
-        By itself a server does not tell whether the file that it writes is the first one: only that there was none
-        when it started. So one that was told to keep none and then to keep one again is found out by who has seen that.
+        INFO does not tell whether the file that a server writes is the first one: only that there was none when it
+        started. Where WAITAOF does not tell it either, one that was told to keep none and then to keep one again is
+        found out by who has seen that.
         """
-        if before is None or before.run != self.run or not (self.aof and self.rewriting):
+        if self.told or before is None or before.run != self.run or not (self.aof and self.rewriting):
             return self
         return self._replace(whole=before.aof and before.whole)
+
+    @property
+    def asks_fsync(self) -> tuple[str, ...]:
+        """The command that asks, again, whether it syncs whatever it answers for."""
+        return "CONFIG", "GET", *(FSYNC_NAMES if self.version >= (7, 0) else (FSYNC_SETTINGS,))
+
+    @property
+    def tells_whole(self) -> bool:
+        """Whether it can be asked, behind a write, if that would be found after a crash (``wait_whole``)."""
+        return self.version >= WHOLE_VERSION
 
     @property
     def syncs(self) -> bool:
@@ -292,7 +319,23 @@ async def facts_over(link: Link, seconds: float) -> Facts:
             lines = [line.partition(":") for line in answer.decode().splitlines()]
             said.append({name: value for name, colon, value in lines if colon})
     server, persistence, memory, replication = said
-    return _facts(server, persistence, memory, replication, settings_of(config))
+    facts = _facts(server, persistence, memory, replication, settings_of(config))
+    if not (facts.rewriting and facts.syncs and facts.tells_whole):
+        return facts
+    written = link.call("SET", ASKING_KEY, "", "PX", 1000, seconds=seconds)
+    confirmed = link.call(*wait_whole(), seconds=seconds + WHOLE_SECONDS)
+    refused, reply = await asyncio.gather(written, confirmed, return_exceptions=True)
+    if isinstance(refused, Exception) or not isinstance(reply, list):
+        return facts
+    return facts._replace(whole=reply[0] >= 1, told=True)
+
+
+def wait_whole() -> tuple[str | int, ...]:
+    """The command behind a write that says whether it would be found after a crash: 1 as the first of two numbers.
+
+    For a server that syncs whatever it answers for, and has the command (``Facts.tells_whole``).
+    """
+    return ("WAITAOF", 1, 0, int(WHOLE_SECONDS * 1000))
 
 
 def settings_of(reply: Reply) -> dict[str, str]:
@@ -301,6 +344,14 @@ def settings_of(reply: Reply) -> dict[str, str]:
         return {}
     texts = [text.decode() for text in reply]
     return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def is_at_rest(persistence: Reply) -> bool:
+    """Whether a server has an append-only file, and is not writing it anew: what INFO answered over a link."""
+    return isinstance(persistence, bytes) and all(
+        field in persistence
+        for field in (b"\naof_enabled:1", b"\naof_rewrite_in_progress:0", b"\naof_rewrite_scheduled:0")
+    )
 
 
 def always_synced(settings: dict[str, str]) -> bool:

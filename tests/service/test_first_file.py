@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 
@@ -12,16 +13,20 @@ from core.errors import CannotStart, StoreUnavailable
 from service.replica import Replica
 from service.store import Facts, Store, StoreParams
 from tests.service.conftest import StartReplica
+from tests.service.streams import draft
 from tests.service.test_replica import teach, until
 from tests.service.valkey import Server
 
 N_KEYS = 60
 
 
-@pytest.fixture(params=["yes", "no"])
+@pytest.fixture(params=[("yes", None), ("no", None)])
 def slow_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A store that takes a second or two to write its file anew."""
-    server = Server(appendonly=request.param)
+    appendonly, binary = request.param
+    if binary is not None and shutil.which(binary) is None:
+        pytest.skip(f"there is no {binary} here")
+    server = Server(binary, appendonly=appendonly)
     with server.client() as client:
         for i in range(N_KEYS):
             client.set(f"other{i}", b"x")
@@ -40,7 +45,7 @@ def facts(replica: Replica) -> Facts:
     return said
 
 
-@pytest.mark.parametrize("slow_server", ["no"], indirect=True)
+@pytest.mark.parametrize("slow_server", [("no", None)], indirect=True)
 async def test_a_start_waits_until_the_first_file_is_written(slow_server: Server, start_replica: StartReplica) -> None:
     with slow_server.client() as client:
         client.config_set("appendonly", "yes")
@@ -56,7 +61,7 @@ async def test_a_start_waits_until_the_first_file_is_written(slow_server: Server
         await teach(replica)
 
 
-@pytest.mark.parametrize("slow_server", ["yes"], indirect=True)
+@pytest.mark.parametrize("slow_server", [("yes", None)], indirect=True)
 async def test_nothing_is_learned_until_the_first_file_is_written(
     slow_server: Server, start_replica: StartReplica
 ) -> None:
@@ -78,6 +83,55 @@ async def test_nothing_is_learned_until_the_first_file_is_written(
         assert status.ready
         assert status.durability is not None
         assert "for the first time" in str(status.durability.warning)
+        await until(lambda: facts(replica).danger is None, 10)
+        assert not is_rewriting(client)
+        await teach(replica)
+
+
+@pytest.mark.parametrize("slow_server", [("yes", None), ("yes", "redis-server")], indirect=True)
+async def test_fsync_is_claimed_only_of_a_file_that_a_crash_leaves(
+    slow_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is promised is asked behind each append, however lately the store was looked at."""
+    monkeypatch.setattr("service.line.FACTS_SECONDS", 60.0)
+    replica = await start_replica(slow_server)
+
+    async def level() -> str:
+        [learned] = await replica.learn("default", [draft('{"a": 1}', "x")], durability="fsync")
+        return learned.durability
+
+    with slow_server.client() as client:
+        assert await level() == "fsync"
+        client.bgrewriteaof()
+        in_a_plain_one = await level()
+        assert is_rewriting(client)
+        assert in_a_plain_one == ("fsync" if facts(replica).tells_whole else "log")
+        await until(lambda: not is_rewriting(client), 10)
+        assert await level() == "fsync"
+        client.config_set("appendonly", "no")
+        assert await level() == "log"
+        client.config_set("appendonly", "yes")
+        assert await level() == "log"
+        assert is_rewriting(client)
+        await until(lambda: not is_rewriting(client), 10)
+        assert await level() == "fsync"
+
+
+@pytest.mark.parametrize("slow_server", [("yes", None)], indirect=True)
+async def test_a_file_that_was_given_up_between_two_looks_is_a_first_one_again(
+    slow_server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(slow_server)
+    with slow_server.client() as client:
+        client.config_set("appendonly", "no")
+        client.config_set("appendonly", "yes")
+        await until(lambda: facts(replica).danger is not None)
+        assert is_rewriting(client)
+        with pytest.raises(StoreUnavailable, match="for the first time"):
+            await teach(replica)
+        late = await start_replica(slow_server)  # one that has never seen it otherwise
+        if is_rewriting(client):
+            assert facts(late).danger is not None
         await until(lambda: facts(replica).danger is None, 10)
         assert not is_rewriting(client)
         await teach(replica)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import hiredis
 
-from service.store import FSYNC_SETTINGS
+from service.store import FSYNC_NAMES, FSYNC_SETTINGS
 from tests.simulation.keyspace import Keyspace, Words, block_of, read
 from tests.simulation.loop import Callback, SimLoop
 from tests.simulation.network import Network, Wire
@@ -354,7 +354,8 @@ class Store:
         if name == b"INFO":
             return self._info(words)
         if name == b"CONFIG":
-            if words[2] != FSYNC_SETTINGS.encode():
+            several = self.version >= (7, 0) and [word.decode() for word in words[2:]] == [*FSYNC_NAMES]
+            if not several and words[2:] != [FSYNC_SETTINGS.encode()]:
                 return []
             return [b"no-appendfsync-on-rewrite", b"no", b"appendfsync", self.policy.encode()]
         if name == b"XADD" and self.refusing is not None:
@@ -375,7 +376,7 @@ class Store:
     def _info(self, words: Words) -> Any:
         fields = {
             b"server": "redis_version:{}.{}.0".format(*self.version),
-            b"persistence": f"loading:0\r\naof_enabled:1\r\nappendfsync:{self.policy}",
+            b"persistence": "loading:0\r\naof_enabled:1\r\naof_rewrite_in_progress:0\r\naof_rewrite_scheduled:0",
             b"memory": "maxmemory:0\r\nmaxmemory_policy:noeviction",
             b"replication": f"role:{'slave' if self.is_copy else 'master'}\r\nconnected_slaves:{len(self.copies)}",
         }
