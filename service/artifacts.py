@@ -26,6 +26,7 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -156,7 +157,9 @@ class Artifacts:
         path = self._path(name)
         at, end = 0, await self.size(name)
         while at < end:
-            yield await self._in_thread(self._filesystem.cat_file, path, at, min(at + size, end), name=name)
+            # By their names: the places of these differ among the file systems.
+            read = partial(self._filesystem.cat_file, path, start=at, end=min(at + size, end))
+            yield await self._in_thread(read, name=name)
             at += size
 
     async def get(self, name: str) -> bytes:

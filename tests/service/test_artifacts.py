@@ -4,8 +4,11 @@ import asyncio
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +44,30 @@ async def test_what_is_put_is_there_until_it_is_deleted(artifacts: Artifacts) ->
     for reading in (artifacts.get, artifacts.size):
         with pytest.raises(UnknownArtifact, match="m/1-0"):
             await reading("m/1-0/history/a.seg")
+
+
+class Versioned(MemoryFileSystem):
+    """One whose reading takes a version before the place where to begin, as that of S3 does (s3fs 2026.9)."""
+
+    protocol = "versioned"
+
+    def cat_file(self, path: str, version: Any = None, start: Any = None, end: Any = None, **more: Any) -> bytes:
+        assert version is None
+        data: bytes = super().cat_file(path, start=start, end=end)
+        return data
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 1000])
+async def test_an_artifact_is_read_piece_by_piece_wherever_it_lies(store: Store, tmp_path: Path, size: int) -> None:
+    fsspec.register_implementation("versioned", Versioned, clobber=True)
+    data = bytes(range(100))
+    for url in (str(tmp_path), f"memory:/{tmp_path}", f"versioned:/{tmp_path}"):
+        artifacts = Artifacts(url)
+        await store.client.delete(ARTIFACTS_KEY)
+        await artifacts.join(store)
+        await artifacts.put("m/1-0/history/a.seg", data)
+        pieces = [piece async for piece in artifacts.pieces("m/1-0/history/a.seg", size)]
+        assert pieces == [data[at : at + size] for at in range(0, len(data), size)]
 
 
 async def test_everybody_at_one_time_makes_one_folder(server: Server, tmp_path: Path) -> None:
