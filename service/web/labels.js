@@ -3,7 +3,7 @@
 import { announce, card, debounced, empty, field, fill, h } from "./dom.js";
 import { get, modelPath, part } from "./api.js";
 import { bars } from "./charts.js";
-import { count, score } from "./format.js";
+import { count, legible, score } from "./format.js";
 
 const PAGE = 50;
 const MOST_BARS = 20;
@@ -65,7 +65,7 @@ export function show(root, { model, signal, problem }) {
         h("li", {}, h(
           "button",
           { type: "button", class: "rank label", "aria-pressed": String(name === chosen), "data-label": name, onclick: () => choose(name) },
-          h("span", { class: "name" }, name),
+          h("span", { class: "name" }, legible(name)),
           h("span", { class: "score" }, learned === undefined ? "" : `learned ${count(learned)}×`),
         )),
       )),
@@ -87,8 +87,9 @@ export function show(root, { model, signal, problem }) {
   }
 
   function explain(about) {
-    const head = h("p", {}, h("strong", { class: "break" }, about.label), ` was learned ${count(about.learned)} ${about.learned === 1 ? "time" : "times"}. `, `${count(about.total)} ${about.total === 1 ? "feature votes" : "features vote"} on it.`);
-    announce(`${about.label}: learned ${count(about.learned)} times, ${count(about.total)} features.`);
+    const label = legible(about.label);
+    const head = h("p", {}, h("strong", { class: "break" }, label), ` was learned ${count(about.learned)} ${about.learned === 1 ? "time" : "times"}. `, `${count(about.total)} ${about.total === 1 ? "feature votes" : "features vote"} on it.`);
+    announce(`${label}: learned ${count(about.learned)} times, ${count(about.total)} features.`);
     if (about.features.length === 0) {
       fill(parts.about, head, empty("No feature points to it any more.", "Weak connections are dropped as others grow; it comes back when it is learned again."));
       return;
@@ -96,11 +97,11 @@ export function show(root, { model, signal, problem }) {
     const top = about.features.slice(0, MOST_BARS);
     fill(parts.about, head, chart.element);
     chart.set({
-      names: top.map((one) => one.feature),
+      names: top.map((one) => legible(one.feature)),
       series: [{ name: "weight", colour: "accent", values: top.map((one) => one.weight) }],
-      said: `Features that point to ${about.label}: ${top.map((one) => `${one.feature} ${score(one.weight)}`).join(", ")}.`,
+      said: `Features that point to ${label}: ${top.map((one) => `${legible(one.feature)} ${score(one.weight)}`).join(", ")}.`,
       columns: ["feature", "#weight"],
-      rows: about.features.map((one) => [one.feature, score(one.weight)]),
+      rows: about.features.map((one) => [legible(one.feature), score(one.weight)]),
     });
   }
 }

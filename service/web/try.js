@@ -3,7 +3,7 @@
 import { announce, card, debounced, empty, field, fill, h, newId, pastDoubleClick } from "./dom.js";
 import { get, modelPath, newKey, part, post } from "./api.js";
 import { bars } from "./charts.js";
-import { count, score } from "./format.js";
+import { count, legible, score } from "./format.js";
 
 const TYPED_MS = 150;
 const MOST_BARS = 12;
@@ -178,16 +178,16 @@ export function show(root, { model, about, signal, problem, lacks }) {
             { type: "button", class: "rank", "aria-pressed": String(one.label === chosen), "data-label": one.label, onclick: () => { chosen = one.label; draw(); } },
             filling,
             h("span", { class: "place" }, `${at + 1}.`),
-            h("span", { class: "name" }, one.label, " ", moved(one.label, at)),
+            h("span", { class: "name" }, legible(one.label), " ", moved(one.label, at)),
             h("span", { class: "score" }, score(one.score)),
           ),
-          lacking.learn ? null : h("button", { type: "button", class: "small quiet teaches", "aria-label": `${one.label} is right: learn it`, "aria-disabled": String(teaching), "data-label": one.label, onclick: () => teach(one.label, given) }, "✓ Right"),
+          lacking.learn ? null : h("button", { type: "button", class: "small quiet teaches", "aria-label": `${legible(one.label)} is right: learn it`, "aria-disabled": String(teaching), "data-label": one.label, onclick: () => teach(one.label, given) }, "✓ Right"),
         );
       })),
       h("p", { class: "hint" }, `By ${answered.version === "live" ? "the live index" : `version ${answered.version}`}, with all events up to ${answered.offset}.`),
     );
     if (focused) [...parts.ranks.querySelectorAll(focused.of)].find((one) => one.dataset.label === focused.label)?.focus();
-    announce(`${labels.length} labels; first ${labels[0].label}, score ${score(labels[0].score)}.`);
+    announce(`${labels.length} labels; first ${legible(labels[0].label)}, score ${score(labels[0].score)}.`);
     explain(labels.find((one) => one.label === chosen));
   }
 
@@ -208,19 +208,20 @@ export function show(root, { model, about, signal, problem, lacks }) {
     }
     const shown = because.slice(0, MOST_BARS);
     const rest = because.slice(MOST_BARS).reduce((sum, item) => sum + item.contribution, 0);
-    const names = shown.map((item) => item.feature);
+    const called = legible(one.label);
+    const names = shown.map((item) => legible(item.feature));
     const values = shown.map((item) => item.contribution);
     if (because.length > MOST_BARS) {
       names.push(`${because.length - MOST_BARS} more`);
       values.push(rest);
     }
-    fill(parts.because, h("p", {}, "For ", h("strong", { class: "break" }, one.label), `: the parts sum to its score, ${score(one.score)}.`), chart.element);
+    fill(parts.because, h("p", {}, "For ", h("strong", { class: "break" }, called), `: the parts sum to its score, ${score(one.score)}.`), chart.element);
     chart.set({
       names,
-      series: [{ name: one.label, colour: "accent", values }],
-      said: `For ${one.label}: ${names.map((name, at) => `${name} ${score(values[at])}`).join(", ")}.`,
+      series: [{ name: called, colour: "accent", values }],
+      said: `For ${called}: ${names.map((name, at) => `${name} ${score(values[at])}`).join(", ")}.`,
       columns: ["feature", "#contribution"],
-      rows: because.map((item) => [item.feature, score(item.contribution)]),
+      rows: because.map((item) => [legible(item.feature), score(item.contribution)]),
     });
   }
 
@@ -250,7 +251,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
       chosen = right;
       label.value = "";
       const was = answer.rank === null ? "It was not among the answers before." : `Its rank before was ${count(answer.rank)}.`;
-      fill(parts.learned, h("p", { class: "better" }, `Learned “${right}”. ${answer.applied ? was : "It is in the log, and applied in a moment."}`));
+      fill(parts.learned, h("p", { class: "better" }, `Learned “${legible(right)}”. ${answer.applied ? was : "It is in the log, and applied in a moment."}`));
       await rank(answer.offset);
     } catch (error) {
       if (!signal.aborted) fill(parts.learned, problem(error));

@@ -302,6 +302,45 @@ def test_labels_that_no_path_can_carry(open_page: Open, serving: Serving) -> Non
     httpx.delete(f"{serving.url}/models/dots").raise_for_status()
 
 
+def test_labels_that_leave_no_trace_are_shown_escaped(open_page: Open, serving: Serving) -> None:
+    looks = {
+        " ": "␣",
+        "  ": "␣␣",
+        "\u200b": r"\u200b",
+        "\u3164": r"\u3164",
+        "\u202eliah": r"\u202eliah",
+        "a\u200bb": r"a\u200bb",
+        "a b": "a b",
+        "a  b": "a ␣b",
+        "a ": "a␣",
+        "a\nb": r"a\u000ab",
+        "東京\u3000駅": "東京\u3000駅",
+        "می\u200cخواهم": "می\u200cخواهم",
+        "👩\u200d🚀❤\ufe0f": "👩\u200d🚀❤\ufe0f",
+    }
+    body = {"instances": [{"features": {"f": 1, f"word{at}": 1}, "labels": [one]} for at, one in enumerate(looks)]}
+    httpx.put(f"{serving.url}/models/unseen").raise_for_status()
+    httpx.post(f"{serving.url}/models/unseen/learn", json=body).raise_for_status()
+    page = open_page("labels")
+    page.get_by_label("Model", exact=True).select_option("unseen")
+    page.wait_for_function(
+        "(looks) => [...document.querySelectorAll('.label .name')].map((one) => one.textContent).join('|') === looks",
+        arg="|".join(looks.values()),
+    )
+    page.locator(".label").first.click()
+    expect(page.get_by_role("region", name="What points to it")).to_contain_text("␣ was learned 1 time.")
+    page.get_by_role("link", name="Try it").click()
+    page.get_by_role("radio", name="Features").check()
+    page.get_by_role("textbox", name="Features").fill("word4")
+    expect(page.locator(".rank .name").first).to_have_text(r"\u202eliah")
+    right = page.get_by_role("button", name=r"\u202eliah is right")
+    with page.expect_request("**/learn") as learning:
+        right.click()
+    assert learning.value.post_data_json["labels"] == ["\u202eliah"]
+    expect(page.get_by_text(r"Learned “\u202eliah”.")).to_be_visible()
+    httpx.delete(f"{serving.url}/models/unseen").raise_for_status()
+
+
 def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, serving: Serving) -> None:
     bounds = {"max_features": 1000, "max_classes": 50, "max_memory": 2**24}
     httpx.put(f"{serving.url}/models/an.other_1-b", json=bounds).raise_for_status()
