@@ -47,7 +47,7 @@ class Params:
     Attributes
     ----------
     S : int
-        Neighbours.
+        Neighbours; no more than there are instances. Where there are fewer than the default, all of them are.
     alpha : float >= 0
         A vote is the similarity to this power.
     beta : float >= 0
@@ -171,8 +171,8 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
 
 
 def check(data: Matrices, params: Params) -> None:
-    """ValueError when there are fewer instances than neighbours."""
-    if data.X.shape[0] < params.S:
+    """ValueError when there are fewer instances than the neighbours that were asked for."""
+    if data.X.shape[0] < params.S != Params().S:
         raise ValueError(f"S must be at most the {data.X.shape[0]} instances that have labels and active features")
 
 

@@ -117,6 +117,21 @@ def test_more_neighbours_than_instances_are_refused() -> None:
         registry.fit("swnn", made(20, seed=0), swnn.Params(S=21), np.random.default_rng(0), quietly)
 
 
+def test_by_default_a_few_instances_are_all_neighbours() -> None:
+    """Nobody asked for more than there are; and a version that is judged on fewer is fitted on all as it would be."""
+    data = made(20, seed=0)
+    model, params = registry.fit("swnn", data, swnn.Params(), np.random.default_rng(0), quietly)
+    all_of_them = swnn.fit(data, swnn.Params(S=20), np.random.default_rng(0), quietly)
+    assert params == swnn.Params()
+    arrays = model.to_arrays()
+    loaded = swnn.Model.from_arrays(arrays, data.X.shape[1], data.Y.shape[1])
+    X = queries(data, 60, seed=1)
+    expected = all_of_them.rank(X, 100)
+    for one in (model, loaded):
+        for found, wanted in zip(one.rank(X, 100), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("wrong", [{"S": 0}, {"S": 2.5}, {"alpha": -1}, {"beta": float("nan")}, {"prune": 1}])
 def test_wrong_parameters_are_named(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidInstance, match=f"^{next(iter(wrong))} must be"):
