@@ -47,7 +47,8 @@ DISCOUNT = 0.9995
 RATE = 0.05
 """Of the exponential weights, an instance's reciprocal rank being 1 at most."""
 
-SURE = 1.5
+SURE = 2.1
+"""Standard errors."""
 
 DOUBT = 5.0
 """So much, in reciprocal ranks, may a mixture have lost at the beginning before the side is taken in its place ..."""
@@ -160,7 +161,8 @@ class Weighing(msgspec.Struct, kw_only=True):
     gains : list of float, one a mixture
         Discounted sums of reciprocal ranks.
     squares : (list of float, list of float), one a mixture
-        Discounted sums of the squares of what a mixture had more or less than the index alone, and than the version.
+        Sums of the squares of what a mixture had more or less than the index alone, and than the version. Discounted by
+        the square of what the gains are: so they are the variances of the differences of these.
     advantage : float
         By how much the version was better than the index, in reciprocal ranks, where both were judged before it came;
         0 where that is not known.
@@ -204,7 +206,7 @@ class Weighing(msgspec.Struct, kw_only=True):
         gained = np.where(ranks > 0, 1.0 / np.maximum(ranks, 1), 0.0)
         self.gains = (np.array(self.gains) * DISCOUNT + gained).tolist()
         index, version = (
-            (np.array(sums) * DISCOUNT + np.square(gained - gained[side])).tolist()
+            (np.array(sums) * DISCOUNT**2 + np.square(gained - gained[side])).tolist()
             for side, sums in zip((0, -1), self.squares, strict=True)
         )
         self.squares = (index, version)
@@ -219,7 +221,9 @@ class Weighing(msgspec.Struct, kw_only=True):
         """
         full = (1.0 - DISCOUNT**self.n) / (1.0 - DISCOUNT)
         if full > KEPT:
-            self.gains, *squares = ([one * KEPT / full for one in sums] for sums in (self.gains, *self.squares))
-            self.squares = (squares[0], squares[1])
+            part = KEPT / full
+            self.gains = [one * part for one in self.gains]
+            index, version = ([one * part**2 for one in sums] for sums in self.squares)
+            self.squares = (index, version)
         self.since = 0
         self.advantage = advantage

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.blend import DEPTH, MIXTURES, Listed, Weighing, mix, ranks_under, shares_of
+from core.blend import DEPTH, DISCOUNT, MIXTURES, Listed, Weighing, mix, ranks_under, shares_of
 
 LIVE = Listed(["a", "b", "c"], [3.0, 2.0, 1.0])
 BATCH = Listed(["c", "d"], [-1.0, -5.0])
@@ -108,6 +108,23 @@ def test_a_mixture_that_is_better_than_both_is_found() -> None:
         weighing.note(live, batch, {"t"})
     assert 0.3 <= weighing.weights[1] <= 0.7
     assert weighing.gains[MIXTURES.index(weighing.weights)] > 1.2 * max(weighing.gains[0], weighing.gains[-1])
+
+
+def test_the_error_of_a_difference_is_its_standard_deviation() -> None:
+    """Of a sum of n differences of a variance v each, discounted by g: v (1 - g^2n) / (1 - g^2)."""
+    weighing, n = Weighing(), 3000
+    first, second = Listed(["t", "f"], [1.0, 0.0]), Listed(["f", "t"], [1.0, 0.0])
+    for i in range(n):  # reciprocal ranks of 1 and 1/2, one side and the other in turn
+        weighing.note(*((first, second) if i % 2 else (second, first)), {"t"})
+    variance = 0.25 * (1.0 - DISCOUNT ** (2 * n)) / (1.0 - DISCOUNT**2)
+    of_the_version = weighing.squares[0][-1]
+    assert of_the_version == pytest.approx(variance, rel=1e-9)
+    assert weighing.squares[1][0] == pytest.approx(variance, rel=1e-9)
+    difference = weighing.gains[-1] - weighing.gains[0]
+    weighing.begin_anew()
+    kept = (weighing.gains[-1] - weighing.gains[0]) / difference
+    assert kept < 0.7, "only a part stays"
+    assert weighing.squares[0][-1] == pytest.approx(variance * kept**2, rel=1e-9)
 
 
 def test_begins_with_what_is_expected_of_the_version() -> None:
