@@ -20,10 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from core.errors import NoRoom, Overloaded
 from service.model_replica import ModelReplica
-from service.room import whole_memory
-
-SHARE = 0.8
-"""Of the machine's memory that models may take where nothing else is said."""
+from service.room import memory_of_models
 
 LOOK_SECONDS = 0.01
 """How old a size may be that the door goes by, for a model that has less than half of its bound."""
@@ -51,11 +48,8 @@ class Budget:
 
     @classmethod
     def of(cls, most: int | None, processes: int) -> Budget:
-        """With ``most`` bytes; None: the usual share of the machine, for each of so many processes."""
-        whole = whole_memory()
-        if most is None and whole is not None:
-            most = int(SHARE * whole / processes)
-        return cls(most)
+        """With ``most`` bytes; None: what so many processes may take that have the machine for themselves."""
+        return cls(memory_of_models(processes) if most is None else most)
 
     def observe(self, models: Iterable[ModelReplica]) -> None:
         """Take the sizes of all models and of the indexes that are prepared for them, once in a while.

@@ -13,6 +13,34 @@ _GROUPS = (
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
 
+SHARE = 0.8
+"""Of the machine's memory that everything made of the models may take where nothing else is said."""
+
+WORKER_SHARES = 4
+"""What a worker takes, in times the model: twice to make a snapshot, and twice in the process that follows contests.
+
+Each of them builds the model once more, beside the parts of a snapshot.
+"""
+
+STORE_SHARES = 1
+"""What the store takes, likewise: three snapshots at most, each a quarter of the model or so, and log."""
+
+
+def memory_of_models(processes: int, *, worker: bool = False, store: bool = False) -> int | None:
+    """Bytes that all models of one replica may take where no bound is set; None where the system does not tell.
+
+    Parameters
+    ----------
+    processes : int
+        Replicas on this machine; each has all models.
+    worker, store : bool
+        A worker, the store, run on this machine too.
+    """
+    whole = whole_memory()
+    if whole is None:
+        return None
+    return int(SHARE * whole / (processes + WORKER_SHARES * worker + STORE_SHARES * store))
+
 
 def whole_memory() -> int | None:
     """Bytes that the machine has, or its control group may take; None where the system does not tell."""

@@ -125,7 +125,10 @@ class Settings(BaseSettings):
     max_header_bytes: int = Field(65_536, ge=1024, description="largest head of a request")
     max_models: int = Field(1000, ge=1, le=100_000, description="most models that can be created")
     max_memory: int | None = Field(
-        None, ge=2**20, description="bytes of all models of a replica; without it 80 % of the machine's, shared by them"
+        None,
+        ge=2**20,
+        description="bytes of all models of a replica; without it 80 % of the machine's is divided among the replicas, "
+        "the worker (4 parts) and the embedded store (1 part) that run on it",
     )
     max_connections: int = Field(10_000, ge=1, description="most connections a replica holds at once")
 

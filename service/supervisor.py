@@ -38,6 +38,7 @@ from service.doorkeeper import Doorkeeper, Status
 from service.embedded import EmbeddedStore
 from service.kernel_cache import place
 from service.listening import listen, url_of
+from service.room import memory_of_models
 from service.runtime import prepare_runtime_dir, runtime_dir
 from service.settings import Settings, unknown_variables
 
@@ -198,6 +199,9 @@ class Supervisor:
         effective = self._settings.model_copy(update={"redis_url": SecretStr(store_url), "port": port})
         if (artifacts := self._settings.artifacts_place()) is not None:
             effective = effective.model_copy(update={"artifacts_url": SecretStr(artifacts)})
+        if effective.max_memory is None:  # replicas do not know what else runs here
+            bound = memory_of_models(effective.processes, worker=effective.worker, store=self._store is not None)
+            effective = effective.model_copy(update={"max_memory": bound})
         return effective.child_environment() | {METRICS_VARIABLE: str(metrics)}
 
     def _start_children(self, environment: dict[str, str]) -> None:

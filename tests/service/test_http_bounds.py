@@ -15,7 +15,7 @@ from core.record import pack_labels
 from service.budget import Budget
 from service.catalog import ModelKeys
 from service.remembered import RememberParams, recall, remember
-from service.room import whole_memory
+from service.room import memory_of_models, whole_memory
 from service.store import Store
 from tests.service.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
@@ -134,6 +134,8 @@ def test_without_a_setting_the_machine_sets_the_bound() -> None:
     assert whole is not None
     assert Budget.of(None, 2).most == int(0.4 * whole)
     assert Budget.of(5, 2).most == 5
+    assert memory_of_models(3, worker=True, store=True) == int(0.1 * whole)
+    assert memory_of_models(3, store=True) == int(0.2 * whole)
 
 
 async def test_remembered_instances_are_bounded_in_bytes(store: Store) -> None:

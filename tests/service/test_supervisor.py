@@ -12,12 +12,15 @@ import pytest
 
 from core.errors import CannotStart, NotReady
 from service import child as child_module
-from service import identity
+from service import identity, room
 from service.child import CRASHES, REFUSALS, Child
 from service.doorkeeper import Doorkeeper, Status
+from service.embedded import EmbeddedStore
 from service.errors import KINDS
 from service.listening import listen, url_of
 from service.report import REFUSED, Report, Reporter
+from service.settings import Settings
+from service.supervisor import Supervisor, Teller
 
 PROGRAM = "tests.service.child_program"
 
@@ -266,3 +269,28 @@ def test_a_report_is_one_line_and_lost_rather_than_waited_for():
     reporter("nobody listens", 1.0)
     os.close(writing)
     Reporter(None)("nobody is there", 1.0)
+
+
+# what the children are told
+
+
+@pytest.mark.parametrize(
+    ("given", "shares"),
+    [
+        ({}, 6),
+        ({"worker": False}, 2),
+        ({"redis_url": "unix:///s"}, 5),
+        ({"processes": 3}, 8),
+        ({"max_memory": 2**20}, 0),
+    ],
+)
+def test_replicas_leave_memory_for_what_else_runs_here(tmp_path, given, shares):
+    whole = room.whole_memory()
+    assert whole is not None
+    settings = Settings.load(data_dir=tmp_path / "data", **given)
+    with listen("127.0.0.1", 0) as listening:
+        supervisor = Supervisor(settings, listening, Teller(False))
+        if settings.redis_url is None:
+            supervisor._store = EmbeddedStore(settings.data_dir)
+        told = int(supervisor._environment("unix:///s", tmp_path)["ABOUND_MAX_MEMORY"])
+    assert told == (int(0.8 * whole / shares) if shares else 2**20)
