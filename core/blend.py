@@ -5,7 +5,7 @@ can find. Their scores have nothing in common, so each list is brought to shares
 squares of what each score is above the last one, divided by their sum. So scores of any sign can be taken, and a list
 whose first label stands out says so louder than one that hesitates. A label that a list lacks has 0 there. (Between
 the first and the last alone is what fusion of retrieval systems calls min-max, or CombSUM: Fox and Shaw, TREC-2, 1994;
-Lee, SIGIR 1997. ``docs/results.md`` has what was measured of this and other ways.)
+Lee, SIGIR 1997. ``docs/results.md`` has what was measured of it.)
 
 How much each counts is **learned** from the ranks that the true labels would have had under each of ``MIXTURES``,
 before they were learned. Of discounted sums of their reciprocal ranks
