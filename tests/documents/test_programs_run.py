@@ -71,6 +71,11 @@ def versions_are_what_is_fitted_here(values: list[Any]) -> bool:
     return bool(methods) and all(one["state"] == "succeeded" and one["equal"] for one in methods)
 
 
+def the_rule_is_seldom_wrong_and_soon_right(values: list[Any]) -> bool:
+    wrong, found = values[0]["none"], list(values[0]["until_found"].values())
+    return bool(wrong["evidence"] < wrong["z_test"] and None not in found and found == sorted(found, reverse=True))
+
+
 PROGRAMS: dict[str, Small] = {
     "benchmarks.accuracy": Small(
         words="--json --http --only newsgroups20 --only reuters21578 --data {data}", tells=("R@1", "R@5", "MRR")
@@ -121,6 +126,12 @@ PROGRAMS: dict[str, Small] = {
         tells=("classified", "acknowledged", "lost", "twice"),
         holds=lambda values: values[0]["lost"] == values[0]["twice"] == 0,
         needs=("haproxy",),
+    ),
+    "benchmarks.rule": Small(
+        words="--json --runs 20 --instances 1000",
+        tells=("evidence", "interval", "z_test", "0.02", "0.3"),
+        holds=the_rule_is_seldom_wrong_and_soon_right,
+        is_long=False,
     ),
     "benchmarks.soak": Small(
         words="--minutes 0.3 --capacity-seconds 2 --json {work}/soak.json --plot {work}/soak.svg",
