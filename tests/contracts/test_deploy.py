@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from service.datasets import DatasetParams
 from service.remembered import RememberParams
 from service.settings import Settings, unknown_variables
 from service.snapshots import SnapshotParams
+from service.version_keeping import VersionParams
 from tests.service.served import Served, served
 
 ROOT = Path(__file__).parents[2]
@@ -392,6 +394,32 @@ def test_every_container_is_locked_down(name: str) -> None:
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert container["resources"]["limits"]["memory"]
+
+
+@pytest.mark.parametrize("name", ["replica", "worker"])
+def test_files_of_a_bucket_have_a_place_under_the_locked_root(name: str) -> None:
+    spec = one_of(rendered("base"), "Deployment", name)["spec"]["template"]["spec"]
+    [told] = re.findall(r"ABOUND_DATA_DIR=(\S+)", (ROOT / "docker" / "Dockerfile").read_text())
+    [mount] = [one for one in spec["containers"][0]["volumeMounts"] if one["mountPath"] == told]
+    [volume] = [one for one in spec["volumes"] if one["name"] == mount["name"]]
+    assert bytes_of(volume["emptyDir"]["sizeLimit"]) > VersionParams().cache_bytes
+
+
+def required(*extras: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, str(ROOT / "docker" / "requirements.py"), str(ROOT / "pyproject.toml"), *extras]
+    return subprocess.run(words, capture_output=True, text=True)
+
+
+def test_the_image_gets_the_extras_that_it_is_built_with() -> None:
+    text = (ROOT / "docker" / "Dockerfile").read_text()
+    assert re.search(r"^ARG EXTRAS=$", text.partition("\nFROM ")[2].partition("\nFROM ")[0], re.MULTILINE)
+    assert 'docker/requirements.py pyproject.toml "$EXTRAS" >' in text
+    plain = required("").stdout.split("\n")
+    assert plain == required().stdout.split("\n")
+    assert set(required("s3,cluster").stdout.split("\n")) - set(plain) == {"s3fs", "distributed"}
+    wrong = required("s4")
+    assert wrong.returncode == 1
+    assert "there is no extra s4" in wrong.stderr
 
 
 def test_the_image_gets_only_what_it_is_made_of() -> None:

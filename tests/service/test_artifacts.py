@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,15 @@ def test_a_name_never_leaves_the_folder(name: str) -> None:
 def test_a_url_that_nobody_knows_is_refused() -> None:
     with pytest.raises(CannotStart, match="ABOUND_ARTIFACTS_URL"):
         Artifacts("nonsense://x")
+
+
+def test_a_bucket_is_reached_by_what_the_extra_brings() -> None:
+    """Nothing is asked of it yet."""
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert extras["s3"] == ["s3fs"]
+    Artifacts("s3://bucket/folder")
 
 
 def test_the_place_follows_the_store(tmp_path: Path) -> None:
