@@ -206,6 +206,11 @@ class Artifacts:
             return self.path(name)
         return await self.cache.get(self, name, size, checksum)
 
+    @property
+    def is_directory(self) -> bool:
+        """Whether its files are mapped where they lie."""
+        return self._is_local
+
     def path(self, name: str) -> Path | None:
         """Where the artifact lies as a file of this machine, for ``mmap``; None when it does not."""
         return Path(self._path(name)) if self._is_local else None

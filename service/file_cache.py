@@ -15,6 +15,7 @@ import contextlib
 import os
 import secrets
 import time
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,13 @@ class FileCache:
             log.warning("files of the artifact store cannot be kept here", folder=str(self.folder), reason=str(error))
             return None
         return path
+
+    def keep_only(self, checksums: Set[str]) -> int:
+        """Throw away all whole files but those with these checksums; how many."""
+        gone = [path for path in self.folder.glob("*.npy") if path.stem not in checksums]
+        for path in gone:
+            self.drop(path)
+        return len(gone)
 
     def drop(self, path: Path) -> None:
         """Throw a file away."""

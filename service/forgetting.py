@@ -46,7 +46,9 @@ from service.loader import REPLAY_SLICE
 from service.log import Element
 from service.model_replica import ModelReplica
 from service.shadow import apply
+from service.snapshots import unlisted
 from service.source import Source
+from service.store import reaching
 from service.store_file import write_file_anew
 from service.stretches import Start, Stretches, stretches_of, up_to
 from service.unremembering import Unremembering
@@ -244,6 +246,7 @@ class Forgetting:
             for _ in range(2):
                 await compact(place.store, place.living, keep, place.log, artifacts=place.artifacts, lease=lease)
             cleared.kept_snapshots(await manifests.ids(place.store, place.keys))
+            await self._drop_unfinished()
             self._tell("archiving the log", 0.92)
             to = Archiving(place.store, place.artifacts, place.living, lease, place.history, place.log)
             await archive(to)
@@ -271,6 +274,15 @@ class Forgetting:
                 if loop.time() > deadline:
                     raise NotReady("the worker has the snapshots and the history of the model", 60.0) from None
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _drop_unfinished(self) -> None:
+        """Take out what is left of snapshots whose writers died: nothing points to it, and the events may be in it."""
+        store = self._place.store
+        found = await unlisted(store, self._place.keys)
+        await self._cleared.will_delete_snapshots(found)
+        with reaching():
+            for some in found.values():
+                await store.client.unlink(*some)
 
     async def _rewrite(self, to: Archiving) -> None:
         """Write the segments that hold any of the events anew."""

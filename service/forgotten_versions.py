@@ -15,7 +15,7 @@ import structlog
 from core.errors import Conflict, Damaged, NotReady, UnknownApplyVersion, UnknownVersion
 from core.serving import LIVE
 from core.types import Offset
-from service import activation, contenders, presence, versions
+from service import activation, contenders, copies, presence, versions
 from service.adoption import SILENT_SECONDS, Place
 from service.card import CARD, Card
 
@@ -59,7 +59,9 @@ def _learned(card: Card, first: Offset) -> bool:
 async def take_away(
     place: Place, names: Iterable[str], reason: str, will_delete: Callable[[list[str]], Awaitable[None]]
 ) -> None:
-    """Delete versions, whatever they are needed for, and wait until no replica has them.
+    """Delete versions, whatever they are needed for, and wait until no replica has them, or copies of their files.
+
+    Copies of what was deleted before go as well, also where ``names`` is empty.
 
     Raises
     ------
@@ -68,8 +70,14 @@ async def take_away(
     ArtifactsUnavailable, StoreUnavailable, OutcomeUnknown
     """
     gone = list(names)
-    if not gone:
-        return
+    if gone:
+        await _take_away(place, gone, reason, will_delete)
+    await copies.throw_away(place)
+
+
+async def _take_away(
+    place: Place, gone: list[str], reason: str, will_delete: Callable[[list[str]], Awaitable[None]]
+) -> None:
     await will_delete(gone)
     for name in gone:
         await contenders.leave(place.store, place.keys, name)

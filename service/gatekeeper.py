@@ -26,6 +26,7 @@ from service.artifacts import Artifacts
 from service.catalog import Catalog, Living, read_on
 from service.contending import Contending
 from service.contending_params import ContendingParams
+from service.copies import Copies
 from service.ending import end
 from service.file_cache import cache_in
 from service.lease import LEASE_SECONDS, LeaseLost, take
@@ -120,6 +121,7 @@ class Gatekeeper:
         self._log_params = log_params
         self._prepare_seconds = prepare_seconds
         self._followed: dict[str, Followed] = {}
+        self._copies = Copies(store, artifacts, lambda: [one.living.keys for one in self._followed.values()])
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -173,6 +175,8 @@ class Gatekeeper:
                 done.result()
             if one.wanted and one.task is None:
                 one.task = asyncio.create_task(self._follow(one), name=f"contest of {one.living.keys.name}")
+        with contextlib.suppress(ArtifactsUnavailable):
+            await self._copies.look()
         return catalog
 
     async def _follow(self, one: Followed) -> None:

@@ -15,6 +15,7 @@ from core.types import Offset
 from service import log as stream
 from service import presence
 from service.catalog import CATALOG_KEY
+from service.copies import Copies
 from service.follower import Follower
 from service.line import Line
 from service.log import Trim
@@ -38,14 +39,17 @@ class Housekeeping:
         Whose facts are watched.
     follower : Follower
         Who has the models, and is told when a log is shorter than it was.
+    copies : Copies
+        Those of versions that the replica has.
     """
 
-    def __init__(self, store: Store, replica: str, line: Line, follower: Follower) -> None:
+    def __init__(self, store: Store, replica: str, line: Line, follower: Follower, copies: Copies) -> None:
         self._store = store
         self._replica = replica
         self._line = line
         self._follower = follower
         self._models = follower.models
+        self._copies = copies
         self._tick = 0
         self._cleared = False
         self._published: dict[str, tuple[Any, ...]] = {}
@@ -130,7 +134,8 @@ class Housekeeping:
                 # Nothing came for a second: a good time to take the digest, unless something comes.
                 await model.take_digest(give_way=True)
             self._seen[model.name] = offset
-            now = (offset, model.digest, model.ready, model.lag, model.prepared, sorted(model.versions or ()))
+            loaded, swept = sorted(model.versions or ()), self._copies.swept
+            now = (offset, model.digest, model.ready, model.lag, model.prepared, loaded, swept)
             if self._tick % 2 and self._published.get(model.name) == now:
                 continue
             self._published[model.name] = now
@@ -146,7 +151,8 @@ class Housekeeping:
                 log_bytes=model.log_bytes,
                 at=seconds + microseconds / 1e6,
                 prepared=model.prepared,
-                versions=sorted(model.versions or ()),
+                versions=loaded,
+                swept=swept,
             )
             said.append((model.keys, described))
         if said:

@@ -44,6 +44,8 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
         The index that it is ready to adopt.
     versions : list of str
         Ids of the versions that it has loaded.
+    swept : int or None
+        As in ``copies.Copies``.
     at : float
         When it said so; seconds of the store's clock.
     """
@@ -60,6 +62,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     prepared: str | None = None
     versions: list[str] = []
+    swept: int | None = None
 
 
 class Marked(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from service.appender import Draft, Learned
 from service.appenders import Appenders, appender_of
 from service.artifacts import Artifacts
 from service.catalog import DEFAULT_MODEL
+from service.copies import Copies
 from service.ending import end
 from service.events import Configure, Mark
 from service.follower import Follower
@@ -105,7 +106,10 @@ class Replica:
         self.keeping = Keeping(store, artifacts, self._follower.models)
         self._health = Health(self._follower, self._line, self.keeping)
         self.models = Models(store, self._follower, self._line, self._health, self.params.max_models)
-        self._housekeeping = Housekeeping(store, self.id, self._line, self._follower)
+        self._copies = Copies(
+            store, artifacts, lambda: [model.keys for model in self._follower.models.values()], self.shelf.fetched
+        )
+        self._housekeeping = Housekeeping(store, self.id, self._line, self._follower, self._copies)
         self._tasks: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
 
@@ -166,6 +170,7 @@ class Replica:
             asyncio.create_task(self._shadows.keep(), name="shadows"),
             asyncio.create_task(self.shelf.keep(), name="shelf"),
             asyncio.create_task(self.keeping.keep(), name="keeping"),
+            asyncio.create_task(self._copies.keep(), name="copies"),
         ]
         tell("ready", 1.0)
 

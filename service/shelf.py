@@ -126,6 +126,11 @@ class Shelf:
         """End what is under way."""
         await end(*self._tasks.values(), *self._coming.values())
 
+    async def fetched(self) -> None:
+        """Wait for all that is being loaded now."""
+        if self._coming:
+            await asyncio.wait(self._coming.values())
+
     async def get(self, model: ModelReplica, version: str) -> Loaded:
         """A version to rank by, loaded if it is not.
 

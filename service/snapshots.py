@@ -242,6 +242,21 @@ async def erase(store: Store, keys: ModelKeys) -> None:
             await store.client.unlink(key)
 
 
+async def unlisted(store: Store, keys: ModelKeys) -> dict[str, list[bytes]]:
+    """What is in the store of snapshots that the list does not have: their keys, by id.
+
+    Whoever holds the lease of the model may unlink them: who was writing one of them will not point to it any more.
+    """
+    prefix = keys.of("snapshot:")
+    found: dict[str, list[bytes]] = {}
+    with reaching():
+        async for key in store.client.scan_iter(match=keys.pattern[:-1] + b"snapshot:*", count=1000):
+            found.setdefault(key[len(prefix) :].rpartition(b":")[0].decode(), []).append(key)
+    for name in await ids(store, keys):
+        found.pop(name, None)
+    return found
+
+
 async def _drop(store: Store, keys: ModelKeys, name: str) -> None:
     """Take a snapshot that the list has no more out of the store."""
     try:

@@ -9,6 +9,7 @@ from service.store import Store, reaching
 
 AOF_SECONDS = 600.0
 POLL_SECONDS = 0.2
+_COPIED = "; servers that copy the store have files of their own, send BGREWRITEAOF to each: {} connected"
 
 
 async def write_file_anew(store: Store, seconds: float = AOF_SECONDS) -> str:
@@ -16,8 +17,8 @@ async def write_file_anew(store: Store, seconds: float = AOF_SECONDS) -> str:
 
     Returns
     -------
-    ``rewritten``, or why it is not known to be. The old file is deleted by the store after that; what copies, replicas
-    or backups hold is theirs.
+    ``rewritten``, with how many copies of the store have files of their own, if any are connected; or why it is not
+    known to be. The old file is deleted by the store after that; what backups hold is theirs.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
@@ -29,7 +30,10 @@ async def write_file_anew(store: Store, seconds: float = AOF_SECONDS) -> str:
                 busy = int(facts.get("aof_rewrite_in_progress", 0)) or int(facts.get("aof_rewrite_scheduled", 0))
                 if asked and not busy:
                     good = facts.get("aof_last_bgrewrite_status") == "ok"
-                    return "rewritten" if good else "the store could not rewrite its file; send it BGREWRITEAOF"
+                    if not good:
+                        return "the store could not rewrite its file; send it BGREWRITEAOF"
+                    copies = int((await store.client.info("replication")).get("connected_slaves", 0))
+                    return "rewritten" + (_COPIED.format(copies) if copies else "")
                 if not busy:
                     await store.client.bgrewriteaof()
                     asked = True

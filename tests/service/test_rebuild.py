@@ -511,6 +511,40 @@ async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server,
         await house.close()
 
 
+async def test_a_snapshot_whose_writer_died_is_forgotten_as_well(own_server: Server, tmp_path: Path) -> None:
+    warmup()
+    house = House(own_server, tmp_path)
+    await house.open()
+    try:
+        secret = Learn(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="spy")])
+        await teach(house, *events(20, 1), secret)
+        living = await house.living()
+        written: set[bytes] = set()
+
+        class Died(Exception):
+            pass
+
+        async def dying() -> None:
+            async for key in house.store.client.scan_iter(match="*:snapshot:*"):
+                if b"unspeakable" in await house.store.client.get(key):
+                    written.add(key)
+                    raise Died
+
+        with pytest.raises(Died):
+            await compact(house.store, living, SMALL, between=dying, artifacts=house.artifacts)
+        [part] = written
+        died = part.decode().rpartition(":snapshot:")[2].rpartition(":")[0]
+        assert died not in await manifests.ids(house.store, living.keys)
+        outcome = await run(house, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
+        assert died in outcome["snapshots_deleted"]
+        assert [await traces(house, word) for word in (b"unutterable", b"unspeakable")] == [[], []]
+        kept = set(await manifests.ids(house.store, living.keys))
+        assert len(kept) == 2
+        assert not kept & set(outcome["snapshots_deleted"])
+    finally:
+        await house.close()
+
+
 async def traces(house: House, word: bytes) -> list[str]:
     """Where a word is found: values of the store, artifacts, the store's own files."""
     found = []
