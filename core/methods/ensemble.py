@@ -168,10 +168,11 @@ class Model:
         return cls(neighbors, tuple(learners), Y)
 
 
-def check(data: Matrices, shape: tuple[int, int, int]) -> None:
-    """ValueError when there are fewer instances than neighbours, or than clusters."""
+def check(data: Matrices, shape: tuple[int, int, int], neighbors_by_default: int) -> None:
+    """ValueError when there are fewer instances than the neighbours that were asked for, or than clusters."""
     neighbors, n_clusters, _ = shape
-    for name, wanted in (("neighbors", neighbors), ("clusters", n_clusters)):
+    asked = 0 if neighbors == neighbors_by_default else neighbors
+    for name, wanted in (("neighbors", asked), ("clusters", n_clusters)):
         if wanted > data.X.shape[0]:
             raise ValueError(
                 f"{name} must be at most the {data.X.shape[0]} instances that have labels and active features"

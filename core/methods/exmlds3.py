@@ -37,7 +37,7 @@ class Params:
     dim : int
         Dimensions of the embedding.
     neighbors : int
-        That vote, of each learner.
+        That vote, of each learner. Where there are fewer instances than the default, all of them.
     clusters : int
         Of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
     learners : int
@@ -146,8 +146,8 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
 
 
 def check(data: Matrices, params: Params) -> None:
-    """ValueError when there are fewer instances than neighbours, or than clusters."""
-    ensemble.check(data, params.shape)
+    """ValueError when there are fewer instances than the neighbours that were asked for, or than clusters."""
+    ensemble.check(data, params.shape, Params().neighbors)
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

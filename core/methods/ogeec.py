@@ -50,6 +50,7 @@ class Params:
     dim : int
         Dimensions of the embedding.
     neighbors : int
+        No more than there are instances. Where there are fewer than the default, all of them.
     learners : int
         Projections, each with its own seed.
     index : ``exact`` | ``graph`` | ``lsh``
@@ -194,8 +195,8 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
 
 
 def check(data: Matrices, params: Params) -> None:
-    """ValueError when there are fewer instances than neighbours."""
-    if params.neighbors > data.X.shape[0]:
+    """ValueError when there are fewer instances than the neighbours that were asked for."""
+    if data.X.shape[0] < params.neighbors != Params().neighbors:
         raise ValueError(
             f"neighbors must be at most the {data.X.shape[0]} instances that have labels and active features"
         )

@@ -75,6 +75,19 @@ def test_more_neighbours_or_clusters_than_instances_are_refused(method):
         assert caught.value.field == field
 
 
+@pytest.mark.parametrize("method", ["exmlds1", "exmlds2", "exmlds3", "exmlds_joint", "ogeec"])
+def test_by_default_a_few_instances_are_all_neighbours(method):
+    """Nobody asked for more than there are."""
+    data, params = made(15, seed=0), registry.params_of(method, {})
+    assert params.neighbors > 15
+    model, _ = registry.fit(method, data, params, np.random.default_rng(0), quietly)
+    fewer = registry.params_of(method, {"neighbors": 15})
+    all_of_them, _ = registry.fit(method, data, fewer, np.random.default_rng(0), quietly)
+    X = queries(data, 30, seed=1)
+    for found, wanted in zip(model.rank(X, 100), all_of_them.rank(X, 100), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def never(stage, fraction):
     pytest.fail("it has started")
 
