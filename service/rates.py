@@ -3,9 +3,9 @@
 Counted in the store by the library ``limits``: a sliding window of two counters, whose edges are the store's clock.
 An instance of a batch and a line of NDJSON counts as one. The store is asked only where a rate is set.
 
-What happens while the store is away: learning is refused anyway, so nothing is lost there; classifying goes on from
-memory, and ``abound_rates_unchecked_total`` says how much. A store that does not answer is not asked
-again for a second, so that it slows down one request at most.
+What happens while the store is away, or slow: what cannot be counted is not learned; it waits for the store as long as
+an append does. Classifying goes on from memory, and ``abound_rates_unchecked_total`` says how much. For that a store
+that does not answer is not asked again for a second, so that it slows down one request at most.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from limits import RateLimitItem, parse
 from limits.aio.storage import RedisStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
-from core.errors import RateLimited, StoreUnavailable, TooLarge
+from core.errors import AboundError, RateLimited, StoreUnavailable, TooLarge
 from service.store import Store, reaching
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 PREFIX = "abound:rates"
 
 ANSWER_SECONDS = 0.25
-"""Longest wait for the store to count."""
+"""Longest wait for the store to count what is classified."""
 
 REST_SECONDS = 1.0
 """After it was not there the store is left alone so long."""
@@ -94,13 +94,14 @@ class Rates:
         self.key = rate_of(given.key) if given.key else None
         self.source = rate_of(given.source) if given.source else None
         self._unchecked = 0
+        self._patience = store.params.reply_seconds
         self._pool = store.client.connection_pool
         self._storage: RedisStorage | None = None
         self._resting_until = 0.0
         self._away = False
 
     def let_through(self) -> int:
-        """Instances that the store could not count, since this was last asked."""
+        """Instances to classify that the store could not count, since this was last asked."""
         n, self._unchecked = self._unchecked, 0
         return n
 
@@ -110,33 +111,37 @@ class Rates:
             return True
         return grant is not None and (self.key is not None or grant.is_limited)
 
-    async def admit(self, grant: Grant | None, n: int, source: str | None = None) -> None:
+    async def admit(self, grant: Grant | None, n: int, source: str | None = None, *, learns: bool = False) -> None:
         """Count ``n`` instances of one sender and of one source under it. Raises what ``take`` raises."""
         if grant is not None and (rate := grant.rate or self.key) is not None:
-            await self.take(rate, "key", grant.id, n)
+            await self.take(rate, "key", grant.id, n, learns)
         if source is not None:
             await self._admit_source(grant, n, source)
 
     async def admit_lines(self, grant: Grant | None, lines: list[Line], learns: bool) -> None:
         """Count lines, as many as may come; the others get the error as theirs."""
         if grant is not None and (rate := grant.rate or self.key) is not None:
-            await _as_many(lines, lambda n: self.take(rate, "key", grant.id, n))
+            await _as_many(lines, lambda n: self.take(rate, "key", grant.id, n, learns))
         if not learns:
             return
         by_source: dict[str, list[Line]] = {}
         for line in lines:
             if line.error is None and (source := _source_of(line.body)) is not None:
                 by_source.setdefault(source, []).append(line)
+        away: StoreUnavailable | None = None
         for source, some in by_source.items():
-            await _as_many(some, partial(self._admit_source, grant, source=source))
+            if away is None:
+                away = await _as_many(some, partial(self._admit_source, grant, source=source))
+            else:
+                _refuse(some, away)
 
     async def _admit_source(self, grant: Grant | None, n: int, source: str) -> None:
         rate = (grant.source_rate if grant is not None else None) or self.source
         if rate is not None:
             name = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-            await self.take(rate, "source", f"{grant.id if grant is not None else '-'}:{name}", n)
+            await self.take(rate, "source", f"{grant.id if grant is not None else '-'}:{name}", n, True)
 
-    async def take(self, rate: RateLimitItem, kind: str, name: str, n: int) -> None:
+    async def take(self, rate: RateLimitItem, kind: str, name: str, n: int, learns: bool = False) -> None:
         """Count ``n`` instances.
 
         Parameters
@@ -145,6 +150,8 @@ class Rates:
             What is limited, for the sentence: ``key`` or ``source``.
         name : str
             Who; any text.
+        learns : bool
+            They are to be learned, and are not where the store does not count them.
 
         Raises
         ------
@@ -152,22 +159,25 @@ class Rates:
             They are too many now; none of them is counted.
         TooLarge
             They are more than may ever come at once.
+        StoreUnavailable
+            They are to be learned, and the store does not answer in time. They may have been counted.
         """
         if n > rate.amount:
             raise TooLarge(f"{n} instances at once are over the rate of this {kind}, {rate.amount} {_per(rate)}")
-        now = time.monotonic()
-        if now < self._resting_until:
+        if not learns and time.monotonic() < self._resting_until:
             self._unchecked += n
             return
         try:
             with reaching():
-                async with asyncio.timeout(ANSWER_SECONDS):
+                async with asyncio.timeout(self._patience if learns else ANSWER_SECONDS):
                     wait = await self._hit(rate, (kind, name), n)
         except StoreUnavailable as error:
             if not self._away:
-                log.warning("rates are not checked: the store is away", reason=str(error))
+                log.warning("the store does not count: classifying goes on without rates", reason=str(error))
             self._away = True
             self._resting_until = time.monotonic() + REST_SECONDS
+            if learns:
+                raise StoreUnavailable(f"this {kind} has a rate and was not counted; nothing was appended") from error
             self._unchecked += n
             return
         if self._away:
@@ -189,8 +199,11 @@ class Rates:
         return min(max(0.05, _wait(rate.amount, window, n, *counts)), 2.0 * window)
 
 
-async def _as_many(lines: list[Line], take: Callable[[int], Awaitable[None]]) -> None:
-    """Take the first lines, as many as there may be; the others get the error as theirs."""
+async def _as_many(lines: list[Line], take: Callable[[int], Awaitable[None]]) -> StoreUnavailable | None:
+    """Take the first lines, as many as there may be; the others get the error as theirs.
+
+    What the store said that could not count them: nobody else needs to wait for it.
+    """
     lines = [line for line in lines if line.error is None]
     at, step = 0, len(lines)
     while at < len(lines):
@@ -199,10 +212,18 @@ async def _as_many(lines: list[Line], take: Callable[[int], Awaitable[None]]) ->
             at += step
         except (RateLimited, TooLarge) as error:
             if step == 1:
-                for line in lines[at:]:
-                    line.error = error
-                return
+                _refuse(lines[at:], error)
+                return None
             step //= 2
+        except StoreUnavailable as error:
+            _refuse(lines[at:], error)
+            return error
+    return None
+
+
+def _refuse(lines: list[Line], error: AboundError) -> None:
+    for line in lines:
+        line.error = error
 
 
 def _source_of(body: bytes) -> str | None:

@@ -63,7 +63,7 @@ class Learn:
         request = decode(learn_decoder, body)
         if self._rates.watches(grant):
             n = 1 if request.instances is None else len(request.instances)
-            await self._rates.admit(grant, n, request.source)
+            await self._rates.admit(grant, n, request.source, learns=True)
         if request.instances is not None:
             return await self._batch(model, request, request.instances, header_key)
         if header_key is not None:

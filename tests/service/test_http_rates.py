@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from core.errors import CannotStart, RateLimited, TooLarge
+from core.errors import CannotStart, RateLimited, StoreUnavailable, TooLarge
 from service.keys import Made
+from service.ndjson import Line
 from service.rates import RateParams, Rates, rate_of
 from service.settings import Settings
 from service.store import Store
+from tests.service.conftest import QUICK
 from tests.service.served import NDJSON, Served, lines, ndjson, problem, served
 from tests.service.test_http_keys import bearer, make, until
+from tests.service.valkey import Server
 
 ONE = {"features": {"f": 1}}
 LABELLED = ONE | {"labels": ["a"]}
@@ -145,3 +148,52 @@ def test_without_the_store_classify_goes_on_uncounted_and_soon() -> None:
         finally:
             service.server.resume()
         until(lambda: classify(service, made, ONE).status_code == 429, 30)
+
+
+def test_what_is_learned_is_counted_however_slow_the_store_is(
+    service: Served, limited: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = Rates._hit
+
+    async def slowly(self: Rates, *given: Any) -> float | None:
+        await asyncio.sleep(0.1)
+        return await count(self, *given)
+
+    monkeypatch.setattr("service.rates.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(Rates, "_hit", slowly)
+    headers = bearer(limited)
+    for _ in range(25):
+        assert classify(service, limited, ONE).status_code == 200
+    for _ in range(2):
+        assert service.http.post("/learn", json={"instances": [LABELLED] * 8}, headers=headers).status_code == 200
+    problem(service.http.post("/learn", json={"instances": [LABELLED] * 8}, headers=headers), 429, "rate-limited")
+    answers = lines(service.http.post("/learn", content=ndjson(*[LABELLED] * 8), headers=headers | NDJSON))
+    assert ["status" in answer for answer in answers] == [False] * 4 + [True] * 4
+
+
+async def test_what_is_to_be_learned_waits_for_the_store_and_is_refused_without_it(own_server: Server) -> None:
+    store = Store(own_server.url, QUICK)
+    rates, rate = Rates(store, RateParams(source="10/minute")), rate_of("10/minute")
+    try:
+        await rates.take(rate, "key", "one", 1, learns=True)
+        own_server.pause()
+        learning = asyncio.create_task(rates.take(rate, "key", "one", 9, learns=True))
+        await rates.take(rate, "key", "one", 10)
+        assert rates.let_through() == 10
+        assert not learning.done()
+        own_server.resume()
+        await learning
+        with pytest.raises(RateLimited):  # also while those who classify leave the store alone
+            await rates.take(rate, "key", "one", 1, learns=True)
+        own_server.pause()
+        with pytest.raises(StoreUnavailable, match="this key has a rate and was not counted; nothing was appended"):
+            await rates.take(rate, "key", "one", 1, learns=True)
+        several = [Line(number, b'{"source": "%d"}' % number) for number in range(1, 10)]
+        began = time.monotonic()
+        await rates.admit_lines(None, several, learns=True)
+        assert [type(line.error) for line in several] == [StoreUnavailable] * 9
+        assert time.monotonic() - began < 2 * QUICK.reply_seconds  # not each of them
+        assert rates.let_through() == 0
+    finally:
+        own_server.resume()
+        await store.close()
