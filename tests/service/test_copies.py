@@ -137,7 +137,8 @@ async def test_who_forgets_waits_for_copies_that_are_on_their_way(
     await artifacts.join(one.store)
     with pytest.raises(NotReady, match=f"may still have copies of deleted versions: {one.id}"):
         await take_away(place_of(one, artifacts, 1.5), [], "asked for", quietly)
-    await waiting.wait()
+    async with asyncio.timeout(5):
+        await waiting.wait()
     left = machines.folder / "one" / f"{'0' * 32}.npy"
     left.parent.mkdir(exist_ok=True)
     left.touch()  # it has come when the version was deleted already
