@@ -81,7 +81,7 @@ class Process:
         """End it at this very point; what its callbacks would have done in the end is not done."""
         if self.alive:
             self.alive = False
-            for at_end in self.at_end:
+            for at_end in [*self.at_end]:  # each takes itself out
                 at_end()
 
 

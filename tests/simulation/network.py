@@ -95,6 +95,11 @@ class Wire(asyncio.Transport):
         """Whose it is."""
         return self._protocol
 
+    @property
+    def written_until(self) -> float:
+        """When all that was written has arrived."""
+        return self._up_at
+
     # what the store does
 
     def answer(self, data: bytes) -> None:
@@ -240,6 +245,11 @@ class Network:
         self._wires.pop(wire, None)
         if wire.client_died in wire.client.at_end:
             wire.client.at_end.remove(wire.client_died)
+
+    @property
+    def last_words_at(self) -> float:
+        """When all has arrived that was written to connections which their clients, the dead among them, have ended."""
+        return max((wire.written_until for wire in self._every if wire.is_closing()), default=0.0)
 
     def wires_of(self, client: Process | None = None) -> list[Wire]:
         """The connections there are, of one process or all."""

@@ -154,6 +154,11 @@ KNOWN = [
         ),
     ),
     Known(
+        "the last words of a process that was killed on a slow way came while states were compared",
+        ("_slow", "_fuse"),
+        0,
+    ),
+    Known(
         "a replica was stopped for longer than a tail was there",
         ("_pause", "_fail_over", "_fuse"),
         0,
