@@ -27,11 +27,11 @@ from core.errors import NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, 
 from core.types import Offset
 from service.ending import end
 from service.events import APPLY_VERSION, Control, Entry, encode
+from service.facts import LEVELS, Facts
 from service.group import Draft, Group, Learned, Waiting
 from service.lane import Lane
 from service.line import Line
 from service.log import LogParams, xadd
-from service.store import LEVELS, Facts
 from service.timer import Timer
 
 __all__ = ["Appender", "Draft", "Learned"]

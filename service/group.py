@@ -13,7 +13,7 @@ from core.errors import InvalidInstance
 from core.receipts import AnotherBody
 from core.types import Offset
 from service.events import Control, Learn
-from service.store import LEVELS
+from service.facts import LEVELS
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):

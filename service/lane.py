@@ -8,19 +8,11 @@ from typing import TYPE_CHECKING
 
 from core.errors import StoreUnavailable
 from core.types import Offset
+from service.facts import LEVELS, WHOLE_SECONDS, Facts, always_synced, is_at_rest, settings_of, wait_whole
 from service.group import Group, Waiting
 from service.line import Line
 from service.link import LinkLost, Reply, packed
 from service.log import LogParams
-from service.store import (
-    LEVELS,
-    WHOLE_SECONDS,
-    Facts,
-    always_synced,
-    is_at_rest,
-    settings_of,
-    wait_whole,
-)
 from service.timer import Timer
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from service.facts import LEVELS
 from service.group import Learned
 from service.schemas import LearnAnswer, LearnBatchAnswer, LearnResult
-from service.store import LEVELS
 
 
 def answer_of(learned: Learned) -> LearnAnswer:

@@ -15,8 +15,9 @@ import structlog
 
 from core.errors import StoreUnavailable
 from service.ending import end
+from service.facts import Facts
 from service.link import Link
-from service.store import Facts, Store, facts_over
+from service.store import Store, facts_over
 
 log = structlog.get_logger(__name__)
 

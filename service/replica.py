@@ -33,6 +33,7 @@ from service.catalog import DEFAULT_MODEL
 from service.copies import Copies
 from service.ending import end
 from service.events import Configure, Mark
+from service.facts import Facts
 from service.follower import Follower
 from service.housekeeping import Housekeeping
 from service.keeping import Keeping
@@ -47,7 +48,7 @@ from service.shelf import ServingParams, Shelf
 from service.snapshots import SnapshotParams
 from service.source import Source
 from service.status import Health, Status
-from service.store import Facts, Store
+from service.store import Store
 
 log = structlog.get_logger(__name__)
 

@@ -339,7 +339,7 @@ async def test_fsync_is_not_claimed_of_a_store_whose_waitaof_says_too_much(start
 
 
 async def test_fsync_by_waiting(start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.store._waitaof_holds", lambda server: True)
+    monkeypatch.setattr("service.facts._waitaof_holds", lambda server: True)
     server = Server(appendfsync="everysec")
     try:
         replica = await start_replica(server)

@@ -10,8 +10,9 @@ import pytest
 import redis
 
 from core.errors import CannotStart, StoreUnavailable
+from service.facts import Facts
 from service.replica import Replica
-from service.store import Facts, Store, StoreParams
+from service.store import Store, StoreParams
 from tests.service.conftest import StartReplica
 from tests.service.streams import draft
 from tests.service.test_replica import teach, until

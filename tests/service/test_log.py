@@ -9,9 +9,10 @@ import pytest
 from core.errors import CannotStart, InvalidInstance, StoreUnavailable
 from core.types import START, Offset
 from service import log as stream
+from service.facts import Facts, _waitaof_holds
 from service.link import Address, Link, LinkLost
 from service.log import MOST_ENTRIES, LogParams, Pace
-from service.store import Facts, Store, StoreParams, _waitaof_holds
+from service.store import Store, StoreParams
 from tests.service.conftest import QUICK
 from tests.service.proxy import Proxy
 from tests.service.valkey import Server, free_port

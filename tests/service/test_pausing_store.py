@@ -74,7 +74,7 @@ async def test_a_change_since_the_store_was_asked_last_is_seen_behind_each_appen
 async def test_what_waitaof_confirms_counts(
     pausing: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store._waitaof_holds", lambda server: True)
+    monkeypatch.setattr("service.facts._waitaof_holds", lambda server: True)
     replica = await start_replica(pausing)
     [learned] = await replica.learn("default", [draft('{"a": 1}', "x")], durability="fsync")
     assert learned.durability == "fsync"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import hiredis
 
-from service.store import FSYNC_NAMES, FSYNC_SETTINGS
+from service.facts import FSYNC_NAMES, FSYNC_SETTINGS
 from tests.simulation.keyspace import Keyspace, Words, block_of, read
 from tests.simulation.loop import Callback, SimLoop
 from tests.simulation.network import Network, Wire
