@@ -102,6 +102,7 @@ class KeyRing:
         self._version: bytes | None = None
         self._grants: dict[bytes, Grant] = {}
         self._ended: dict[str, keys.Key] = {}  # those with an end
+        self._heirs: list[keys.Key] = []  # those that were made by a rotation
         self._ahead = float("-inf")  # of this process's monotonic clock: the store's clock
 
     def find(self, given: bytes | None) -> Grant:
@@ -130,7 +131,10 @@ class KeyRing:
         return time.monotonic() + self._ahead
 
     async def load(self) -> None:
-        """Take up all keys, and write again how they have ended where the store has lost that. StoreUnavailable."""
+        """Take up all keys, and write again how they have ended where the store has lost that. StoreUnavailable.
+
+        A key in whose place a rotation had put another one is not ended again without that one: nothing would open.
+        """
         kept = await keys.read(self._store)
         self._set_clock(kept.now)
         if kept.version == keys.OPEN:
@@ -163,8 +167,9 @@ class KeyRing:
             name: key for name, key in self._ended.items() if name.encode() in grants or (key.end or 0.0) > old
         }
         if lost:
-            changed = await keys.end_again(self._store, self._ended)
+            changed = await keys.end_again(self._store, self._ended, self._heirs)
             log.warning("the store had lost how keys have ended; that is written again", keys=changed)
+        self._heirs = sorted((key for key in kept.keys if key.replaces is not None), key=lambda key: key.created)
         self._version = kept.version
 
     async def start(self, seconds: float) -> None:

@@ -250,12 +250,20 @@ async def revoke(store: Store, key_id: str) -> Revoked:
     return Revoked(key, await _is_copied(store))
 
 
-async def end_again(store: Store, known: Mapping[str, Key]) -> list[str]:
-    """Write how keys have ended where the store has lost that; ids of those that were changed. StoreUnavailable."""
+async def end_again(store: Store, known: Mapping[str, Key], heirs: Sequence[Key]) -> list[str]:
+    """Write how keys have ended where the store has lost that, and those of ``heirs`` that rotations made of them.
+
+    Ids of what was written. StoreUnavailable.
+    """
 
     def ended(kept: Kept) -> Change[list[str]]:
-        changed = [new for old in kept.keys if (new := old.ended_as(known.get(old.id))) is not old]
-        return Change(changed, [key.id for key in changed])
+        written = [new for old in kept.keys if (new := old.ended_as(known.get(old.id))) is not old]
+        there, again = {key.id for key in kept.keys}, {key.id for key in written}
+        for heir in heirs:  # in the order of their making: one may be the heir of another
+            if heir.replaces in again and heir.id not in there:
+                written.append(heir.ended_as(known.get(heir.id)))
+                again.add(heir.id)
+        return Change(written, [key.id for key in written])
 
     return await _change(store, ended)
 

@@ -84,10 +84,43 @@ async def test_a_rotated_key_ends_although_the_store_lost_that(server: Server, s
         await ring.load()
     await ring.load()
     ring.find(header(made))
-    assert (await keys.read(store)).keys[0].expires == pytest.approx(time.time() + 3600, abs=60)
+    [old] = [key for key in (await keys.read(store)).keys if key.id == made.key.id]
+    assert old.expires == pytest.approx(time.time() + 3600, abs=60)
     ring._set_clock(ring.now() + 3601)
     with pytest.raises(InvalidKey, match="has expired"):
         ring.find(header(made))
+
+
+async def test_rotations_that_the_store_lost_leave_the_last_key_that_opens(server: Server, store: Store) -> None:
+    """The old keys alone were ended again, so that nothing opened any more."""
+    ring = KeyRing(store)
+    first = await keys.create(store, Terms(["learn"]))
+    other = await keys.create(store, Terms(["learn"]))
+    with losing_the_tail(server):
+        second = await keys.rotate(store, first.key.id, 0)
+        third = await keys.rotate(store, second.key.id, 3600)
+        lost = await keys.create(store, Terms(["learn"]))
+        await ring.load()
+    for _ in range(2):
+        await ring.load()
+    new = KeyRing(store)  # by what the store has again
+    await new.load()
+    for one in (ring, new):
+        with pytest.raises(InvalidKey, match="has expired"):
+            one.find(header(first))
+        with pytest.raises(InvalidKey, match="no such key"):
+            one.find(header(lost))
+        assert [one.find(header(made)).id for made in (second, third, other)] == [
+            second.key.id,
+            third.key.id,
+            other.key.id,
+        ]
+    assert {key.id: key.expires is None for key in (await keys.read(store)).keys} == {
+        first.key.id: False,
+        second.key.id: False,
+        third.key.id: True,
+        other.key.id: True,
+    }
 
 
 async def test_the_clock_does_not_go_back(store: Store) -> None:
