@@ -52,6 +52,7 @@ class Housekeeping:
         self._copies = copies
         self._tick = 0
         self._cleared = False
+        self._numbering = presence.numbering()
         self._published: dict[str, tuple[Any, ...]] = {}
         self._seen: dict[str, Offset] = {}
         self._danger: str | None = None
@@ -153,6 +154,7 @@ class Housekeeping:
                 prepared=model.prepared,
                 versions=loaded,
                 swept=swept,
+                numbering=self._numbering,
             )
             said.append((model.keys, described))
         if said:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import msgspec
 
@@ -46,6 +47,8 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
         Ids of the versions that it has loaded.
     swept : int or None
         As in ``copies.Copies``.
+    numbering : str
+        As ``numbering()`` gave it there.
     at : float
         When it said so; seconds of the store's clock.
     """
@@ -63,6 +66,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     prepared: str | None = None
     versions: list[str] = []
     swept: int | None = None
+    numbering: str = ""
 
 
 class Marked(msgspec.Struct, frozen=True):
@@ -109,17 +113,32 @@ async def heard_of(store: Store, keys: ModelKeys) -> list[Presence]:
 
 async def clear_dead(store: Store, models: list[ModelKeys], replica: str) -> None:
     """Take out what replicas of this host said that were killed: silent, and their process is no more."""
-    host = socket.gethostname()
+    host, here = socket.gethostname(), numbering()
     for keys in models:
         now, said = await _heard_of(store, keys)
         dead = [
             one.replica
             for one in said
-            if one.host == host and one.replica != replica and now - one.at > FRESH_SECONDS and not _lives(one.pid)
+            if (one.host, one.numbering) == (host, here)
+            and one.replica != replica
+            and now - one.at > FRESH_SECONDS
+            and not _lives(one.pid)
         ]
         if dead:
             with reaching():
                 await store.client.hdel(keys.of("replicas"), *dead)
+
+
+def numbering() -> str:
+    """Among which processes a number is that of one: containers may share a host's name, but not its processes.
+
+    The start of the machine and the namespace; empty where the system has no such thing.
+    """
+    try:
+        start, space = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), Path("/proc/self/ns/pid").stat()
+        return f"{start} {space.st_ino}"
+    except OSError:
+        return ""
 
 
 async def _heard_of(store: Store, keys: ModelKeys) -> tuple[float, list[Presence]]:

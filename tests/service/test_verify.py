@@ -134,6 +134,7 @@ async def test_what_was_killed_is_let_go_by_the_next_on_its_host(
         "now": {"pid": ended.pid},
         "runs": {"pid": os.getppid(), "at": own.at - 60},
         "elsewhere": {"pid": ended.pid, "host": "another", "at": own.at - 60},
+        "container": {"pid": ended.pid, "numbering": "its own", "at": own.at - 60},
     }
     made = [(keys, msgspec.structs.replace(own, replica=name, **changed)) for name, changed in said.items()]
     await presence.publish(store, made)
@@ -141,4 +142,5 @@ async def test_what_was_killed_is_let_go_by_the_next_on_its_host(
     async with asyncio.timeout(10):
         while "killed" in (there := {one.replica for one in await presence.heard_of(store, keys)}):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    assert there == {first.id, other.id, "now", "runs", "elsewhere"}
+    assert there == {first.id, other.id, "now", "runs", "elsewhere", "container"}
+    assert own.numbering == presence.numbering()
