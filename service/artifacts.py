@@ -20,12 +20,14 @@ its bytes are on disk; an object store does the same by itself. Readers check ch
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import re
 import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,6 +50,9 @@ _NAME = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,127}/){0,7}[A-Za-z0-9][A-Za-
 
 PIECE_BYTES = 8 * 2**20
 
+THREADS = 16
+"""Calls at one time; they wait for a disk or for a network."""
+
 T = TypeVar("T")
 
 
@@ -59,7 +64,9 @@ class Marker(msgspec.Struct, frozen=True):
 
 
 class Artifacts:
-    """The artifact store of one store. ``join`` it once before anything else; all calls work in threads.
+    """The artifact store of one store. ``join`` it once before anything else.
+
+    All calls work in threads of its own: one that hangs holds up nothing else of the process.
 
     Attributes
     ----------
@@ -84,6 +91,7 @@ class Artifacts:
         self._filesystem: Any = filesystem
         self._root = str(root).rstrip("/")
         self._is_local = isinstance(filesystem, LocalFileSystem)
+        self._threads = ThreadPoolExecutor(THREADS, "artifacts")
 
     async def join(self, store: Store) -> str:
         """Find the folder of this store, made at the very first time; its id. Costs little when it is done again.
@@ -234,7 +242,8 @@ class Artifacts:
     async def _in_thread(self, call: Callable[..., T], *given: Any, name: str | None = None) -> T:
         """Call in a thread; a file that is not there is UnknownArtifact where ``name`` is what was asked for."""
         try:
-            return await asyncio.to_thread(call, *given)
+            context = contextvars.copy_context()
+            return await asyncio.get_running_loop().run_in_executor(self._threads, partial(context.run, call, *given))
         except FileNotFoundError as error:
             if name is not None:
                 raise UnknownArtifact(f"there is no artifact {name}") from None

@@ -19,6 +19,7 @@ from core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, Stor
 from service import workplaces
 from service.artifacts import Artifacts
 from service.datasets import DatasetCard, Datasets
+from service.ending import end
 from service.job import Job, id_of_key, new_id
 from service.jobs import JobParams, Jobs, Total
 from service.methods import METHODS, Sizes, check_memory
@@ -29,6 +30,9 @@ from service.workplaces import Workplace
 
 HISTORY = "history"
 MAX_REASON = 1000
+
+CHECK_SECONDS = 10.0
+"""How long a job that is handed in waits to hear from the artifact store."""
 OF_A_DATASET = ("instances", "features", "classes", "assertions", "nnz")
 
 
@@ -63,6 +67,7 @@ class Desk:
         self._datasets = Datasets(self._events)
         place = settings.artifacts_place()
         self._artifacts = Artifacts(place) if place is not None else None
+        self._check: asyncio.Task[str] | None = None
 
     async def submit(self, request: JobRequest, model: ModelReplica, actor: str | None, key: str | None = None) -> Job:
         """Take a job; under an idempotency ``key`` that came before, the one that was taken then.
@@ -72,7 +77,7 @@ class Desk:
         InvalidInstance, NeedsMemory
             It can never be done so; or the key came before with another request.
         ArtifactsUnavailable
-            There is no artifact store that it could read history from, or write to, or it is away.
+            There is no artifact store that it could read history from, or write to, or it is away or does not answer.
         Overloaded, StoreUnavailable
         """
         job_id, body = new_id(), None
@@ -97,7 +102,7 @@ class Desk:
                 raise InvalidInstance(f"data: {error}", "data") from None
         if self._artifacts is None:
             raise ArtifactsUnavailable("jobs need an artifact store: set ABOUND_ARTIFACTS_URL, the same for all hosts")
-        await self._artifacts.join(self._events)
+        await self._check_artifacts(self._artifacts)
         await self._check_room(request.method, params, model, dataset)
         plain = method.plain(params)
         reason = plain.get("reason")
@@ -133,8 +138,20 @@ class Desk:
 
     async def close(self) -> None:
         """Close the connections."""
+        if self._check is not None:
+            await end(self._check)
         await self._store.close()
         await self._events.close()
+
+    async def _check_artifacts(self, artifacts: Artifacts) -> None:
+        """ArtifactsUnavailable when it is not there. All who ask at one time wait for one answer, and not for long."""
+        if self._check is None or self._check.done():
+            self._check = asyncio.create_task(artifacts.join(self._events), name="artifact store of jobs")
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                await asyncio.shield(self._check)
+        except TimeoutError:
+            raise ArtifactsUnavailable(f"the artifact store has not answered for {CHECK_SECONDS:g} seconds") from None
 
     async def _check_room(self, name: str, params: Any, model: ModelReplica, dataset: DatasetCard | None) -> None:
         """NeedsMemory when no worker could do it. Without any worker this machine stands for the one to come."""

@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import threading
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -45,6 +47,28 @@ async def test_what_is_put_is_there_until_it_is_deleted(artifacts: Artifacts) ->
     for reading in (artifacts.get, artifacts.size):
         with pytest.raises(UnknownArtifact, match="m/1-0"):
             await reading("m/1-0/history/a.seg")
+
+
+async def test_a_store_that_hangs_holds_up_nothing_but_its_own_calls(
+    artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await artifacts.put("a", b"1")
+    goes_on = threading.Event()
+
+    def hangs(path: str) -> dict[str, int]:
+        goes_on.wait(30)
+        return {"size": 1}
+
+    monkeypatch.setattr(artifacts, "_filesystem", SimpleNamespace(info=hangs))
+    calls = [asyncio.create_task(artifacts.size("a")) for _ in range(40)]
+    await asyncio.sleep(0)  # all of them are called
+    try:
+        async with asyncio.timeout(10):
+            assert await asyncio.to_thread(int, "7") == 7
+        assert not any(call.done() for call in calls)
+    finally:
+        goes_on.set()
+    assert await asyncio.gather(*calls) == [1] * 40
 
 
 class Versioned(MemoryFileSystem):
