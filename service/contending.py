@@ -183,6 +183,11 @@ class Contending:
         return theirs - ours if ours is not None else 0.0
 
     @property
+    def is_away(self) -> bool:
+        """Whether versions are in trouble because a store was away: those may be had again soon."""
+        return self._roster.away
+
+    @property
     def is_contended(self) -> bool:
         """Whether anything is compared with the index."""
         return bool(self._roster.entered) or not self.model.live.serving.is_live

@@ -41,7 +41,9 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.25
 AGAIN_SECONDS = 2.0
+AWAY_SECONDS = 60.0
 DAMAGED_PAUSE_SECONDS = 60.0
+DAMAGED_VERSION_SECONDS = 4 * 3600.0
 NICE = 10
 
 
@@ -86,18 +88,20 @@ class Followed:
 class Again:
     """When versions that could not be loaded are tried again: soon, then later each time.
 
-    An artifact store that was away is back soon; a version that is damaged would be read again and again.
+    An artifact store that was away is back soon; a version that is damaged would be read whole each time.
     """
 
     def __init__(self, now: float) -> None:
         self._pause = AGAIN_SECONDS
         self._at = now + self._pause
 
-    def due(self, now: float) -> bool:
-        """Whether it is time; if so the next time is set."""
+    def due(self, now: float, away: bool) -> bool:
+        """Whether it is time; if so the next time is set. ``away``: a store was, for at least one of them."""
+        most = AWAY_SECONDS if away else DAMAGED_VERSION_SECONDS
+        self._at = min(self._at, now + most)
         if now < self._at:
             return False
-        self._pause = min(2 * self._pause, DAMAGED_PAUSE_SECONDS)
+        self._pause = min(2 * self._pause, most)
         self._at = now + self._pause
         return True
 
@@ -236,7 +240,7 @@ class Gatekeeper:
             self._check_size(one)
             if not contending.standing.trouble:
                 again = Again(loop.time())
-            if one.changed or again.due(loop.time()):
+            if one.changed or again.due(loop.time(), contending.is_away):
                 one.changed = False
                 await contending.call()
             one.woken.clear()

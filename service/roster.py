@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from core.errors import AboundError, ArtifactsUnavailable, Damaged
+from core.errors import AboundError, ArtifactsUnavailable, Damaged, StoreUnavailable
 from core.serving import LIVE
 from service import contenders, versions
 from service.artifacts import Artifacts
@@ -32,12 +32,15 @@ class Roster:
     loaded : dict of Loaded
     trouble : dict of str
         Why the others are not loaded.
+    away : bool
+        Whether a store was away for one of these; the others seldom heal by themselves.
     """
 
     def __init__(self, store: Store, artifacts: Artifacts | None, keys: ModelKeys, loaded_bytes: int) -> None:
         self.entered: list[str] = []
         self.loaded: dict[str, Loaded] = {}
         self.trouble: dict[str, str] = {}
+        self.away = False
         self._store = store
         self._artifacts = artifacts
         self._keys = keys
@@ -48,16 +51,17 @@ class Roster:
         self.entered = [one.version for one in await contenders.entered(self._store, self._keys)]
         wanted = [name for name in dict.fromkeys([*others, *self.entered]) if name != LIVE]
         loaded = {name: self.loaded[name] for name in wanted if name in self.loaded}
-        trouble = {}
+        trouble, away = {}, False
         for name in wanted:
             if name not in loaded:
                 try:
                     loaded[name] = await self._load(name, sum(one.card.n_bytes for one in loaded.values()))
                 except AboundError as error:
                     trouble[name] = str(error)
+                    away = away or isinstance(error, ArtifactsUnavailable | StoreUnavailable)
         for name in trouble.keys() - self.trouble.keys():
             log.warning("a version cannot be scored", model=self._keys.name, version=name, reason=trouble[name])
-        self.loaded, self.trouble = loaded, trouble
+        self.loaded, self.trouble, self.away = loaded, trouble, away
 
     async def _load(self, name: str, n_bytes: int) -> Loaded:
         if self._artifacts is None:

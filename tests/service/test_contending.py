@@ -259,6 +259,7 @@ async def test_a_version_that_cannot_be_loaded_is_told_and_the_others_go_on(hous
         await teach(replica, familiar(20))
         await contending.go_on()
         assert "0123456789abcdef" in contending.standing.trouble
+        assert not contending.is_away, "it does not come back by itself"
         assert n_scored(contending.standing, card.id) == 20
 
 
@@ -273,12 +274,14 @@ async def test_nothing_is_forgotten_of_a_version_that_is_out_of_reach_for_a_whil
     away = house.folder.rename(house.folder.with_name("away"))
     async with contest(house, gate=NEVER) as contending:
         assert contending.standing.trouble.keys() == {card.id, other.id}
+        assert contending.is_away
         await teach(replica, familiar(5, 40))
         await contending.go_on()
         await contending.keep()
         away.rename(house.folder)
         await contending.call()
         assert not contending.standing.trouble
+        assert not contending.is_away
         await teach(replica, familiar(20, 45))
         await contending.go_on()
         found = contending.standing

@@ -147,7 +147,7 @@ async def test_one_at_a_time_and_the_next_goes_on_from_what_was_written(house: H
 
 async def test_a_version_is_tried_again_until_it_can_be_had(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gatekeeper, "AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(gatekeeper, "DAMAGED_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(gatekeeper, "AWAY_SECONDS", 0.1)
     replica = await house.replica()
     await teach(replica, familiar(20))
     version = await entered(house)
@@ -173,9 +173,19 @@ async def test_a_version_is_tried_again_until_it_can_be_had(house: House, monkey
         assert n_scored(await until_kept(house, replica.model("default").offset), version) == 20
 
 
-def test_what_cannot_be_loaded_is_tried_soon_and_then_later_each_time() -> None:
+def test_what_is_away_is_tried_soon_and_then_later_each_time() -> None:
     again, tried = Again(0.0), [0.0]
     for now in range(200):
-        if again.due(float(now)):
+        if again.due(float(now), away=True):
             tried.append(float(now))
     assert [b - a for a, b in itertools.pairwise(tried)] == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+
+
+def test_what_is_damaged_is_read_a_few_times_a_day() -> None:
+    again = Again(0.0)
+    tried = [now for now in range(24 * 3600) if again.due(float(now), away=False)]
+    assert tried[:3] == [2, 6, 14]
+    assert len(tried) < 20
+    assert max(b - a for a, b in itertools.pairwise(tried)) == 4 * 3600
+    assert not again.due(24 * 3600.0, away=True)
+    assert again.due(24 * 3600.0 + 60, away=True), "something else is away by now"
