@@ -1,7 +1,7 @@
 """A bounded folder of this machine with files of an artifact store that is elsewhere, so that they can be mapped.
 
-    <folder>/<checksum>.npy      a file, whole; named by what is in it, so that it is never an old one
-    <folder>/.<random>.part      one that is on its way
+    <folder>/<checksum>.npy              a file, whole; named by what is in it, so that it is never an old one
+    <folder>/.<checksum>.<random>.part   one that is on its way
 
 All processes of a machine may share the folder: a file comes by being moved there, and goes, the one that was asked for
 the longest ago first, when others need its room. Who has it mapped keeps it, as long as it lasts, beyond the bound.
@@ -68,18 +68,22 @@ class FileCache:
             if await asyncio.to_thread(self._asked_for, path, size):
                 return path
             await asyncio.to_thread(self._make_room, size)
-            await self._fetch(artifacts, name, path)
+            while not await self._fetch(artifacts, name, path):
+                pass  # thrown away on its way; if its version is no more, it is not found now
         except OSError as error:
             log.warning("files of the artifact store cannot be kept here", folder=str(self.folder), reason=str(error))
             return None
         return path
 
     def keep_only(self, checksums: Set[str]) -> int:
-        """Throw away all whole files but those with these checksums; how many."""
-        gone = [path for path in self.folder.glob("*.npy") if path.stem not in checksums]
-        for path in gone:
-            self.drop(path)
-        return len(gone)
+        """Throw away all files but those with these checksums, also what any process is fetching; how many."""
+        n_gone = 0
+        for pattern in (".*.part", "*.npy"):  # in this order: what arrives meanwhile is met as a whole file
+            for path in list(self.folder.glob(pattern)):
+                if path.name.removeprefix(".").partition(".")[0] not in checksums:
+                    self.drop(path)
+                    n_gone += 1
+        return n_gone
 
     def drop(self, path: Path) -> None:
         """Throw a file away."""
@@ -95,13 +99,18 @@ class FileCache:
             return False
         return there
 
-    async def _fetch(self, artifacts: Artifacts, name: str, path: Path) -> None:
-        beside = self.folder / f".{secrets.token_hex(8)}.part"
+    async def _fetch(self, artifacts: Artifacts, name: str, path: Path) -> bool:
+        """Whether it has arrived; not when ``keep_only`` threw it away meanwhile."""
+        beside = self.folder / f".{path.stem}.{secrets.token_hex(8)}.part"
         try:
             with beside.open("xb") as file:
                 async for piece in artifacts.pieces(name):
                     await asyncio.to_thread(file.write, piece)
-            beside.replace(path)
+            try:
+                beside.replace(path)
+            except FileNotFoundError:
+                return False
+            return True
         finally:
             beside.unlink(missing_ok=True)
 

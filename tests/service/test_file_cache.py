@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +102,57 @@ async def test_what_was_not_asked_for_the_longest_goes(artifacts: Artifacts, tmp
     with pytest.raises(UnknownArtifact):
         await cache.get(artifacts, "m/none", 100, "0" * 32)
     assert not list(cache.folder.glob(".*")), "something is half written"
+
+
+def on_the_way(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, do: Callable[[], Awaitable[None]]) -> list[str]:
+    """Something that happens when all bytes of the next file have come, and it is not there yet; what was fetched."""
+    names: list[str] = []
+    pieces = artifacts.pieces
+
+    async def pieces_then(name: str) -> AsyncIterator[bytes]:
+        names.append(name)
+        async for piece in pieces(name):
+            yield piece
+        if len(names) == 1:
+            await do()
+
+    monkeypatch.setattr(artifacts, "pieces", pieces_then)
+    return names
+
+
+@pytest.mark.parametrize("is_needed", [False, True])
+async def test_what_is_on_its_way_while_others_are_thrown_away(
+    artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, is_needed: bool
+) -> None:
+    """It is fetched again where nothing needed it then, and left alone where something does."""
+    cache, checksum = artifacts.cache, checksum_of(b"data")
+    assert cache is not None
+    await artifacts.put("m/a", b"data")
+
+    async def sweep() -> None:
+        assert FileCache(cache.folder, 2**20).keep_only({checksum} if is_needed else set()) == (not is_needed)
+
+    names = on_the_way(artifacts, monkeypatch, sweep)
+    path = await cache.get(artifacts, "m/a", 4, checksum)
+    assert path is not None
+    assert path.read_bytes() == b"data"
+    assert names == ["m/a"] * (1 if is_needed else 2)
+    assert copies(artifacts) == [path]
+
+
+async def test_what_is_deleted_on_its_way_does_not_stay(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = artifacts.cache
+    assert cache is not None
+    await artifacts.put("m/a", b"data")
+
+    async def forget() -> None:
+        await artifacts.delete("m/a")
+        cache.keep_only(set())
+
+    on_the_way(artifacts, monkeypatch, forget)
+    with pytest.raises(UnknownArtifact):
+        await cache.get(artifacts, "m/a", 4, checksum_of(b"data"))
+    assert copies(artifacts) == []
 
 
 async def test_what_cannot_be_kept_is_read_into_memory(artifacts: Artifacts, tmp_path: Path) -> None:
