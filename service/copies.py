@@ -1,18 +1,20 @@
 """Copies of versions on this machine (``file_cache.py``): those of versions that are no more go.
 
-    abound:copies       how often it was asked for that such copies go
+    abound:copies:asked     a list of the last few times that it was asked for that such copies go, newest first
 
 A copy says by its name what is in it, not whose it is, and several versions may share it. So every process that makes
 copies looks, when it starts and whenever that was asked for, which files the versions that there are consist of, and
 throws away all others. One too many costs that it is fetched again.
 
-Who forgets asks for it when the versions are deleted, and waits until all replicas have said that they did it.
+Who forgets asks for it when the versions are deleted, and waits until all replicas have said that they did it. Each
+time has a random name, which a failover cannot give to another one; one that it loses is asked for again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
@@ -26,7 +28,8 @@ from service.store import Store, reaching
 
 log = structlog.get_logger(__name__)
 
-COPIES_KEY = "abound:copies"
+COPIES_KEY = "abound:copies:asked"
+N_ASKED = 8
 LOOK_SECONDS = 1.0
 POLL_SECONDS = 0.2
 
@@ -47,8 +50,8 @@ class Copies:
 
     Attributes
     ----------
-    swept : int or None
-        How often it had been asked for when the last sweep began; None where no copies are made.
+    swept : list of str or None
+        The last times that it had been asked for when the last sweep began; None where no copies are made.
     """
 
     def __init__(
@@ -64,8 +67,8 @@ class Copies:
             self._artifacts = artifacts
         self._models = models
         self._fetched = fetched
-        self._begun = False
-        self.swept: int | None = None if self._artifacts is None else -1
+        self._looked = False
+        self.swept: list[str] | None = None if self._artifacts is None else []
 
     async def keep(self) -> None:
         """Look every second whether it was asked for, for ever."""
@@ -82,9 +85,8 @@ class Copies:
         artifacts = self._artifacts
         if artifacts is None or artifacts.cache is None:
             return
-        with reaching():
-            asked = int(await self._store.client.get(COPIES_KEY) or 0)
-        if asked == self.swept:
+        asked = await _asked(self._store)
+        if self._looked and asked == self.swept:
             return
         if not artifacts.id:
             await artifacts.join(self._store)
@@ -96,7 +98,7 @@ class Copies:
             for one in card.files
         }
         n_gone = await asyncio.to_thread(artifacts.cache.keep_only, needed)
-        self.swept = asked
+        self.swept, self._looked = asked, True
         if n_gone:
             log.info("threw away copies of versions that are no more", files=n_gone)
 
@@ -112,17 +114,32 @@ async def throw_away(place: Place) -> None:
     """
     if place.artifacts.is_directory:
         return  # nobody copies its files
-    with reaching():
-        asked = int(await place.store.client.incr(COPIES_KEY))
+    name = secrets.token_hex(4)
+    await _ask(place.store, name)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + place.prepare_seconds
-    while behind := await _behind(place, asked):
+    while behind := await _behind(place, name):
         if loop.time() > deadline:
             raise NotReady(f"replicas may still have copies of deleted versions: {', '.join(behind)}", 60.0)
         await place.between()
         await asyncio.sleep(POLL_SECONDS)
+        if name not in await _asked(place.store):
+            await _ask(place.store, name)
 
 
-async def _behind(place: Place, asked: int) -> list[str]:
+async def _ask(store: Store, name: str) -> None:
+    with reaching():
+        async with store.client.pipeline(transaction=True) as pipe:
+            pipe.lpush(COPIES_KEY, name)
+            pipe.ltrim(COPIES_KEY, 0, N_ASKED - 1)
+            await pipe.execute()
+
+
+async def _asked(store: Store) -> list[str]:
+    with reaching():
+        return [name.decode() for name in await store.client.lrange(COPIES_KEY, 0, -1)]
+
+
+async def _behind(place: Place, name: str) -> list[str]:
     present = await presence.present(place.store, place.keys, SILENT_SECONDS)
-    return [one.replica for one in present if one.swept is not None and one.swept < asked]
+    return [one.replica for one in present if one.swept_for is not None and name not in one.swept_for]

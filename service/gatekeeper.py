@@ -138,9 +138,14 @@ class Gatekeeper:
         """Look at all models again and again, and follow those that are to be. CannotStart: not a store to trust."""
         await self._store.check()
         catalog = Catalog()
+        copies: asyncio.Task[None] | None = None
         while not self._stopping.is_set():
             try:
                 catalog = await self._look(catalog)
+                if copies is None:  # not before the models are known: it would throw away what they need
+                    copies = asyncio.create_task(self._copies.keep(), name="copies")
+                elif copies.done():
+                    copies.result()
             except StoreUnavailable as error:
                 log.warning("the store is away", reason=str(error))
             except (Damaged, UnknownApplyVersion) as error:
@@ -151,7 +156,7 @@ class Gatekeeper:
         tasks = [one.task for one in self._followed.values() if one.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=LEASE_SECONDS)
-        await end(*tasks)
+        await end(*tasks, *([] if copies is None else [copies]))
 
     async def _look(self, catalog: Catalog) -> Catalog:
         catalog = await read_on(self._store, catalog)
@@ -179,8 +184,6 @@ class Gatekeeper:
                 done.result()
             if one.wanted and one.task is None:
                 one.task = asyncio.create_task(self._follow(one), name=f"contest of {one.living.keys.name}")
-        with contextlib.suppress(ArtifactsUnavailable):
-            await self._copies.look()
         return catalog
 
     async def _follow(self, one: Followed) -> None:

@@ -153,7 +153,7 @@ class Housekeeping:
                 at=seconds + microseconds / 1e6,
                 prepared=model.prepared,
                 versions=loaded,
-                swept=swept,
+                swept_for=swept,
                 numbering=self._numbering,
             )
             said.append((model.keys, described))

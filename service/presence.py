@@ -45,8 +45,8 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
         The index that it is ready to adopt.
     versions : list of str
         Ids of the versions that it has loaded.
-    swept : int or None
-        As in ``copies.Copies``.
+    swept_for : list of str or None
+        ``swept`` of ``copies.Copies``.
     numbering : str
         As ``numbering()`` gave it there.
     at : float
@@ -65,7 +65,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     prepared: str | None = None
     versions: list[str] = []
-    swept: int | None = None
+    swept_for: list[str] | None = None
     numbering: str = ""
 
 

@@ -16,7 +16,7 @@ from service.adoption import Place
 from service.artifacts import Artifacts
 from service.card import Card
 from service.catalog import DEFAULT_MODEL, Living, ModelKeys
-from service.copies import COPIES_KEY
+from service.copies import COPIES_KEY, N_ASKED
 from service.file_cache import FileCache
 from service.forgotten_versions import take_away
 from service.gatekeeper import Gatekeeper
@@ -131,7 +131,7 @@ async def test_who_forgets_waits_for_copies_that_are_on_their_way(
         await arrived.wait()
 
     one = await start_replica(server, None, machines.artifacts("one"))
-    await until(lambda: one._copies.swept == 0)
+    await until(lambda: one._copies._looked)
     monkeypatch.setattr(one._copies, "_fetched", fetched)
     artifacts = Artifacts(machines.url)
     await artifacts.join(one.store)
@@ -145,6 +145,49 @@ async def test_who_forgets_waits_for_copies_that_are_on_their_way(
     arrived.set()
     await take_away(place_of(one, artifacts), [], "asked for", quietly)
     assert not left.exists()
+
+
+async def test_a_failover_that_loses_what_was_asked_for_does_not_end_the_waiting(
+    server: Server, machines: Machines, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await start_replica(server, None, machines.artifacts("one"))
+    artifacts = Artifacts(machines.url)
+    await artifacts.join(one.store)
+    await take_away(place_of(one, artifacts), [], "asked for", quietly)
+    before = await one.store.client.lrange(COPIES_KEY, 0, -1)
+    await take_away(place_of(one, artifacts), [], "asked for", quietly)
+    await one.store.client.ltrim(COPIES_KEY, 1, -1)  # it loses the last one before somebody asks
+    assert await one.store.client.lrange(COPIES_KEY, 0, -1) == before
+    left = machines.folder / "one" / f"{'0' * 32}.npy"
+    left.parent.mkdir(exist_ok=True)
+    left.touch()
+    await take_away(place_of(one, artifacts), [], "asked for", quietly)
+    assert not left.exists()
+
+    arrived = asyncio.Event()
+    monkeypatch.setattr(one._copies, "_fetched", arrived.wait)
+    left.touch()
+    asking = asyncio.create_task(take_away(place_of(one, artifacts), [], "asked for", quietly))
+    known = set(await one.store.client.lrange(COPIES_KEY, 0, -1))
+    while set(await one.store.client.lrange(COPIES_KEY, 0, -1)) == known:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    await one.store.client.delete(COPIES_KEY)  # it loses the one that is waited for
+    arrived.set()
+    async with asyncio.timeout(10):
+        await asking
+    assert not left.exists()
+
+
+async def test_several_who_forget_at_once_all_come_to_an_end(
+    server: Server, machines: Machines, start_replica: StartReplica
+) -> None:
+    one = await start_replica(server, None, machines.artifacts("one"))
+    artifacts = Artifacts(machines.url)
+    await artifacts.join(one.store)
+    asking = [take_away(place_of(one, artifacts), [], "asked for", quietly) for _ in range(N_ASKED + 2)]
+    async with asyncio.timeout(20):
+        await asyncio.gather(*asking)
+    assert await one.store.client.llen(COPIES_KEY) == N_ASKED
 
 
 async def test_nobody_waits_where_files_are_mapped_where_they_lie(
@@ -169,3 +212,23 @@ async def test_a_machine_that_only_follows_contests_throws_them_away_too(
     await until(lambda: not left.exists())
     gatekeeper.stop()
     await running
+
+
+async def test_following_contests_does_not_wait_for_an_artifact_store_that_hangs(
+    store: Store, machines: Machines, start_replica: StartReplica, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await start_replica(server)
+    artifacts, asked = machines.artifacts("worker"), asyncio.Event()
+
+    async def join(store: Store) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return ""
+
+    monkeypatch.setattr(artifacts, "join", join)
+    gatekeeper = Gatekeeper(store, artifacts)
+    running = asyncio.create_task(gatekeeper.run())
+    async with asyncio.timeout(10):
+        await asked.wait()
+        gatekeeper.stop()
+        await running
