@@ -19,7 +19,7 @@ COMMANDS = ("sh", "console")
 OTHERS = ("mermaid", "python", "json", "yaml", "text")
 
 FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NOT_RUN = re.compile(r"<!-- not run: (.*?) -->\s*\Z", re.DOTALL)
+NOT_RUN = re.compile(r"<!-- not run: ((?:(?!-->).)*) -->\s*\Z", re.DOTALL)
 
 VOLATILE = [
     re.compile(pattern)

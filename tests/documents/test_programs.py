@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import kubernetes_validate
@@ -122,6 +123,22 @@ def check_compose(given: list[str]) -> None:
         assert set(rest) <= {"--build"}
 
 
+def check_build(given: list[str]) -> None:
+    """Its file is there, takes what it is given, and what is built on is this repository."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("-f", required=True)
+    parser.add_argument("-t", required=True)
+    parser.add_argument("--build-arg", action="append", default=[])
+    parser.add_argument("context")
+    options = parser.parse_args(given)
+    assert options.context == "."
+    taken = re.findall(r"^ARG (\w+)", (ROOT / options.f).read_text(), re.MULTILINE)
+    arguments = dict(one.split("=", 1) for one in options.build_arg)
+    assert set(arguments) <= set(taken)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(filter(None, arguments.get("EXTRAS", "").split(","))) <= set(extras)
+
+
 def check_kubectl(given: list[str]) -> None:
     """What is applied can be rendered, and a secret made as it is said is one."""
     words = [word for word in given if word not in ("-n", "abound", "monitoring")]
@@ -165,8 +182,9 @@ def test_a_program_would_take_the_command(command: str, monkeypatch: pytest.Monk
     elif reason:
         pytest.skip(reason)
     elif program == "docker":
-        assert given[0] == "compose"
-        check_compose(given[1:])
+        assert given[0] in ("compose", "build")
+        check = check_compose if given[0] == "compose" else check_build
+        check(given[1:])
     else:
         assert program == "kubectl"
         if shutil.which("kubectl") is None:
