@@ -22,8 +22,8 @@ WORKER_SHARES = 4
 Each of them builds the model once more, beside the parts of a snapshot.
 """
 
-STORE_SHARES = 1
-"""What the store takes, likewise: three snapshots at most, each a quarter of the model or so, and log."""
+STORE_SHARES = 3
+"""What the store takes, likewise: three snapshots at most, each up to nine tenths of the model, and log."""
 
 
 def memory_of_models(processes: int, *, worker: bool = False, store: bool = False) -> int | None:

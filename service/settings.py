@@ -128,7 +128,7 @@ class Settings(BaseSettings):
         None,
         ge=2**20,
         description="bytes of all models of a replica; without it 80 % of the machine's is divided among the replicas, "
-        "the worker (4 parts) and the embedded store (1 part) that run on it",
+        "the worker (4 parts) and the embedded store (3 parts) that run on it",
     )
     max_connections: int = Field(10_000, ge=1, description="most connections a replica holds at once")
 

@@ -23,11 +23,19 @@ IMPORT_SECONDS = 900.0
 """Longest silence while a model is imported: all replicas load it."""
 
 
+NUMPY_KINDS = "biufUO"
+"""Types of numpy that are the same in JSON: not bytes, nor times, which would be sent as other things than they are."""
+
+
 def plain(value: object) -> object:
     """A scalar or an array of numpy as what it is in Python; TypeError for what there is no JSON for."""
-    if type(value).__module__ != "numpy":
-        raise TypeError(f"a {type(value).__name__} cannot be sent: there is no JSON for it")
-    return value.tolist()  # type: ignore[attr-defined]
+    if type(value).__module__ == "numpy":
+        made = value.tolist() if value.dtype.kind in NUMPY_KINDS else value  # type: ignore[attr-defined]
+        if type(made).__module__ != "numpy":
+            return made
+        if value.dtype.kind == "f":  # type: ignore[attr-defined]
+            return value.astype("float64").tolist()  # type: ignore[attr-defined]
+    raise TypeError(f"a {getattr(value, 'dtype', type(value).__name__)} cannot be sent: there is no JSON for it")
 
 
 encode = msgspec.json.Encoder(enc_hook=plain).encode

@@ -33,16 +33,20 @@ def bounded(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
     Raises
     ------
     ValueError
-        A line is blank, or holds a line end but at its own end. What stands before it in its request is not sent.
+        A line is blank, or holds a line end but at its own end. What stands before it is sent.
     """
     request: list[bytes] = []
     size = 0
     for number, line in enumerate(lines, start=1):
-        request.append(_without_end(line, number))
-        size += len(line) + 1
-        if len(request) >= STREAM_LINES or size >= STREAM_BYTES:
+        wrong = _wrong_with(line, number)
+        if wrong is None:
+            request.append(line.rstrip(b"\r\n"))
+            size += len(line) + 1
+        if request and (wrong is not None or len(request) >= STREAM_LINES or size >= STREAM_BYTES):
             yield request
             request, size = [], 0
+        if wrong is not None:
+            raise wrong
     if request:
         yield request
 
@@ -56,22 +60,26 @@ async def abounded(lines: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncIterat
     request, size, number = [], 0, 0
     async for line in lines:
         number += 1
-        request.append(_without_end(line, number))
-        size += len(line) + 1
-        if len(request) >= STREAM_LINES or size >= STREAM_BYTES:
+        wrong = _wrong_with(line, number)
+        if wrong is None:
+            request.append(line.rstrip(b"\r\n"))
+            size += len(line) + 1
+        if request and (wrong is not None or len(request) >= STREAM_LINES or size >= STREAM_BYTES):
             yield request
             request, size = [], 0
+        if wrong is not None:
+            raise wrong
     if request:
         yield request
 
 
-def _without_end(line: bytes, number: int) -> bytes:
+def _wrong_with(line: bytes, number: int) -> ValueError | None:
     line = line.rstrip(b"\r\n")
     if b"\n" in line:
-        raise ValueError(f"line {number} of the stream holds a line end: a JSON document has to stand on one line")
+        return ValueError(f"line {number} of the stream holds a line end: a JSON document has to stand on one line")
     if not line or line.isspace():
-        raise ValueError(f"line {number} of the stream is blank: it would have no answer")
-    return line
+        return ValueError(f"line {number} of the stream is blank: it would have no answer")
+    return None
 
 
 def read_answers(body: bytes, sent: int, url: str) -> list[Answer]:

@@ -24,6 +24,7 @@ from service.client import (
     Refused,
     Unreachable,
     bounded,
+    calls,
     refusal_of,
 )
 from service.client import lines as lines_of_a_request
@@ -97,7 +98,7 @@ NO_LINE = [b"", b"\n", b"\r\n", b" \t\n", b'{"n":\n2}', b'{"n": 2}\n{"n": 3}']
 @pytest.mark.parametrize("line", NO_LINE)
 def test_a_line_that_would_shift_the_answers_is_an_error_behind_those_before(line: bytes) -> None:
     answers = client(echo).classify_stream("m", [*lines(1000), b'{"n": 1000}', line, b'{"n": 1001}'])
-    assert [next(answers)["n"] for _ in range(1000)] == list(range(1000))
+    assert [next(answers)["n"] for _ in range(1001)] == list(range(1001))
     with pytest.raises(ValueError, match=r"^line 1002 of the stream"):
         next(answers)
 
@@ -433,6 +434,27 @@ def test_what_numpy_holds_is_sent_as_what_it_is() -> None:
     assert bodies == [{"features": {"a": 2.5, "b": 0.5, "c": 3, "d": True}, "labels": ["x", "y"]}] * 3
     with pytest.raises(TypeError, match="a complex cannot be sent"):
         model.learn(["x"], features={"a": 1j})
+    assert calls.encode([np.longdouble(1.5), np.array([0.5], np.longdouble), np.array(["a", 1], object)]) == (
+        b'[1.5,[0.5],["a",1]]'
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([b"red"]),
+        np.bytes_(b"red"),
+        np.datetime64("2020-01-01", "ns"),
+        np.datetime64("2020-01-01", "s"),
+        np.timedelta64(1, "ns"),
+        np.clongdouble(1),
+        np.zeros(1, "i4,i4"),
+    ],
+    ids=str,
+)
+def test_what_would_become_something_else_is_not_sent(value: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be sent"):
+        calls.encode({"a": value})
 
 
 def test_a_pause_that_is_no_number_is_none() -> None:

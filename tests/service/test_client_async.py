@@ -81,8 +81,10 @@ async def test_a_line_that_would_shift_the_answers_is_an_error(line: bytes, in_t
             yield one
 
     given = [*lines(2), line, *lines(1)]
+    answers = client(echo).learn_stream("m", source() if in_the_loop else given)
+    assert [(await anext(answers))["n"] for _ in range(2)] == [0, 1]
     with pytest.raises(ValueError, match=r"^line 3 of the stream"):
-        [answer async for answer in client(echo).learn_stream("m", source() if in_the_loop else given)]
+        await anext(answers)
     given[2] = b'{"n": 2}\n'
     answers = client(echo).learn_stream("m", source() if in_the_loop else given)
     assert [answer["n"] async for answer in answers] == [0, 1, 2, 0]

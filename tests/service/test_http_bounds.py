@@ -14,8 +14,9 @@ from core.live import LiveModel
 from core.record import pack_labels
 from service.budget import Budget
 from service.catalog import ModelKeys
+from service.model_replica import new_secret
 from service.remembered import RememberParams, recall, remember
-from service.room import memory_of_models, whole_memory
+from service.room import STORE_SHARES, memory_of_models, whole_memory
 from service.store import Store
 from tests.service.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
@@ -134,8 +135,24 @@ def test_without_a_setting_the_machine_sets_the_bound() -> None:
     assert whole is not None
     assert Budget.of(None, 2).most == int(0.4 * whole)
     assert Budget.of(5, 2).most == 5
-    assert memory_of_models(3, worker=True, store=True) == int(0.1 * whole)
-    assert memory_of_models(3, store=True) == int(0.2 * whole)
+    assert memory_of_models(5, worker=True, store=True) == int(0.8 * whole / 12)
+    assert memory_of_models(1, store=True) == int(0.2 * whole)
+
+
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_the_store_has_room_for_three_snapshots_of_a_model_within_its_bound(update: str) -> None:
+    rng = np.random.default_rng(3)
+    model = LiveModel(ModelConfig(update=update), new_secret())
+    for at in range(300):
+        features = ",".join(f'"{rng.integers(3000)} {"x" * 400}": 1' for _ in range(20))
+        record = model.vectorizer.vectorize(b"{" + features.encode() + b"}", None)
+        labels = pack_labels([f"{rng.integers(500)} {'y' * 400}"], model.limits)
+        applying = model.begin(record + labels, 1, [Unit(1, f"key {at}", b"body")])
+        while not applying.done:
+            applying.step(32)
+    snapshot = sum(array.nbytes for array in model.to_arrays().values())
+    assert 3 * snapshot <= STORE_SHARES * model.n_bytes
+    assert snapshot > 0.5 * model.n_bytes
 
 
 async def test_remembered_instances_are_bounded_in_bytes(store: Store) -> None:

@@ -277,10 +277,10 @@ def test_a_report_is_one_line_and_lost_rather_than_waited_for():
 @pytest.mark.parametrize(
     ("given", "shares"),
     [
-        ({}, 6),
-        ({"worker": False}, 2),
+        ({}, 8),
+        ({"worker": False}, 4),
         ({"redis_url": "unix:///s"}, 5),
-        ({"processes": 3}, 8),
+        ({"processes": 3}, 10),
         ({"max_memory": 2**20}, 0),
     ],
 )
