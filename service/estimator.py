@@ -162,7 +162,10 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Take in classes; all that were given, of the type of those before, so that each has one label."""
         if len(self.classes_):
             given = _as_those(self.classes_, given)
-        self.classes_ = np.union1d(self.classes_, given) if len(self.classes_) else np.unique(given)
+        try:
+            self.classes_ = np.union1d(self.classes_, given) if len(self.classes_) else np.unique(given)
+        except TypeError as error:  # objects of types that have no order
+            raise ValueError(f"classes {given[:3].tolist()}, after classes of the type of others: {error}") from error
         self._places = {str(one): place for place, one in enumerate(self.classes_.tolist())}
         return given
 

@@ -44,7 +44,8 @@ class AsyncClient:
     key : str or None
         Sent as bearer token; ValueError where it is not printable ASCII.
     timeout : float
-        Seconds that a connection may stay silent.
+        Seconds that a connection may stay silent; longer for what the service may take longer for: activations,
+        snapshots and files.
     transport : httpx.AsyncBaseTransport or None
         In the place of the network.
     pause : callable
@@ -242,7 +243,7 @@ class AsyncClient:
                 params={"filename": filename},
                 content=pieces,
                 headers=calls.DATA_FILE,
-                timeout=calls.IMPORT_SECONDS,
+                timeout=calls.DATASET_SECONDS,
             )
         return document(response, self.url)
 
@@ -377,7 +378,10 @@ class AsyncClient:
 
     async def _once(self, call: Call) -> Answer:
         with told_apart(self.url):
-            response = await self._http.request(call.method, call.path, content=call.content, headers=call.headers)
+            timeout = call.timeout(self._http.timeout)
+            response = await self._http.request(
+                call.method, call.path, content=call.content, headers=call.headers, timeout=timeout
+            )
         return document(response, self.url)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import httpx
 import msgspec
 
 from service.client.errors import Answer, Refused
@@ -21,6 +22,15 @@ DATA_FILE = {"Content-Type": "application/octet-stream"}
 
 IMPORT_SECONDS = 900.0
 """Longest silence while a model is imported: all replicas load it."""
+
+DATASET_SECONDS = 3900.0
+"""The same while a data set is checked: the service gives that up after an hour."""
+
+ACTIVATE_SECONDS = 360.0
+"""The same while a version is activated: the service waits five minutes for all replicas to have loaded it."""
+
+SNAPSHOT_SECONDS = 180.0
+"""The same while a snapshot is made: the service waits two minutes."""
 
 
 NUMPY_KINDS = "biufUO"
@@ -51,6 +61,8 @@ class Call:
         Taking it twice does what taking it once does.
     once : bool
         The first answer counts, whatever it is.
+    seconds : float or None
+        Longest silence; None: that of the client.
     """
 
     method: str
@@ -59,6 +71,14 @@ class Call:
     headers: Mapping[str, str]
     repeatable: bool
     once: bool = False
+    seconds: float | None = None
+
+    def timeout(self, usual: httpx.Timeout) -> httpx.Timeout:
+        """What may be waited for, where the client's is ``usual``; never less."""
+        if self.seconds is None:
+            return usual
+        seconds = self.seconds if usual.read is None else max(self.seconds, usual.read)
+        return httpx.Timeout(seconds, connect=usual.connect, pool=usual.pool)
 
 
 def _call(method: str, path: str, body: object = None, *, repeatable: bool = True, once: bool = False) -> Call:
@@ -138,7 +158,7 @@ def snapshots(name: str) -> Call:
 
 def snapshot(name: str) -> Call:
     """Ask for a snapshot."""
-    return _call("POST", f"{model_path(name)}/snapshots", repeatable=False)
+    return replace(_call("POST", f"{model_path(name)}/snapshots", repeatable=False), seconds=SNAPSHOT_SECONDS)
 
 
 def versions(name: str) -> Call:
@@ -168,7 +188,8 @@ def delete_version(name: str, version: str) -> Call:
 
 def activate(name: str, version: str, reason: str) -> Call:
     """Let a version answer; again it changes nothing."""
-    return _call("POST", f"{model_path(name)}/activate", {"version": version, "reason": reason})
+    call = _call("POST", f"{model_path(name)}/activate", {"version": version, "reason": reason})
+    return replace(call, seconds=ACTIVATE_SECONDS)
 
 
 def contenders_path(name: str) -> str:

@@ -40,7 +40,8 @@ class Client:
     key : str or None
         Sent as bearer token; ValueError where it is not printable ASCII.
     timeout : float
-        Seconds that a connection may stay silent.
+        Seconds that a connection may stay silent; longer for what the service may take longer for: activations,
+        snapshots and files.
     transport : httpx.BaseTransport or None
         In the place of the network.
     pause : callable
@@ -236,7 +237,7 @@ class Client:
                 params={"filename": filename},
                 content=pieces,
                 headers=calls.DATA_FILE,
-                timeout=calls.IMPORT_SECONDS,
+                timeout=calls.DATASET_SECONDS,
             )
         return document(response, self.url)
 
@@ -369,7 +370,10 @@ class Client:
 
     def _once(self, call: Call) -> Answer:
         with told_apart(self.url):
-            response = self._http.request(call.method, call.path, content=call.content, headers=call.headers)
+            timeout = call.timeout(self._http.timeout)
+            response = self._http.request(
+                call.method, call.path, content=call.content, headers=call.headers, timeout=timeout
+            )
         return document(response, self.url)
 
 

@@ -47,11 +47,15 @@ export function when(seconds) {
   return isToday ? time.toLocaleTimeString() : time.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
 }
 
-// What leaves no trace where it stands, or turns round what follows. Joiners and the forms of emoji belong to what they stand in.
-const UNSEEN = /(?![\u200c\u200d\ufe0e\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]|^\p{Zs}|\p{Zs}$|(?<=\p{Zs})\p{Zs}/gu;
+// What leaves no trace where it stands, looks like a space and is none, or turns round what follows. Joiners, the forms of emoji and what
+// names the country of a black flag belong to what they stand in.
+const UNSEEN = /(?![\u200c\u200d\ufe0e\ufe0f])(?<!\u{1f3f4}[\u{e0020}-\u{e007f}]*(?=[\u{e0020}-\u{e007f}]))[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]|(?![ \u3000])\p{Zs}|^ | $|(?<=\p{Zs}) /gu;
 const BLANK = /^[\p{Z}\p{C}\p{Default_Ignorable_Code_Point}\u2800]*$/u;
 
-const escaped = (character) => (character === " " ? "␣" : `\\u${character.codePointAt(0).toString(16).padStart(4, "0")}`);
+const escaped = (character) => {
+  const code = character.codePointAt(0).toString(16).padStart(4, "0");
+  return character === " " ? "␣" : code.length > 4 ? `\\u{${code}}` : `\\u${code}`;
+};
 
 /** A name that others gave, with what cannot be seen of it escaped; only for show. */
 export const legible = (name) => (BLANK.test(name) ? [...name].map(escaped).join("") : name.replace(UNSEEN, escaped));

@@ -7,7 +7,7 @@ import { count, legible, score } from "./format.js";
 
 const TYPED_MS = 150;
 const MOST_BARS = 12;
-const HOW = "One a line: name: value. A number is a value, a word means name=word, true is 1; what no number is written like (00100) is a word. A name on several lines has all their words. Or a JSON object.";
+const HOW = "One a line: name: value. A number is a value, a word means name=word, true is 1; what no number is written like (00100) is a word. On several lines of one name all values are words, true and numbers too. Or a JSON object.";
 
 export function show(root, { model, about, signal, problem, lacks }) {
   const name = newId("kind");

@@ -457,6 +457,26 @@ def test_what_would_become_something_else_is_not_sent(value: Any) -> None:
         calls.encode({"a": value})
 
 
+def test_what_takes_the_service_long_is_waited_for() -> None:
+    waited = {}
+
+    def keep(request: httpx.Request) -> httpx.Response:
+        timeout = request.extensions["timeout"]
+        waited[request.url.path.rsplit("/", 1)[-1]] = (timeout["read"], timeout["connect"])
+        return httpx.Response(200, json={})
+
+    for seconds in (60.0, 1000.0):
+        made = Client("http://test", timeout=seconds, transport=httpx.MockTransport(keep))
+        made.activate("m", "live")
+        made.snapshot("m")
+        made.model("m")
+        assert waited == {
+            "activate": (max(seconds, calls.ACTIVATE_SECONDS), seconds),
+            "snapshots": (max(seconds, calls.SNAPSHOT_SECONDS), seconds),
+            "m": (seconds, seconds),
+        }
+
+
 def test_a_pause_that_is_no_number_is_none() -> None:
     model = Model(
         client(lambda request: httpx.Response(403, headers={"Retry-After": "²".encode()}, content=b"{}")), "m"

@@ -173,6 +173,7 @@ def test_classes_of_another_type_are_those_that_they_equal(first: Any, then: Any
         (["1", "2"], [2]),
         ([False, True], [2]),
         (np.array([1, 2], np.int8), [300.0]),
+        (np.array(["a", "b"], object), [2]),
         (["a", "b"], [True]),
     ],
 )
