@@ -151,7 +151,7 @@ class World:
         if not broken and self.activating is not None:
             broken = await self._activate_once_more(self.activating)
         if not broken:
-            await asyncio.sleep(max(0.0, self.network.last_words_at - self.loop.time()))
+            await asyncio.sleep(max(0.0, self.network.quiet_at - self.loop.time()))
             broken = await self._catch_up()
         truths = truths_of(self.store.history, self.adopting.restored if self.adopting is not None else {})
         self.n_restored = sum(len(gone) for truth in truths.values() for _, gone in truth.undone)

@@ -96,9 +96,9 @@ class Wire(asyncio.Transport):
         return self._protocol
 
     @property
-    def written_until(self) -> float:
-        """When all that was written has arrived."""
-        return self._up_at
+    def quiet_at(self) -> float:
+        """When all that is on its way has arrived, at both ends."""
+        return max(self._up_at, self._down_at)
 
     # what the store does
 
@@ -247,9 +247,9 @@ class Network:
             wire.client.at_end.remove(wire.client_died)
 
     @property
-    def last_words_at(self) -> float:
-        """When all has arrived that was written to connections which their clients, the dead among them, have ended."""
-        return max((wire.written_until for wire in self._every if wire.is_closing()), default=0.0)
+    def quiet_at(self) -> float:
+        """When all that is on its way has arrived: by ways that were slow, and from those who have died since, too."""
+        return max((wire.quiet_at for wire in self._every), default=0.0)
 
     def wires_of(self, client: Process | None = None) -> list[Wire]:
         """The connections there are, of one process or all."""

@@ -178,15 +178,15 @@ class Store:
     @property
     def can_fail_over(self) -> bool:
         """Whether there is a copy to promote: one that has had, once, all that the store began with."""
-        return self._is_up and bool(self.copies) and self.copies[0].received >= self._inherited
+        return self._is_up and any(copy.received >= self._inherited for copy in self.copies)
 
     def fail_over(self, policy: str, skew: float) -> Store:
-        """The first copy becomes the store, with a clock and a policy of its own.
+        """The copy that has most becomes the store, with a clock and a policy of its own.
 
         This one goes on for those who are connected to it, until ``end``: it does not know yet.
         """
         self._is_up = False
-        promoted = self.copies[0]
+        promoted = max(self.copies, key=lambda copy: copy.received)
         new = Store(
             self._loop,
             self._network,

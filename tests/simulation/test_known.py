@@ -154,7 +154,12 @@ KNOWN = [
         ),
     ),
     Known(
-        "the last words of a process that was killed on a slow way came while states were compared",
+        "of two copies the one without what the other had confirmed was promoted",
+        ("_demote", "_cut"),
+        0,
+    ),
+    Known(
+        "the last words of a process that was killed on a slow way, or what kills it, came while states were compared",
         ("_slow", "_fuse"),
         0,
     ),
