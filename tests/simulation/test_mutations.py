@@ -221,7 +221,7 @@ WEATHER: dict[Callable[[Patch], None], tuple[str, ...]] = {
 """Faults by which a mistake is found soon; the others are found in any weather."""
 
 
-FIRST: dict[Callable[[Patch], None], int] = {append_to_anybody: 420, wait_on_another_connection: 425}
+FIRST: dict[Callable[[Patch], None], int] = {append_to_anybody: 1600, wait_on_another_connection: 425}
 """Seeds to begin with, for mistakes that few histories tell of."""
 
 
