@@ -23,6 +23,7 @@ from limits import RateLimitItem
 
 from core.errors import CannotStart, Forbidden, InvalidKey, StoreUnavailable, Unauthorized
 from service import keys
+from service.key import SCOPES, Key, digest_of, id_of
 from service.rates import rate_of
 from service.store import Store
 
@@ -51,14 +52,14 @@ class Grant:
         "_digest", "_expires", "_models", "_revoked", "_scopes", "id", "is_limited", "rate", "source_rate", "used",
     )  # fmt: skip
 
-    def __init__(self, key: keys.Key) -> None:
+    def __init__(self, key: Key) -> None:
         self.id = key.id
         self.used = False
         self.rate: RateLimitItem | None = None if key.rate is None else rate_of(key.rate)
         self.source_rate: RateLimitItem | None = None if key.source_rate is None else rate_of(key.source_rate)
         self.is_limited = self.rate is not None or self.source_rate is not None
         self._digest = bytes.fromhex(key.digest)
-        self._scopes = frozenset(keys.SCOPES if "admin" in key.scopes else key.scopes)
+        self._scopes = frozenset(SCOPES if "admin" in key.scopes else key.scopes)
         self._models = None if key.models is None else frozenset(key.models)
         self._expires = key.expires
         self._revoked = key.revoked is not None
@@ -66,7 +67,7 @@ class Grant:
     @property
     def scopes(self) -> list[str]:
         """What it may do; ``admin`` with all that it includes."""
-        return [scope for scope in keys.SCOPES if scope in self._scopes]
+        return [scope for scope in SCOPES if scope in self._scopes]
 
     def is_for(self, model: str | None) -> bool:
         """Whether it is for this model; None: for all models."""
@@ -101,8 +102,8 @@ class KeyRing:
         self._store = store
         self._version: bytes | None = None
         self._grants: dict[bytes, Grant] = {}
-        self._ended: dict[str, keys.Key] = {}  # those with an end
-        self._heirs: list[keys.Key] = []  # those that were made by a rotation
+        self._ended: dict[str, Key] = {}  # those with an end
+        self._heirs: list[Key] = []  # those that were made by a rotation
         self._ahead = float("-inf")  # of this process's monotonic clock: the store's clock
 
     def find(self, given: bytes | None) -> Grant:
@@ -116,8 +117,8 @@ class KeyRing:
         if given[:7].lower() != BEARER:
             raise InvalidKey("the header Authorization must be: Bearer <key>")
         text = given[7:].strip()
-        grant = self._grants.get(keys.id_of(text))
-        if grant is None or not compare_digest(grant._digest, keys.digest_of(text)):
+        grant = self._grants.get(id_of(text))
+        if grant is None or not compare_digest(grant._digest, digest_of(text)):
             raise InvalidKey("there is no such key")
         if grant._revoked:
             raise InvalidKey(f"the key {grant.id} was revoked")

@@ -1,8 +1,4 @@
-"""Keys: who may do what, kept in the store.
-
-A key is 256 random bits beside a public id: ``abk_<id>_<secret>``. It is shown once, when it is made; the store has
-its SHA-256 and nothing else of it. A slow, salted hash is for passwords, which can be guessed from a list: of 2**256
-equally likely secrets none can be guessed from its hash, so a plain hash is as safe and costs a microsecond a request.
+"""The keys that the store keeps: made, rotated, taken back, listed.
 
 All keys are one hash, ``abound:{keys}``, and each change gives ``abound:{keys}:version`` another random value in the
 same transaction: replicas look at that and take up what changed. A revoked key stays in the list, so that taking back
@@ -14,18 +10,15 @@ replicas write the end of a key again (``end_again``).
 
 from __future__ import annotations
 
-import hashlib
-import re
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 import redis.exceptions
 
 from core.errors import Conflict, InvalidInstance, StoreUnavailable, UnknownKey
-from service.rates import rate_of
-from service.schemas import MODEL_NAME
+from service.key import LONGEST, Key, Listed, Made, Terms, make
 from service.store import Store, reaching
 
 KEYS_KEY = b"abound:{keys}"
@@ -35,115 +28,16 @@ USED_KEY = b"abound:{keys}:used"
 OPEN = b"open"
 """The version when all keys were cleared on purpose."""
 
-SCOPES: Final = ("classify", "learn", "admin")
-
 COPIED_KEY = b"abound:{keys}:copied"
 COPY_SECONDS = 1.0
 
 MOST_KEYS = 10_000
 ENDED_SECONDS = 90 * 86_400
-MOST_MODELS = 1_000
-MOST_DESCRIPTION = 256
-LONGEST = 100 * 365 * 86_400
 
-ID_CHARACTERS = 12
-LENGTH = 60
-
+CHANGES_TRIED = 100
+"""How often a change is begun that others come before."""
 
 T = TypeVar("T")
-
-
-class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of a key.
-
-    Attributes
-    ----------
-    id : str
-        Public; what logs and the audit log name.
-    digest : str
-        Hex SHA-256 of the whole key.
-    scopes : tuple of ``classify`` | ``learn`` | ``admin``
-        ``admin`` includes the other two.
-    models : tuple of str or None
-        The models that it is for; None: all of them, and what is about no one model.
-    created, expires, revoked : float or None
-        Seconds since 1970, of the store's clock.
-    rate, source_rate : str or None
-        Instances by this key, and by one ``source`` under it: ``100/second``.
-    replaces : str or None
-        Id of the key that it was rotated from.
-    """
-
-    id: str
-    digest: str
-    scopes: tuple[str, ...]
-    models: tuple[str, ...] | None = None
-    description: str = ""
-    created: float = 0.0
-    expires: float | None = None
-    revoked: float | None = None
-    rate: str | None = None
-    source_rate: str | None = None
-    replaces: str | None = None
-
-    def state(self, now: float) -> str:
-        """``valid``, ``expired`` or ``revoked`` at ``now``, seconds of the store's clock."""
-        if self.revoked is not None:
-            return "revoked"
-        return "expired" if self.expires is not None and self.expires <= now else "valid"
-
-    @property
-    def end(self) -> float | None:
-        """When it was revoked or ends; None: neither."""
-        return _first(self.revoked, self.expires)
-
-    def ended_as(self, known: Key | None) -> Key:
-        """The key, with the end that it was ``known`` to have where that comes first; itself where it does not."""
-        if known is None:
-            return self
-        revoked, expires = _first(self.revoked, known.revoked), _first(self.expires, known.expires)
-        if (revoked, expires) == (self.revoked, self.expires):
-            return self
-        return msgspec.structs.replace(self, revoked=revoked, expires=expires)
-
-
-class Terms(NamedTuple):
-    """What a new key is to be; ``check`` says whether it can be."""
-
-    scopes: Collection[str]
-    models: Collection[str] | None = None
-    description: str = ""
-    seconds: float | None = None
-    rate: str | None = None
-    source_rate: str | None = None
-
-    def check(self) -> None:
-        """InvalidInstance, with the field, when a key cannot be so."""
-        if not self.scopes or any(scope not in SCOPES for scope in self.scopes):
-            raise InvalidInstance("scopes must be one or more of classify, learn and admin", "scopes")
-        if self.models is not None:
-            if not 1 <= len(self.models) <= MOST_MODELS:
-                raise InvalidInstance(f"models must name 1 to {MOST_MODELS} models", "models")
-            for name in self.models:
-                if re.fullmatch(MODEL_NAME[1:-1], name) is None:
-                    raise InvalidInstance(f"models: {name[:64]!r} is no name of a model", "models")
-        if len(self.description) > MOST_DESCRIPTION or not self.description.isprintable():
-            raise InvalidInstance(f"description must be up to {MOST_DESCRIPTION} printable characters", "description")
-        if self.seconds is not None and not 1 <= self.seconds <= LONGEST:
-            raise InvalidInstance(f"seconds must be from 1 to {LONGEST}", "seconds")
-        for field, rate in (("rate", self.rate), ("source_rate", self.source_rate)):
-            if rate is not None:
-                try:
-                    rate_of(rate)
-                except ValueError as error:
-                    raise InvalidInstance(f"{field} {error}", field) from None
-
-
-class Made(NamedTuple):
-    """A key that was just made, and the one time that it is shown."""
-
-    key: Key
-    secret: str
 
 
 class Revoked(NamedTuple):
@@ -159,14 +53,6 @@ class Revoked(NamedTuple):
                 f"the key {self.key.id} is revoked, but none of the store's copies has said that it has that, so a "
                 "failover to one could lose it; revoke it once more"
             )
-
-
-class Listed(NamedTuple):
-    """A key, its state now, and when it was used last (None: never), to some seconds."""
-
-    key: Key
-    state: str
-    used: float | None
 
 
 class Kept(NamedTuple):
@@ -187,16 +73,6 @@ class Change(NamedTuple, Generic[T]):
 
 
 _decoder = msgspec.json.Decoder(Key)
-
-
-def digest_of(text: bytes) -> bytes:
-    """SHA-256 of a key."""
-    return hashlib.sha256(text).digest()
-
-
-def id_of(text: bytes) -> bytes:
-    """The id that a key names; empty when it does not have the length of a key."""
-    return text[4:16] if len(text) == LENGTH else b""
 
 
 async def create(store: Store, terms: Terms) -> Made:
@@ -325,10 +201,10 @@ def _decoded(found: bytes | None, packed: Mapping[bytes, bytes], time: tuple[int
 
 
 async def _change(store: Store, change: Callable[[Kept], Change[T]]) -> T:
-    """Do what ``change`` makes of what is kept, unless another change comes in between: then again."""
+    """Do what ``change`` makes of what is kept, unless another change comes in between: then again, and so on."""
     with reaching():
         async with store.client.pipeline(transaction=True) as pipe:
-            while True:
+            for _ in range(CHANGES_TRIED):
                 try:
                     await pipe.watch(VERSION_KEY)
                     kept = _decoded(await pipe.get(VERSION_KEY), await pipe.hgetall(KEYS_KEY), await pipe.time())
@@ -345,6 +221,7 @@ async def _change(store: Store, change: Callable[[Kept], Change[T]]) -> T:
                     return outcome
                 except redis.exceptions.WatchError:
                     continue
+    raise StoreUnavailable("keys are being changed all the time; try again")
 
 
 async def _is_copied(store: Store) -> bool:
@@ -359,31 +236,12 @@ async def _is_copied(store: Store) -> bool:
             return int((await pipe.execute())[1]) > 0
 
 
-def _first(*times: float | None) -> float | None:
-    return min((at for at in times if at is not None), default=None)
-
-
 def _made(kept: Kept, terms: Terms, replaces: str | None) -> Change[Made]:
     dropped = _dropped(kept, replaces)
     if len(kept.keys) - len(dropped) >= MOST_KEYS:
         raise Conflict(f"there are {len(kept.keys)} keys already that have not ended; revoke some")
-    taken = {key.id for key in kept.keys}
-    while (key_id := secrets.token_hex(ID_CHARACTERS // 2)) in taken:
-        pass
-    secret = f"abk_{key_id}_{secrets.token_urlsafe(32)}"
-    key = Key(
-        id=key_id,
-        digest=digest_of(secret.encode()).hex(),
-        scopes=tuple(scope for scope in SCOPES if scope in terms.scopes),
-        models=None if terms.models is None else tuple(sorted(set(terms.models))),
-        description=terms.description,
-        created=kept.now,
-        expires=None if terms.seconds is None else kept.now + terms.seconds,
-        rate=terms.rate,
-        source_rate=terms.source_rate,
-        replaces=replaces,
-    )
-    return Change([key], Made(key, secret), dropped)
+    made = make(terms, kept.now, {key.id for key in kept.keys}, replaces)
+    return Change([made.key], made, dropped)
 
 
 def _dropped(kept: Kept, but: str | None) -> list[str]:

@@ -26,6 +26,7 @@ from service.file_cache import cache_in
 from service.hot import DEFAULT_MODEL, HotRoute, Work
 from service.intake import Changing
 from service.keyring import KeyRing
+from service.learning import Learning
 from service.log import LogParams
 from service.openapi import document
 from service.rates import RateParams, Rates
@@ -133,9 +134,10 @@ class Application(FastAPI):
         self._measures = telemetry
         self._guard = guard
         self._tells = settings.access_log
+        learning = Learning(replica, settings, remember, changing, budget)
         works: dict[str, Work] = {
             "classify": Classify(replica, settings, remember, rates, ways),
-            "learn": Learn(replica, settings, remember, changing, rates, budget),
+            "learn": Learn(replica, learning, rates, settings.max_batch),
         }
         self._hot = {
             f"/{name}": HotRoute(work, name, telemetry.meter(f"/{name}"), settings, held, guard)

@@ -22,7 +22,7 @@ from service.commands.options import AsJson, error_console, print_json
 
 if TYPE_CHECKING:
     from service.audit import Actor
-    from service.keys import Made
+    from service.key import Made
     from service.store import Store
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def create_key(
     """
     from service import keys as store_keys
     from service.audit import act
-    from service.keys import Terms
+    from service.key import Terms
 
     terms = Terms(scopes, models or None, description, _seconds(expires, "--expires"), rate, source_rate)
     try:

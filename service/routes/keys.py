@@ -13,7 +13,7 @@ from service import keys
 from service.audit import act, acts
 from service.dependencies import ActorDep, JsonObject, PartsDep, ReplicaDep
 from service.errors import unreadable
-from service.keys import Key, Terms
+from service.key import LONGEST, MOST_DESCRIPTION, MOST_MODELS, Key, Terms
 from service.openapi import JSON, problems
 from service.schemas import Shape
 
@@ -28,9 +28,9 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What a new key is to be. ``seconds``: how long it lives; ``admin`` includes the other scopes."""
 
     scopes: Annotated[list[Literal["classify", "learn", "admin"]], msgspec.Meta(min_length=1)]
-    models: Annotated[list[str], msgspec.Meta(min_length=1, max_length=keys.MOST_MODELS)] | None = None
-    description: Annotated[str, msgspec.Meta(max_length=keys.MOST_DESCRIPTION)] = ""
-    seconds: Annotated[float, msgspec.Meta(ge=1, le=keys.LONGEST)] | None = None
+    models: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MOST_MODELS)] | None = None
+    description: Annotated[str, msgspec.Meta(max_length=MOST_DESCRIPTION)] = ""
+    seconds: Annotated[float, msgspec.Meta(ge=1, le=LONGEST)] | None = None
     rate: Annotated[str, msgspec.Meta(examples=["1000/second"])] | None = None
     source_rate: Annotated[str, msgspec.Meta(examples=["100/minute"])] | None = None
 
@@ -38,7 +38,7 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class Rotation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """How the old key ends: ``grace`` seconds from now."""
 
-    grace: Annotated[float, msgspec.Meta(ge=0, le=keys.LONGEST)] = DEFAULT_GRACE
+    grace: Annotated[float, msgspec.Meta(ge=0, le=LONGEST)] = DEFAULT_GRACE
 
 
 class KeyShape(Shape):

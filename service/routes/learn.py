@@ -12,11 +12,10 @@ from typing import Any
 
 from core.config import ModelConfig
 from core.errors import InvalidInstance, OutcomeUnknown, UnknownPrediction
-from service.budget import Budget
 from service.dependencies import trusted_model
 from service.exchange import Headers
 from service.group import Draft, Learned
-from service.intake import Changing, NewClasses, Room
+from service.intake import NewClasses, Room
 from service.keyring import Grant
 from service.learn_answers import answer_of, batch_answer_of, merged
 from service.learn_lines import LearnLines
@@ -26,32 +25,22 @@ from service.ndjson import AnswerLines, RequestLines
 from service.pace import Pace
 from service.rates import Rates
 from service.reading import decode
-from service.remembered import RememberParams
 from service.repeats import KEY_HEADER, body_hash, check_keys, first_time, key_of
 from service.replica import Replica
 from service.routes.classify import check_batch
 from service.schemas import LabelledInstance, LearnRequest, encoder, learn_decoder
-from service.settings import Settings
 
 
 class Learn:
     """The work of the route."""
 
-    def __init__(
-        self,
-        replica: Replica,
-        settings: Settings,
-        remember_params: RememberParams,
-        changing: Changing,
-        rates: Rates,
-        budget: Budget,
-    ) -> None:
+    def __init__(self, replica: Replica, learning: Learning, rates: Rates, max_batch: int) -> None:
         self._replica = replica
+        self._learning = learning
         self._rates = rates
+        self._max_batch = max_batch
         self._request_bytes = replica.params.log.request_bytes
-        self._max_batch = settings.max_batch
-        self._learning = Learning(replica, settings, remember_params, changing, budget)
-        self._lines = LearnLines(self._learning, rates, self._request_bytes)
+        self._lines = LearnLines(learning, rates, self._request_bytes)
 
     def at_once(self, name: str, body: bytes, grant: Grant | None) -> None:
         """Never: learning waits for the log."""

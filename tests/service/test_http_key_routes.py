@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.keys import Made
+from service.key import Made
 from tests.service.served import Served, problem, served
 from tests.service.test_http_keys import bearer, make, until
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from service import keys
-from service.keys import Made, Terms
+from service.key import Made, Terms
 from service.store import Store
 from tests.service.conftest import QUICK
 from tests.service.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served

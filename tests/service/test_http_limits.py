@@ -13,7 +13,7 @@ import pytest
 
 from core.errors import Conflict
 from service import keys
-from service.keys import Terms
+from service.key import Terms
 from service.store import Store
 from tests.service.served import NDJSON, Served, lines, problem, served
 

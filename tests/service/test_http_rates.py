@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core.errors import CannotStart, RateLimited, StoreUnavailable, TooLarge
-from service.keys import Made
+from service.key import Made
 from service.ndjson import Line
 from service.rates import RateParams, Rates, rate_of
 from service.settings import Settings

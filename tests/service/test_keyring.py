@@ -12,8 +12,8 @@ import pytest
 
 from core.errors import InvalidKey, StoreUnavailable
 from service import keys
+from service.key import Made, Terms
 from service.keyring import KeyRing
-from service.keys import Made, Terms
 from service.store import Store
 from tests.service.conftest import QUICK
 from tests.service.valkey import Server, free_port

@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from benchmarks.serving import Serving
-from service import keys
+from service.key import digest_of
 from service.telemetry import REQUEST_ID, configure_logging
 from tests.service.served import served
 from tests.service.test_http_keys import make
@@ -145,4 +145,4 @@ def test_no_secret_is_kept_where_it_could_be_shown() -> None:
                 assert made.secret[-43:].encode() not in (dumped if isinstance(dumped, bytes) else b"")
         grant = ring.find(f"Bearer {made.secret}".encode())
         assert made.secret not in repr(grant)
-        assert keys.digest_of(made.secret.encode()).hex() == made.key.digest
+        assert digest_of(made.secret.encode()).hex() == made.key.digest
