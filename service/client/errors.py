@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Any, TypeVar
-from urllib.request import getproxies
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 import msgspec
@@ -154,15 +154,23 @@ def address(url: str) -> str:
 
 def is_on_this_machine(url: str) -> bool:
     """Whether the service at a URL is asked by the loopback interface, where no proxy stands between."""
-    host = httpx.URL(url).host
+    host = httpx.URL(url).host.rstrip(".")
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
     try:
-        return host == "localhost" or ip_address(host).is_loopback
+        found = ip_address(host)
     except ValueError:
         return False
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return (mapped or found).is_loopback
 
 
 def _is_behind_proxy(url: str) -> bool:
-    return not is_on_this_machine(url) and not {"http", "https", "all"}.isdisjoint(getproxies())
+    """Whether the environment names a proxy that this URL is asked by."""
+    parsed = httpx.URL(url)
+    if is_on_this_machine(url) or proxy_bypass(parsed.host):
+        return False
+    return not {parsed.scheme, "all"}.isdisjoint(getproxies())
 
 
 @contextmanager

@@ -35,19 +35,12 @@ def bounded(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
     ValueError
         A line is blank, or holds a line end but at its own end. What stands before it is sent.
     """
-    request: list[bytes] = []
-    size = 0
-    for number, line in enumerate(lines, start=1):
-        wrong = _wrong_with(line, number)
-        if wrong is None:
-            request.append(line.rstrip(b"\r\n"))
-            size += len(line) + 1
-        if request and (wrong is not None or len(request) >= STREAM_LINES or size >= STREAM_BYTES):
+    cut = _Cut()
+    for line in lines:
+        if request := cut.add(line):
             yield request
-            request, size = [], 0
-        if wrong is not None:
-            raise wrong
-    if request:
+        cut.check()
+    if request := cut.rest():
         yield request
 
 
@@ -57,29 +50,48 @@ async def abounded(lines: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncIterat
         for request in bounded(lines):
             yield request
         return
-    request, size, number = [], 0, 0
+    cut = _Cut()
     async for line in lines:
-        number += 1
-        wrong = _wrong_with(line, number)
-        if wrong is None:
-            request.append(line.rstrip(b"\r\n"))
-            size += len(line) + 1
-        if request and (wrong is not None or len(request) >= STREAM_LINES or size >= STREAM_BYTES):
+        if request := cut.add(line):
             yield request
-            request, size = [], 0
-        if wrong is not None:
-            raise wrong
-    if request:
+        cut.check()
+    if request := cut.rest():
         yield request
 
 
-def _wrong_with(line: bytes, number: int) -> ValueError | None:
-    line = line.rstrip(b"\r\n")
-    if b"\n" in line:
-        return ValueError(f"line {number} of the stream holds a line end: a JSON document has to stand on one line")
-    if not line or line.isspace():
-        return ValueError(f"line {number} of the stream is blank: it would have no answer")
-    return None
+class _Cut:
+    """Takes the lines of a stream one by one, and gives requests as they are full."""
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._number = 0
+        self._wrong: str | None = None
+
+    def add(self, line: bytes) -> list[bytes]:
+        """The request that is full with this line, or that ends before it because it is none; else nothing."""
+        self._number += 1
+        bare = line.rstrip(b"\r\n")
+        if b"\n" in bare:
+            self._wrong = "holds a line end: a JSON document has to stand on one line"
+        elif not bare or bare.isspace():
+            self._wrong = "is blank: it would have no answer"
+        else:
+            self._lines.append(bare)
+            self._size += len(line) + 1
+            if len(self._lines) < STREAM_LINES and self._size < STREAM_BYTES:
+                return []
+        return self.rest()
+
+    def check(self) -> None:
+        """ValueError when the last line was none."""
+        if self._wrong is not None:
+            raise ValueError(f"line {self._number} of the stream {self._wrong}")
+
+    def rest(self) -> list[bytes]:
+        """What is no full request yet."""
+        request, self._lines, self._size = self._lines, [], 0
+        return request
 
 
 def read_answers(body: bytes, sent: int, url: str) -> list[Answer]:

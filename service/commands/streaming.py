@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 SHOWN_REFUSALS = 5
 """Refused lines that are shown; the rest is only counted."""
 
+LOOK_SECONDS = 0.25
+"""Pause before a service that is starting is asked anew."""
+
 STOPPING = (401, 403, 404, 429, 500, 502, 503, 504)
 """A line refused with one of these ends the stream: the next one would fare no better."""
 
@@ -147,11 +150,20 @@ def classify(
 
 @contextmanager
 def _client(url: str, key: str | None, model: str) -> Iterator[Client]:
-    """A client of a service that answers and has the model."""
-    from service.client import Client
+    """A client of a service that answers and has the model; one that is starting is waited for, as a stream does."""
+    from service.client import Client, Refused
+    from service.client.attempts import NOT_READY, START_SECONDS
 
+    deadline = time.monotonic() + START_SECONDS
     with Client(url, key=key) as client:
-        client.model(model)
+        while True:
+            try:
+                client.model(model)
+                break
+            except Refused as error:
+                if error.problem.get("type") != NOT_READY or time.monotonic() > deadline:
+                    raise
+            time.sleep(LOOK_SECONDS)
         yield client
 
 

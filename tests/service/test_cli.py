@@ -12,16 +12,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import click
+import httpx
 import pytest
 import typer.main
 
 from core.config import ModelConfig
 from core.types import Offset
 from service import cli
+from service.client.attempts import ATTEMPTS
 from service.evaluate import evaluate
 from service.files import read_file
 from service.own import own_service
@@ -316,6 +320,35 @@ def test_no_service(run: Run, train: Path) -> None:
     ran = run("learn", train, "--url", "http://127.0.0.1:9")
     assert ran.code == 1
     assert "no service answers at http://127.0.0.1:9" in ran.err
+
+
+def test_a_service_that_is_starting_is_waited_for(run: Run, train: Path, url: str) -> None:
+    """Longer than one request would be tried; ``url`` is only where it leads in the end."""
+    left = [2 * ATTEMPTS + 1]
+
+    class Starting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            left[0] -= 1
+            said = {"type": "/problems/not-ready", "title": "X", "status": 503, "detail": "warming", "retry_after": 0}
+            with httpx.Client(base_url=url) as there:
+                status, body = (503, json.dumps(said)) if left[0] >= 0 else (404, there.get(self.path).text)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Starting) as server:
+        Thread(target=server.serve_forever).start()
+        try:
+            ran = run("learn", train, "--url", f"http://127.0.0.1:{server.server_port}", "--model", "none")
+        finally:
+            server.shutdown()
+    assert left[0] == -1
+    assert ran.code == 1
+    assert "there is no model" in ran.err
 
 
 def test_the_service_equals_the_library(run: Run, url: str, train: Path, test: Path) -> None:

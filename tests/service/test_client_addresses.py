@@ -50,7 +50,9 @@ def test_what_the_environment_says_wrong_is_one_error(
         make("http://service.example")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.1.2.3"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "[::1]", "127.1.2.3", "localhost.", "a.localhost", "[::ffff:127.0.0.1]"]
+)
 def test_no_proxy_stands_before_a_service_on_this_machine(
     host: str, no_proxy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +76,23 @@ def test_a_proxy_that_does_not_answer_is_told_of(no_proxy: None, monkeypatch: py
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{taken.getsockname()[1]}")
         with Client("http://service.example") as asking, pytest.raises(Unreachable, match="names a proxy"):
             asking.models()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("HTTPS_PROXY", "http://127.0.0.1:9"), ("NO_PROXY", "service.example"), ("NO_PROXY", "*")]
+)
+def test_a_proxy_that_was_not_asked_is_not_told_of(
+    name: str, value: str, no_proxy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    if name == "NO_PROXY":
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv(name, value)
+    transport = httpx.MockTransport(refuse)
+    with Client("http://service.example", transport=transport) as asking, pytest.raises(Unreachable, match="start one"):
+        asking.models()
 
 
 PATHS = [
