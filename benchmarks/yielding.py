@@ -116,18 +116,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         taken: dict[str, dict[str, list[float]]] = {way: {name: [] for name in bodies} for way in WAYS}
         shares: dict[str, list[float]] = {way: [] for way in WAYS}
         traffic = Traffic(url, bodies)
-        began = time.monotonic()
-        while time.monotonic() - began < options.seconds:
-            for way, change in WAYS.items():
-                change(horse)
-                time.sleep(0.2)
-                traffic.take_all()
-                before = processor_seconds(horse)
-                time.sleep(options.turn)
-                shares[way].append((processor_seconds(horse) - before) / options.turn)
-                for name, times in traffic.take_all().items():
-                    taken[way][name] += times
-        traffic.stop()
+        try:
+            began = time.monotonic()
+            while time.monotonic() - began < options.seconds:
+                for way, change in WAYS.items():
+                    change(horse)
+                    time.sleep(0.2)
+                    traffic.take_all()
+                    before = processor_seconds(horse)
+                    time.sleep(options.turn)
+                    shares[way].append((processor_seconds(horse) - before) / options.turn)
+                    for name, times in traffic.take_all().items():
+                        taken[way][name] += times
+        finally:
+            traffic.stop()
         os.kill(horse, signal.SIGCONT)
         state = client.job(job["id"])["state"]
         client.cancel(job["id"])
@@ -153,7 +155,7 @@ def main() -> int:
     parser.add_argument("--set", default="wordnet-hypernyms", help="a folder below ABOUND_DATA")
     parser.add_argument("--train", type=int, default=20_000)
     parser.add_argument("--method", default="unweighted")
-    parser.add_argument("--params", default='{"passes": 200, "held_out": 0}', help="of the method, as JSON")
+    parser.add_argument("--params", default='{"passes": 1000, "held_out": 0}', help="of the method, as JSON")
     parser.add_argument("--turn", type=float, default=3.0)
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--json", action="store_true")
