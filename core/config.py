@@ -13,6 +13,9 @@ from core.errors import InvalidInstance
 FIXED_ONCE_LEARNED = ("update", "idf", "boolean", "analyzer", "negative", "leak", "memory")
 """Fields that cannot change on a model that has learned: its state would not mean the same any more."""
 
+FIXED_FOR_GOOD = ("boolean", "analyzer", "negative")
+"""Those that decide how an instance becomes a vector: a log of vectors cannot be learned anew with other ones."""
+
 MAX_COUNT = 2**31 - 1
 LEAST_MEMORY, MOST_MEMORY = 2**20, 2**50
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from core import index, record, vectorize, vocabulary
 from core.applying import Applying, Unit
-from core.config import ModelConfig
+from core.config import FIXED_FOR_GOOD, ModelConfig
 from core.errors import Conflict, Damaged, InvalidInstance
 from core.index import EVERYTHING, Index, IndexParams
 from core.kernels.answer import explain_vector, rank_vector
@@ -119,9 +119,10 @@ class LiveModel:
         config = self.config.changed(changes)
         refused = self.config.refused_once_learned(config) if self.n_learned else []
         if refused:
-            raise Conflict(
-                f"{', '.join(refused)} cannot change on a model that has learned; a new model can be created instead"
-            )
+            way = "a new model can be created instead"
+            if not set(refused) & set(FIXED_FOR_GOOD):
+                way = "the job refit learns its past anew with other values (settings)"
+            raise Conflict(f"{', '.join(refused)} cannot change on a model that has learned; {way}")
         return config
 
     def configure(self, changes: dict[str, Any]) -> None:
@@ -283,7 +284,7 @@ class LiveModel:
         return Ranking(class_ids[:n], scores[:n])
 
     def explain(self, vector: bytes, ranking: Ranking) -> list[list[tuple[str, float]]]:
-        """Which features speak for each class of a ranking: (key, contribution), largest first.
+        """Which features speak for each class of a ranking, and which against it: (key, contribution), largest first.
 
         The contributions of a class sum to its score, up to the rounding of the sum.
         """
@@ -294,7 +295,8 @@ class LiveModel:
         because = []
         for class_id in ranking.class_ids.tolist():
             explain_vector(vector, self._held, class_id, contributions)
-            order = np.argsort(-contributions, kind="stable")[: np.count_nonzero(contributions)]
+            order = np.argsort(-contributions, kind="stable")
+            order = order[contributions[order] != 0.0]  # what says nothing lies between what speaks for and against
             because.append([(keys[i], float(contributions[i])) for i in order.tolist()])
         return because
 

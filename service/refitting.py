@@ -30,6 +30,9 @@ from service.stretches import Read, Start, Stretches, events
 
 MOST_TRIES = 100
 
+MARGINS = (0.0, 0.1, 0.5)
+"""Tried where nothing is said of what to try."""
+
 CANNOT_CHANGE = {
     "boolean": "history holds vectors that are normalised already, without the values that they had",
     "analyzer": "history holds vectors, not the texts that they were made of",
@@ -50,8 +53,9 @@ class RefitParams:
         Most passes over the past; fewer when the held-out part says so.
     settings : dict
         Fields of the configuration with the values that they get.
-    search : dict
-        Fields with the values that are tried, each with each.
+    search : dict or None
+        Fields with the values that are tried, each with each. None: for an index that has a margin, ``MARGINS`` and the
+        one that it has, unless ``settings`` names it.
     held_out : float
         Part of the instances, the newest, that the choice is made on; 0: no choice, ``passes`` passes are made.
     most_held_out : int
@@ -61,7 +65,7 @@ class RefitParams:
 
     passes: int = 3
     settings: dict[str, Any] = field(default_factory=dict)
-    search: dict[str, list[Any]] = field(default_factory=lambda: {"margin": [0.0, 0.1, 0.5]})
+    search: dict[str, list[Any]] | None = None
     held_out: float = 0.1
     most_held_out: int = 5_000
     reason: str = ""
@@ -75,27 +79,33 @@ class RefitParams:
             raise ValueError("most_held_out must be from 1 to 100000")
         if len(self.reason) > 1000:
             raise ValueError("reason must have at most 1000 characters")
-        for name in [*self.settings, *self.search]:
+        search = self.search or {}
+        for name in [*self.settings, *search]:
             if name in CANNOT_CHANGE:
                 raise ValueError(f"{name} cannot be changed: {CANNOT_CHANGE[name]}; a new model can be taught instead")
-        if any(not values for values in self.search.values()):
+            if name in self.settings and name in search:
+                raise ValueError(f"{name} has a value in settings and others in search: give one or the other")
+        if any(not values for values in search.values()):
             raise ValueError("search must have at least one value for each of its fields")
-        if math.prod(len(values) for values in self.search.values()) > MOST_TRIES:  # before they are made
+        if math.prod(len(values) for values in search.values()) > MOST_TRIES:  # before they are made
             raise ValueError(f"search must lead to at most {MOST_TRIES} settings")
-        if len(self.tried) > 1 and self.held_out == 0:
-            raise ValueError("held_out must be more than 0 for a search to choose by")
         try:
-            for setting in self.tried:
+            tried = self.tried(ModelConfig())
+            for setting in tried:
                 ModelConfig().changed(setting)
         except InvalidInstance as error:
             raise ValueError(str(error)) from None
+        if len(tried) > 1 and self.held_out == 0:
+            raise ValueError("held_out must be more than 0 for a search to choose by")
 
-    @property
-    def tried(self) -> list[dict[str, Any]]:
-        """All settings that are tried."""
+    def tried(self, config: ModelConfig) -> list[dict[str, Any]]:
+        """All settings that are tried, for a model that is configured so."""
+        search = self.search
+        if search is None:
+            has_margin = config.changed(self.settings).update == "fsu" and "margin" not in self.settings
+            search = {"margin": sorted({*MARGINS, config.margin})} if has_margin else {}
         return [
-            self.settings | dict(zip(self.search, values, strict=True))
-            for values in itertools.product(*self.search.values())
+            self.settings | dict(zip(search, values, strict=True)) for values in itertools.product(*search.values())
         ]
 
 
@@ -145,7 +155,7 @@ class Refitting:
         """Conflict when the past cannot be learned with these settings."""
         if self._past.start is None:
             return
-        for setting in params.tried:
+        for setting in params.tried(self._config):
             fixed = self._config.refused_once_learned(self._config.changed(setting))
             if fixed:
                 raise Conflict(
@@ -156,7 +166,7 @@ class Refitting:
     async def choose(self, params: RefitParams) -> Chosen:
         """Try the settings; the best one."""
         n_held = min(int(self._n_learned * params.held_out), params.most_held_out)
-        tried = params.tried
+        tried = params.tried(self._config)
         self._of = params.passes * (len(tried) + 1)
         if n_held == 0 or (len(tried) == 1 and params.passes == 1):
             return Chosen(tried[0], params.passes, None, 0)

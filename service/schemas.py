@@ -19,6 +19,11 @@ MAX_CHOSEN = 10_000
 MAX_KEY_CHARACTERS = 255
 MAX_SOURCE_CHARACTERS = 512
 
+EXPLAIN = (
+    "Tell which features brought each label its score, as `because`. Of the index: a version that answers because it "
+    "is active gives none, one that is asked for is refused."
+)
+
 FEATURES_SCHEMA: dict[str, Any] = {
     "type": "object",
     "additionalProperties": {
@@ -56,7 +61,7 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
     threshold: Annotated[float, Meta(description="Least score of a label in an answer.")] | None = None
     include: Annotated[Chosen, Meta(description="Rank only these labels.")] | None = None
     exclude: Annotated[Chosen, Meta(description="Do not rank these labels.")] | None = None
-    explain: Annotated[bool, Meta(description="Tell which features brought each label its score.")] = False
+    explain: Annotated[bool, Meta(description=EXPLAIN)] = False
     version: (
         Annotated[
             str,

@@ -31,7 +31,7 @@ from core.errors import CannotStart
 
 PREFIX = "ABOUND_"
 
-READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY")
+READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY", "ABOUND_MODEL")
 """Variables of ours that the service does not read: where the tests' data sets are, the client's URL and key."""
 
 GROUPS = {

@@ -46,7 +46,7 @@ class Ways:
         UnknownVersion
             The model has no such version.
         InvalidInstance
-            Reasons are asked for (field ``explain``), and there are none.
+            Reasons are asked for (field ``explain``) of a version that is named, and there are none.
         NoRoom, Damaged, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
             It cannot be loaded.
         """
@@ -54,7 +54,7 @@ class Ways:
         serving = model.live.serving
         if version == LIVE or (serving.is_live and version in (None, BLEND)):
             return None
-        if request.explain:
+        if request.explain and version is not None:
             raise InvalidInstance(
                 "explain tells what features did for a score of the index: ask for the version live. The scores of "
                 "other versions are no sums over features",

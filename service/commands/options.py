@@ -47,7 +47,7 @@ Key = Annotated[
         help="Sent as bearer token. Others on this machine can see it here; ABOUND_KEY and ABOUND_KEY_FILE hide it.",
     ),
 ]
-Model = Annotated[str, typer.Option("--model", "-m", help="Name of the model.")]
+Model = Annotated[str, typer.Option("--model", "-m", envvar="ABOUND_MODEL", help="Name of the model.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Assignments = Annotated[
     list[str] | None,

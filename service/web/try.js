@@ -103,7 +103,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
     fill(parts.because, h("p", { class: "note" }, "Choose a label, and see which features speak for it."));
   }
 
-  async function rank(least = offset, plainly = false) {
+  async function rank(least = offset) {
     const number = (asked += 1);
     if (lacking.classify) {
       withoutLabels(h("p", { class: "note" }, lacking.classify));
@@ -120,26 +120,18 @@ export function show(root, { model, about, signal, problem, lacks }) {
       withoutLabels(about.learned ? empty("Nothing typed yet.", "Labels show here as you type.") : empty("This model has learned nothing yet.", lacking.learn ?? "Type something, name its label, and press Learn."));
       return;
     }
-    const explains = !plainly && (version.value || about.version) === "live";
-    const request = { ...given, k: Number(k.value), explain: explains };
+    const request = { ...given, k: Number(k.value), explain: ["", "live"].includes(version.value) };
     if (version.value) request.version = version.value;
     if (least) request.min_offset = least;
     try {
       const answer = await post(`${modelPath(model)}/classify`, request, { signal });
       if (number !== asked) return; // a newer question was asked meanwhile
-      if (!explains && !plainly && !version.value && answer.version === "live") {
-        about.version = "live"; // it serves again, and explains
-        await rank(least);
-        return;
-      }
+      if (!version.value && answer.version !== about.version) lookAgain();
       answered = { ...answer, given };
       draw();
     } catch (error) {
       if (number !== asked || signal.aborted) return;
-      if (explains && error.status === 422 && error.said.field === "explain") {
-        lookAgain();
-        await rank(least, true);
-      } else withoutLabels(problem(error));
+      withoutLabels(problem(error));
     }
   }
 

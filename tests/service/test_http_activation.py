@@ -204,8 +204,20 @@ def test_what_cannot_be_is_refused(model: Model) -> None:
     problem(http.post(f"{path}/activate", json={"version": "live", "since": 3}), 422, "invalid-field", "since")
     problem(http.post("/models/nosuch/activate", json={"version": "live"}), 404, "unknown-model")
     model.activate(model.ids[0])
-    answer = http.post(f"{path}/classify", json={"features": {"a": 1}, "explain": True})
-    assert "version live" in problem(answer, 422, "invalid-field", "explain")["detail"]
+    for version in (*model.ids, "blend"):
+        answer = http.post(f"{path}/classify", json={"features": {"a": 1}, "explain": True, "version": version})
+        assert "version live" in problem(answer, 422, "invalid-field", "explain")["detail"]
+
+
+def test_who_asks_for_reasons_goes_on_being_answered_when_a_version_becomes_active(model: Model) -> None:
+    asked = {"features": FEATURES[0], "explain": True}
+    assert all(one["because"] for one in model.http.post(f"{model.path}/classify", json=asked).json()["labels"])
+    model.activate(model.ids[0])
+    answer = model.http.post(f"{model.path}/classify", json=asked)
+    assert answer.status_code == 200
+    assert answer.json()["version"] == model.ids[0]
+    assert answer.json()["labels"]
+    assert all(one.keys() == {"label", "score"} for one in answer.json()["labels"])
 
 
 def test_a_second_activation_at_the_same_time_is_a_conflict(model: Model, service: Served) -> None:

@@ -130,9 +130,12 @@ def test_include_and_exclude(service: Served, model: str) -> None:
     problem(service.http.post(path, json={"text": "a", "exclude": ["a", 1]}), 422, field="exclude[1]")
 
 
-def test_because_sums_to_the_score(service: Served) -> None:
-    name = fresh_model(service)
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_because_sums_to_the_score(service: Served, update: str) -> None:
+    """Also where features speak against a label, and others, known or not, say nothing of it."""
+    name = fresh_model(service, update=update)
     random_ = random.Random(5)
+    against = 0
     for _ in range(200):
         features = {f"f{random_.randrange(60)}": random_.random() for _ in range(12)}
         body = {"features": features, "labels": [f"c{random_.randrange(8)}"]}
@@ -145,8 +148,13 @@ def test_because_sums_to_the_score(service: Served) -> None:
         assert answer["labels"]
         for scored, without in zip(answer["labels"], plain["labels"], strict=True):
             assert {"label": scored["label"], "score": scored["score"]} == without
-            assert abs(sum(reason["contribution"] for reason in scored["because"]) - scored["score"]) < 1e-6
+            parts = [reason["contribution"] for reason in scored["because"]]
+            assert abs(sum(parts) - scored["score"]) < 1e-6
             assert {reason["feature"] for reason in scored["because"]} <= features.keys()
+            assert 0.0 not in parts
+            assert parts == sorted(parts, reverse=True)
+            against += sum(part < 0 for part in parts)
+    assert (against > 0) == (update == "sls")
 
 
 def test_versions(service: Served, model: str) -> None:

@@ -134,7 +134,8 @@ def test_what_gives_the_state_its_meaning_cannot_change_once_it_has_learned(
     name = fresh_model(service)
     service.http.post(f"/models/{name}/learn", json={"text": "a", "labels": ["x"]}).raise_for_status()
     before = service.http.get(f"/models/{name}").json()
-    problem(service.http.put(f"/models/{name}", json=change), 409, "conflict")
+    refused = problem(service.http.put(f"/models/{name}", json=change), 409, "conflict")
+    assert ("job refit" in refused["detail"]) == ("leak" in change or "memory" in change), "what a refit can change"
     assert service.http.get(f"/models/{name}").json() == before
     allowed = {"w_min": 0.3, "d_max": 4, "margin": 0.5, "rating": False, "max_features": 10, "max_classes": 10}
     assert service.http.put(f"/models/{name}", json=allowed).status_code == 200

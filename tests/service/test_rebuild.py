@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from core.applying import Unit
+from core.config import ModelConfig
 from core.errors import Cancelled, InvalidInstance, UnknownOffset
 from core.live import LiveModel, warmup
 from core.types import START, Offset
@@ -250,6 +251,37 @@ async def test_refit_learns_all_again_with_the_chosen_setting(house: House) -> N
     assert outcome["metrics"]["held_out"] >= 32
     assert len(one.model(DEFAULT_MODEL).live.receipts) == 20
     assert one.model(DEFAULT_MODEL).live.n_learned > before.live.n_learned == 320
+
+
+@pytest.mark.parametrize(
+    ("given", "margin", "tried"),
+    [
+        ({}, 0.0, [0.0, 0.1, 0.5]),
+        ({}, 7.0, [0.0, 0.1, 0.5, 7.0]),
+        ({"settings": {"margin": 0.3}}, 7.0, [0.3]),
+        ({"settings": {"update": "sls"}}, 7.0, [None]),
+        ({"search": {}}, 7.0, [None]),
+        ({"search": {"margin": [1.0]}}, 7.0, [1.0]),
+    ],
+)
+def test_what_a_refit_tries(given: dict[str, Any], margin: float, tried: list[float | None]) -> None:
+    settings = RefitParams(**given).tried(ModelConfig(margin=margin))
+    assert [setting.get("margin") for setting in settings] == tried
+    assert all(setting.items() >= given.get("settings", {}).items() for setting in settings)
+
+
+def test_a_field_has_one_value_or_several() -> None:
+    with pytest.raises(ValueError, match="margin has a value in settings and others in search"):
+        RefitParams(settings={"margin": 0.3}, search={"margin": [0.1]})
+
+
+async def test_a_refit_keeps_the_margin_that_it_is_told(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(120, 1))
+    outcome = await run(house, refit, RefitParams(passes=2, settings={"margin": 0.3}))
+    assert outcome["setting"] == {"margin": 0.3}
+    await digest_at(one, one.model(DEFAULT_MODEL).offset)
+    assert one.model(DEFAULT_MODEL).live.config.margin == 0.3
 
 
 async def test_refit_of_one_pass_without_a_search_is_a_replay(house: House) -> None:
