@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from core.errors import Conflict, Damaged, OutcomeUnknown, StoreUnavailable
+from core.errors import Conflict, Damaged, NotReady, OutcomeUnknown, StoreUnavailable
 from core.types import START, Offset
 from service import indexes, pending, pins, presence
 from service import log as stream
@@ -31,6 +31,7 @@ from service.archive import adoption_after
 from service.artifacts import Artifacts
 from service.catalog import DEFAULT_MODEL, Living, ModelKeys, read_catalog
 from service.compaction import compact
+from service.copied import until_copied
 from service.ending import end
 from service.events import APPLY_VERSION, Adopt, Entry, Prepare, decode_entry, encode
 from service.history import History, HistoryParams
@@ -39,7 +40,7 @@ from service.lease import LeaseLost, take
 from service.log import LogParams
 from service.manifest import Manifest
 from service.past import entries
-from service.pending import Pending
+from service.pending import PENDING_SECONDS, SWEEP, Pending
 from service.snapshots import SnapshotParams
 from service.store import Store, reaching
 
@@ -120,6 +121,8 @@ class Adoption:
         self.committed = False
         self._place = place
         self._pending = Pending(name)
+        self._said = asyncio.get_running_loop().time()
+        self._lapsed = False
         self._origin = secrets.token_bytes(8)
 
     async def adopt(self, index: IndexManifest, reason: str, padded: bool = False) -> Offset:
@@ -146,7 +149,7 @@ class Adoption:
         await self._append(Entry(APPLY_VERSION, self._origin, 1, prepare))
         await self._until_known()
         await self._until_prepared(prepare)
-        await indexes.check(place.artifacts, place.keys, index)
+        await self._check(index)
         padding = bytes(await _node_bytes(place.store)) if padded else b""
         adopt = Adopt(self.id, index.id, prepare.after, index.digest, reason, padding)
         await place.commit(f"{indexes.folder(place.keys)}/{index.id}")
@@ -155,7 +158,7 @@ class Adoption:
         is_sent = False
         while True:
             try:
-                at = await self._append(Entry(APPLY_VERSION, self._origin, 2, adopt), f"{self.id}/{index.id}")
+                at = await self._append(Entry(APPLY_VERSION, self._origin, 2, adopt), f"{self.id}/{index.id}", index)
                 break
             except Conflict as error:
                 if is_sent:  # it may have been there before the other one, which alone is remembered
@@ -178,20 +181,33 @@ class Adoption:
             await asyncio.sleep(RENEW_SECONDS)
             await self._say_if_possible()
 
+    async def _check(self, index: IndexManifest) -> None:
+        """Whether it is there and whole, as long as this is said to be under way: then nobody takes it away."""
+        self._lapsed = False
+        await indexes.check(self._place.artifacts, self._place.keys, index)
+
+    def _has_lapsed(self) -> bool:
+        return self._lapsed or asyncio.get_running_loop().time() - self._said > PENDING_SECONDS
+
     async def _say(self) -> None:
+        self._lapsed, began = self._has_lapsed(), asyncio.get_running_loop().time()
         if not await pending.say(self._place.store, self._place.keys, self._pending):
             raise Conflict(f"another index is being made for {self._place.keys.name}")
+        self._said = began
 
     async def _say_if_possible(self) -> None:
         with contextlib.suppress(StoreUnavailable, Conflict):
             await self._say()
 
-    async def _append(self, entry: Entry, adopts: str = "") -> Offset:
+    async def _append(self, entry: Entry, adopts: str = "", index: IndexManifest | None = None) -> Offset:
         place = self._place
         trim = await stream.trim_of(place.store, place.keys.log)
         name = None
         if await place.artifacts.is_known_to(place.store):  # else no replica would find the index
             there = not trim.covers(self.after)
+            while index is not None and self._has_lapsed():  # somebody may have taken it for what a dead one left
+                await self._say()
+                await self._check(index)
             name = await pending.append(
                 place.store, place.keys, self._pending, encode(entry), self.after, there=there, adopts=adopts
             )
@@ -258,9 +274,10 @@ async def begin(
     StoreUnavailable
     """
     while not await pending.say(place.store, place.keys, Pending(name)):
-        if waiting is None:
+        if waiting is not None:
+            waiting()
+        elif (await pending.pending(place.store, [place.keys]))[0] != Pending(SWEEP):  # that is soon over
             raise Conflict(f"another index is being made for {place.keys.name}")
-        waiting()
         await place.between()
         await asyncio.sleep(WAIT_SECONDS)
     pin = None
@@ -327,12 +344,13 @@ async def snapshot_past(place: Place, at: Offset) -> Manifest:
 async def sweep_indexes(place: Place) -> list[str]:
     """Take away the indexes that nothing needs any more: no adoption in history or log, and no history as its base.
 
-    For whoever has begun an adoption, so that none is being made. Their ids; none while the worker has the model.
+    For whoever has begun an adoption, so that none is being made. Their ids; none while the worker has the model, or
+    copies of the store are behind.
     """
     try:
         async with take(place.store, place.keys):
             return await delete_indexes(place)
-    except Conflict:
+    except (Conflict, NotReady):
         return []
 
 
@@ -341,7 +359,12 @@ async def _nobody(ids: list[str]) -> None:
 
 
 async def delete_indexes(place: Place, before: Callable[[list[str]], Awaitable[None]] = _nobody) -> list[str]:
-    """What ``sweep_indexes`` does, for whoever has the lease as well. ``before`` is told of them first."""
+    """What ``sweep_indexes`` does, for whoever has the lease as well. ``before`` is told of them first.
+
+    Only once all copies of the store have what it says by now: a failover to one that has not would need them again.
+    NotReady when they have not.
+    """
+    await until_copied(place.store, 0.0)
     there = set(await indexes.ids(place.artifacts, place.keys))
     contents = await History(place.store, place.artifacts, place.keys).contents()
     if contents is not None and contents.base is not None:

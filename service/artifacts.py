@@ -20,6 +20,7 @@ its bytes are on disk; an object store does the same by itself. Readers check ch
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import re
@@ -30,7 +31,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import fsspec
 import msgspec
@@ -49,6 +50,8 @@ UNFINISHED_SECONDS = 3600.0
 _NAME = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,127}/){0,7}[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 PIECE_BYTES = 8 * 2**20
+
+OPENING_TRIES = 5
 
 THREADS = 16
 """Calls at one time; they wait for a disk or for a network."""
@@ -224,7 +227,10 @@ class Artifacts:
         return Path(self._path(name)) if self._is_local else None
 
     async def sweep_unfinished(self, older_than: float = UNFINISHED_SECONDS) -> int:
-        """Take away files that a writer began and never finished; how many. Only a directory has such."""
+        """Take away files that a writer began and never finished; how many. Only a directory has such.
+
+        Folders that have been empty for as long go as well, and are not counted.
+        """
         return await self._in_thread(self._sweep, older_than) if self._is_local else 0
 
     # inside
@@ -263,11 +269,10 @@ class Artifacts:
             self._upload(path, pieces)
             return
         target = Path(path)
-        new = [folder for folder in target.parents if not folder.exists()]
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         beside = target.parent / f".{secrets.token_hex(8)}.part"
+        opened, new = _opened(beside)
         try:
-            with beside.open("xb") as file:
+            with opened as file:
                 for piece in pieces:
                     file.write(piece)
                 file.flush()
@@ -309,6 +314,10 @@ class Artifacts:
                     swept += 1
             except FileNotFoundError:
                 continue
+        for folder, _, _ in os.walk(self._folder(), topdown=False):
+            with contextlib.suppress(OSError):  # mostly it is not empty
+                if folder != self._folder() and os.stat(folder).st_mtime < before:
+                    os.rmdir(folder)
         return swept
 
 
@@ -320,6 +329,16 @@ async def _recorded(store: Store) -> Marker | None:
         return msgspec.json.decode(recorded or b"", type=Marker)
     except msgspec.MsgspecError:
         return None
+
+
+def _opened(path: Path) -> tuple[BinaryIO, list[Path]]:
+    """A new file to write, and which folders were made for it; somebody may just sweep those that are empty."""
+    for _ in range(OPENING_TRIES):
+        new = [folder for folder in path.parents if not folder.exists()]
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            return path.open("xb"), new
+    raise ArtifactsUnavailable(f"the folder {path.parent} is taken away again and again")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -232,14 +232,22 @@ async def check(artifacts: Artifacts, keys: ModelKeys, manifest: IndexManifest) 
 async def delete(artifacts: Artifacts, keys: ModelKeys, name: str) -> None:
     """Take an index away, its manifest first."""
     await artifacts.delete(_manifest_name(keys, name))
-    for part in await artifacts.names(f"{folder(keys)}/{name}"):
-        await artifacts.delete(part)
+    await artifacts.clear(f"{folder(keys)}/{name}")
 
 
 async def ids(artifacts: Artifacts, keys: ModelKeys) -> list[str]:
     """The ids of all indexes of a model, unfinished ones too."""
+    return sorted(await sizes(artifacts, keys))
+
+
+async def sizes(artifacts: Artifacts, keys: ModelKeys) -> dict[str, int]:
+    """The bytes that each index of a model takes, by id, unfinished ones too."""
     start = len(folder(keys)) + 1
-    return sorted({name[start:].partition("/")[0] for name in await artifacts.names(folder(keys))})
+    found: dict[str, int] = {}
+    for name, size in (await artifacts.sizes(folder(keys))).items():
+        place = name[start:].partition("/")[0]
+        found[place] = found.get(place, 0) + size
+    return found
 
 
 async def _read_parts(artifacts: Artifacts, keys: ModelKeys, manifest: IndexManifest) -> AsyncIterator[bytes]:

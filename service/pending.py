@@ -26,6 +26,9 @@ from service.store import Store, reaching
 
 PENDING_SECONDS = 30.0
 
+SWEEP = "sweep"
+"""Stands in an adoption's place while indexes that nothing needs are taken away (``index_sweeping.py``)."""
+
 
 class Pending(msgspec.Struct, frozen=True):
     """An adoption under way; ``event`` as soon as the index is there."""

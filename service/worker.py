@@ -49,6 +49,7 @@ from service.contest_keeper import ContestKeeper
 from service.datasets import Datasets
 from service.ending import end
 from service.history import HistoryParams
+from service.index_sweeping import IndexSweep
 from service.job_keeper import STABLE, JobKeeper
 from service.jobs import JobParams, Jobs
 from service.lease import LEASE_SECONDS, Lease, LeaseLost, take
@@ -95,6 +96,7 @@ class Worker:
         self._without_history: dict[str, float] = {}
         self._newest: dict[str, Manifest] = {}
         self._unlisted: set[str] = set()
+        self._indexes = IndexSweep(store, self._log_params)
 
     def stop(self) -> None:
         """Come to an end at the next step."""
@@ -149,6 +151,7 @@ class Worker:
                     await self._archive(living, lease)
         try:
             swept += await sweep_artifacts(self._store, artifacts, catalog, self._unlisted)
+            swept += await self._indexes.sweep(artifacts, catalog)
             for living in catalog:
                 swept += await version_keeping.sweep(self._store, artifacts, living.keys)
             swept += await Datasets(self._store).sweep(artifacts)

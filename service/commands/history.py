@@ -38,8 +38,9 @@ def show(
 ) -> None:
     """From where to where history goes, and whether every segment is there and whole. Exit code 1 when one is not."""
 
-    async def work(store: Store, artifacts: Artifacts, living: Living) -> tuple[Contents | None, list[str]]:
+    async def work(store: Store, artifacts: Artifacts, living: Living) -> tuple[Contents | None, list[str], list[int]]:
         from core.errors import Damaged, UnknownArtifact
+        from service import indexes
         from service.history import History
 
         past = History(store, artifacts, living.keys)
@@ -50,17 +51,18 @@ def show(
                 await past.elements(segment)
             except (Damaged, UnknownArtifact) as error:
                 wrong.append(str(error))
-        return contents, wrong
+        return contents, wrong, list((await indexes.sizes(artifacts, living.keys)).values())
 
-    contents, wrong = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))
+    contents, wrong, sizes = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))
     if as_json:
-        print_json({"model": model, "history": _plain(contents), "wrong": wrong})
+        print_json({"model": model, "history": _plain(contents), "wrong": wrong, "indexes": _of(sizes)})
     elif contents is None:
         typer.echo(f"{model}: no history yet; the log has everything")
     else:
         first, last, n_bytes, n_segments = contents.extent
         begins = "the first event" if contents.base is None else f"{first} (a base of {contents.base.size} bytes)"
         typer.echo(f"{model}: from {begins} to {last.entry}, {n_segments} segments, {n_bytes} bytes")
+        typer.echo(f"  indexes that were adopted, or that it begins with: {len(sizes)}, {sum(sizes)} bytes")
         for sentence in wrong:
             typer.echo(f"  {sentence}")
     if wrong:
@@ -78,8 +80,8 @@ def begin_anew(
 ) -> None:
     """Let history begin at the oldest snapshot kept, and give up everything before it.
 
-    For a history that is damaged or lost. The model itself, its snapshots and its log stay as they are; what was
-    learned before cannot be replayed, forgotten or restored to any more.
+    For a history that is damaged or lost. The model itself, its snapshots and its log from there on stay as they are;
+    what was learned before cannot be replayed, forgotten or restored to any more.
     """
 
     async def work(store: Store, artifacts: Artifacts, living: Living) -> Contents:
@@ -134,6 +136,10 @@ def _with_model(work: Any, model: str, settings: Settings) -> Any:
 
     with reached(settings) as url:
         return asyncio.run(run(url))
+
+
+def _of(sizes: list[int]) -> dict[str, int]:
+    return {"number": len(sizes), "bytes": sum(sizes)}
 
 
 def _plain(contents: Contents | None) -> dict[str, Any] | None:

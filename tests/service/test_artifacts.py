@@ -178,6 +178,43 @@ async def test_what_a_dead_writer_began_is_not_listed_and_is_swept(store: Store,
     assert sorted(path.name for path in (tmp_path / artifacts.id / "m").iterdir()) == [".new.part", "x"]
 
 
+async def test_folders_that_have_been_empty_for_long_are_swept(store: Store, tmp_path: Path) -> None:
+    artifacts = Artifacts(str(tmp_path))
+    await artifacts.join(store)
+    await artifacts.put("m/kept/x", b"x")
+    root = tmp_path / artifacts.id
+    for name in ("m/old/1", "m/old/2", "m/new"):
+        (root / name).mkdir(parents=True)
+    for name in ("m/old/1", "m/old/2", "m/kept", "m", "."):
+        os.utime(root / name, (1, 1))
+    assert await artifacts.sweep_unfinished() == 0
+    assert sorted(path.name for path in (root / "m").iterdir()) == ["kept", "new", "old"]
+    os.utime(root / "m/old", (1, 1))
+    await artifacts.sweep_unfinished()
+    assert sorted(path.name for path in (root / "m").iterdir()) == ["kept", "new"]
+    await artifacts.put("m/old/1/x", b"x")
+    assert await artifacts.names("m/old") == ["m/old/1/x"]
+
+
+async def test_a_folder_that_is_swept_while_a_file_is_begun_there_is_made_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts = Artifacts(str(tmp_path))
+    await artifacts.join(store)
+    made, n_swept = Path.mkdir, 0
+
+    def swept_at_once(path: Path, *given: Any, **named: Any) -> None:
+        nonlocal n_swept
+        made(path, *given, **named)
+        if n_swept < 2:
+            n_swept += 1
+            path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", swept_at_once)
+    await artifacts.put("m/x", b"x")
+    assert (await artifacts.get("m/x"), n_swept) == (b"x", 2)
+
+
 async def test_files_of_this_machine_can_be_mapped(artifacts: Artifacts) -> None:
     await artifacts.put("m/x", b"mapped")
     path = artifacts.path("m/x")
