@@ -26,6 +26,13 @@ class Offset(NamedTuple):
         """The id of the stream entry, without the position."""
         return f"{self.milliseconds}-{self.sequence}"
 
+    @property
+    def before(self) -> Offset:
+        """The last place that is in no entry at or past this one's."""
+        if self.sequence:
+            return Offset(self.milliseconds, self.sequence - 1, 2**64 - 1)
+        return Offset(self.milliseconds - 1, 2**64 - 1, 2**64 - 1) if self.milliseconds else Offset(0, 0, 0)
+
     def __str__(self) -> str:
         return f"{self.milliseconds}-{self.sequence}.{self.position}"
 

@@ -31,7 +31,7 @@ from service import manifest as manifests
 from service.array_parts import checksum_of
 from service.artifacts import Artifacts
 from service.catalog import Living, ModelKeys
-from service.events import Adopt, decode_entry
+from service.events import Adopt, check, decode_entry
 from service.history import Base, Contents, HistoryParams, Segment
 from service.lease import Lease
 from service.log import Element, LogParams, Trim, size_of, trimmed_key
@@ -88,7 +88,7 @@ async def archive(to: Archiving) -> Contents | None:
     LeaseLost
         Another process has the model.
     Damaged
-        The list of history cannot be read, or the log not be continued by it.
+        The list of history cannot be read, or the log not be continued by it, or an entry is not what was written.
     ArtifactsUnavailable, StoreUnavailable
     """
     good = await good_snapshots(to.store, to.keys)
@@ -114,6 +114,7 @@ async def archive(to: Archiving) -> Contents | None:
                 for element in read:
                     if Offset.of_entry(element[0])[:2] >= until[:2]:
                         break
+                    _check(to, element)
                     elements.append(element)
                     size += size_of(element[1])
                     if size >= to.params.segment_bytes:
@@ -129,6 +130,17 @@ async def archive(to: Archiving) -> Contents | None:
     if len(elements) > n_old:
         contents = await _add(to, begun, elements, size)
     return contents
+
+
+def _check(to: Archiving, element: Element) -> None:
+    """Damaged unless an entry is what was written: in history nothing would be left to mend it by."""
+    try:
+        check(element[1])
+    except Damaged as error:
+        raise Damaged(
+            f"the entry {element[0].decode()} of the log of {to.keys.name} cannot be moved to history: {error}. "
+            f"{stream.MENDING}; or, while snapshots are good, {history.MENDING}"
+        ) from None
 
 
 async def begin_anew(to: Archiving) -> Contents:
@@ -226,8 +238,21 @@ async def _begin_at(to: Archiving, good: list[Manifest]) -> Contents:
             log.warning("passing over a snapshot", model=to.keys.name, snapshot=manifest.id, reason=str(error))
             continue
         model.restore(live, manifest.position)
-        return await swap(to, _empty(to, await make_base(to, model)))
+        base = await make_base(to, model)
+        return await swap(to, _empty(to, base), await _trim_before(to, base))
     raise NotReady(f"no snapshot of {to.keys.name} is good enough to begin its history anew at", retry_after=60.0)
+
+
+async def _trim_before(to: Archiving, base: Base) -> Trim | None:
+    """What has to leave the log so that it begins with the entry of a base; None when nothing has to."""
+    at, key = base.position.offset, to.keys.log
+    with reaching():
+        before = await to.store.client.xrevrange(key, f"({at.entry}", "-", count=1)
+        own = await to.store.client.xrange(key, at.entry, at.entry)
+    if not before or not own:
+        return None
+    size = size_of([part for field in own[0][1].items() for part in field])
+    return Trim(Offset.of_entry(before[0][0]), base.n_entries - 1, base.log_bytes - size)
 
 
 def _empty(to: Archiving, base: Base | None) -> Contents:

@@ -252,6 +252,13 @@ def checksum_of(fields: Sequence[bytes]) -> bytes:
     raise Damaged("it does not have the two fields of an entry")
 
 
+def check(fields: Sequence[bytes]) -> None:
+    """Damaged unless a stream element has its two fields and the payload is what was written. One pass over it."""
+    checksum = checksum_of(fields)
+    if b"%08x" % zlib.crc32(fields[1]) != checksum:
+        raise Damaged("its checksum is wrong")
+
+
 def decode_entry(fields: Sequence[bytes]) -> Entry:
     """An element of a model's stream, given as a flat list of field names and values.
 
@@ -312,10 +319,8 @@ def decode_catalog_entry(fields: Sequence[bytes]) -> CatalogEntry:
 def _decode(
     fields: Sequence[bytes], decoder: msgspec.msgpack.Decoder[_T], versions: Sequence[int] = (APPLY_VERSION,)
 ) -> _T:
-    checksum = checksum_of(fields)
+    check(fields)
     payload = fields[1]
-    if b"%08x" % zlib.crc32(payload) != checksum:
-        raise Damaged("its checksum is wrong")
     try:
         entry = decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -27,6 +27,7 @@ from service import segment as segments
 from service.array_parts import checksum_of
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
+from service.events import check
 from service.log import Element
 from service.model_replica import Position
 from service.store import Store, reaching
@@ -354,4 +355,9 @@ def _checked(packed: bytes, segment: Segment) -> list[Element]:
     ids = [name.decode() for name, _ in elements]
     if not ids or len(ids) != segment.n_entries or (ids[0], ids[-1]) != (segment.first, segment.last):
         raise Damaged("it does not have the entries that it should")
+    for name, fields in elements:
+        try:
+            check(fields)
+        except Damaged as error:
+            raise Damaged(f"the entry {name.decode()} in it cannot be applied: {error}") from None
     return elements

@@ -8,7 +8,8 @@
                  made available
 
 An unreadable entry of a log becomes a mark at the same place: what it said is lost, nothing else is, and no offset
-moves. One of the catalog becomes the creation that it must have been when the store has keys of that model, else a
+moves. Snapshots past it go, since they have what it said: a model must not be one thing by a snapshot and another by
+its log. One of the catalog becomes the creation that it must have been when the store has keys of that model, else a
 deletion of nothing. A baseless model is built from what its log still has. An adoption without its index becomes a
 mark as well (``unadoptable.py``).
 
@@ -29,6 +30,7 @@ from core.errors import (
     Damaged,
     InvalidInstance,
     UnknownApplyVersion,
+    UnknownArtifact,
     UnknownOffset,
     UnknownSnapshot,
 )
@@ -37,6 +39,7 @@ from service import log as stream
 from service import manifest as manifests
 from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, Catalog, Living, ModelKeys
+from service.compaction import rebuild
 from service.events import (
     APPLY_VERSION,
     CatalogEntry,
@@ -47,6 +50,7 @@ from service.events import (
     decode_entry,
     encode,
 )
+from service.history import MENDING as BEGIN_ANEW
 from service.log import Element
 from service.model_replica import ModelReplica
 from service.snapshots import restore_newest
@@ -100,6 +104,7 @@ async def mend(store: Store, finding: Finding, artifacts: Artifacts | None = Non
     ------
     Conflict
         Only another release, or an artifact store that is there, can do that, or something was changed meanwhile.
+        Or the state before an entry, which snapshots past it stand in for, could not be made any more.
     ArtifactsUnavailable, StoreUnavailable
     """
     if not finding.is_mendable:
@@ -118,6 +123,8 @@ async def mend(store: Store, finding: Finding, artifacts: Artifacts | None = Non
         if (await stream.trim_of(store, living.keys.log)).covers(at):
             await replace_in_history(store, artifacts, living, at, blank)
             return
+    if finding.kind == "unreadable":
+        await _drop_snapshots_of(store, artifacts, living, Offset.of_entry(finding.entry))
     if finding.kind != "baseless":
         await _rewrite(store, living.keys.log, {finding.entry: blank})
         return
@@ -233,6 +240,20 @@ async def _of_other_release(store: Store, living: Living) -> str | None:
         except (Damaged, UnknownSnapshot):
             continue
     return None
+
+
+async def _drop_snapshots_of(store: Store, artifacts: Artifacts | None, living: Living, at: Offset) -> None:
+    """Let go of the snapshots that have what an entry said, once the model is known to be made without them."""
+    if not any(manifests.offset_in(name)[:2] >= at[:2] for name in await manifests.ids(store, living.keys)):
+        return
+    try:
+        await rebuild(store, living, at.before, artifacts=artifacts)
+    except (Damaged, UnknownArtifact, UnknownOffset) as error:
+        raise Conflict(
+            f"the entry {at.entry} of {living.keys.name} cannot be given up, since only snapshots past it are good: "
+            f"what was before cannot be made anew ({error}). {BEGIN_ANEW}, and that entry with it"
+        ) from error
+    await drop_snapshots(store, living, at)
 
 
 async def _rewrite(store: Store, key: bytes, replaced: dict[str, tuple[bytes, bytes]]) -> None:

@@ -141,8 +141,9 @@ async def state_at(place: Place, to: Offset) -> ModelReplica:
     first = START if contents is None else contents.beginning
     if to < first:
         raise UnknownOffset(f"the history of {place.keys.name} begins at {first}; what was before is gone", first)
+    before = to if to[:2] == first[:2] else to.before  # at the beginning itself there is no entry to be cut
     model = await rebuild(
-        place.store, place.living, _before(to), params=place.log, between=place.between, artifacts=place.artifacts
+        place.store, place.living, before, params=place.log, between=place.between, artifacts=place.artifacts
     )
     if model.offset[:2] >= to[:2]:
         return model
@@ -299,10 +300,3 @@ def _cut(element: Element, to: Offset) -> Element:
         return element
     payload, checksum = encode(msgspec.structs.replace(entry, event=up_to(entry.event, to.position)))
     return name, [b"e", payload, b"c", checksum]
-
-
-def _before(to: Offset) -> Offset:
-    """The last place that is in no entry at or past an offset's."""
-    if to.sequence:
-        return Offset(to.milliseconds, to.sequence - 1, 0)
-    return Offset(max(0, to.milliseconds - 1), 2**64 - 1 if to.milliseconds else 0, 0)

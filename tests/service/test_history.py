@@ -16,7 +16,7 @@ from core.types import START, Offset
 from service import history, past, pins
 from service import log as stream
 from service import manifest as manifests
-from service.archive import Archiving, adoption_after, archive, begin_anew
+from service.archive import Archiving, adoption_after, archive, begin_anew, swap, write_segment
 from service.artifacts import ARTIFACTS_KEY, Artifacts
 from service.catalog import ModelKeys, read_catalog
 from service.compaction import rebuild
@@ -320,6 +320,23 @@ async def test_a_damaged_segment_is_named_and_snapshots_stand_without_it(model: 
     assert (await model.archive()).n_entries == 209
     assert (await model.contents()).log_bytes == (await stream.trim_of(model.store, model.living.keys.log)).log_bytes
     assert await model.past(begun.beginning) == model.every[120:]
+
+
+async def test_an_entry_that_is_not_what_was_written_is_found_in_a_segment(
+    model: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment is just what was written; what it was made of was not."""
+    contents = await model.archive(HistoryParams(segment_bytes=10**6))
+    name, fields = model.every[70]
+    wrong = (name, [b"e", fields[1][:9] + bytes([fields[1][9] ^ 1]) + fields[1][10:], *fields[2:]])
+    async with take(model.store, model.living.keys) as lease:
+        to = Archiving(model.store, model.artifacts, model.living, lease)
+        (old,) = contents.segments
+        elements = [*model.every[:70], wrong, *model.every[71:119]]
+        segment = await write_segment(to, elements, old.n_before, old.bytes_before, old.log_bytes)
+        await swap(to, msgspec.structs.replace(contents, segments=[segment]))
+    with pytest.raises(Damaged, match=rf"{segment.name}.*{name.decode()} in it.*begin-anew"):
+        await model.past()
 
 
 async def test_any_flipped_bit_of_a_segment_is_found(model: Archived) -> None:

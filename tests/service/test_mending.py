@@ -6,23 +6,31 @@ import asyncio
 import json
 import re
 import zlib
+from pathlib import Path
 
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from core.config import ModelConfig
-from core.errors import CannotStart, Conflict
+from core.errors import CannotStart, Conflict, Damaged
 from core.types import Offset
+from service import log as stream
+from service.artifacts import Artifacts
 from service.audit import acts
 from service.catalog import CATALOG_KEY, read_catalog
 from service.cli import app
+from service.compaction import compact, rebuild
 from service.events import APPLY_VERSION, Entry, Mark, encode
 from service.mending import examine, mend
 from service.replica import Replica
+from service.snapshots import SnapshotParams
 from service.store import Store
+from service.verify import verify
+from tests.service.archived import Archived
 from tests.service.conftest import QUICK, StartReplica
 from tests.service.test_replica import digests, teach, until
+from tests.service.test_snapshots import create
 from tests.service.valkey import Server
 
 UNREADABLE = {"e": b"\x94nonsense", "c": b"%08x" % zlib.crc32(b"\x94nonsense")}
@@ -90,6 +98,84 @@ async def test_an_unreadable_entry_is_mended_by_the_command_that_the_refusal_nam
     await teach(other, 5, 3)
     assert len(await digests(other, one)) == 1
     assert await asyncio.to_thread(run, server, "mend") == (0, "nothing is wrong\n")
+
+
+async def flip(store: Store, log: bytes, at: Offset) -> None:
+    """Change a bit of what an entry says; in place of the log comes a copy with it, as a damaged file gives back."""
+    for entry_id, fields in await store.client.xrange(log):
+        if entry_id.decode() == at.entry:
+            payload = bytearray(fields[b"e"])
+            payload[len(payload) // 2] ^= 1
+            fields[b"e"] = bytes(payload)
+        await store.client.xadd("copied", fields, id=entry_id)
+    await store.client.rename("copied", log)
+
+
+async def test_no_snapshot_has_what_was_given_up(server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(server)
+    living = (await read_catalog(replica.store)).get("default")
+    assert living is not None
+    await teach(replica, 10, 1)
+    await compact(replica.store, living, SnapshotParams())
+    lost = await teach(replica, 10, 2)
+    await compact(replica.store, living, SnapshotParams())
+    await teach(replica, 10, 3)
+    store = replica.store
+    await flip(store, living.keys.log, lost)
+    await replica.stop()
+    store = Store(server.url, QUICK)
+    [finding] = await examine(store, None)
+    assert (finding.kind, finding.entry) == ("unreadable", lost.entry)
+    await mend(store, finding)
+    assert (await verify(store, "default", offline=True)).good
+    late = await start_replica(server)
+    assert late.model("default").live.n_learned == 20
+    for seed in (4, 5):
+        await teach(late, 10, seed)
+        await compact(store, living, SnapshotParams())
+    result = await verify(store, "default")
+    assert (result.good, len(result.replicas)) == (True, 1)
+    await store.close()
+
+
+async def test_snapshots_that_alone_are_good_are_not_given_up_for_an_entry(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """History is damaged, so what was before the entry can only be had from the snapshots past it."""
+    monkeypatch.setenv("ABOUND_ARTIFACTS_URL", str(tmp_path))
+    store, artifacts = Store(server.url, QUICK), Artifacts(str(tmp_path))
+    await artifacts.join(store)
+    model = Archived(store, artifacts, await create(store), [])
+    for seed in range(3):
+        await model.grow(30, seed)
+    await model.archive()
+    await model.grow(30, 3)
+    await flip(store, model.living.keys.log, model.offset(70))
+    with pytest.raises(Damaged, match=rf"{model.offset(70).entry} .*cannot be moved.*`abound mend`.*begin-anew"):
+        await model.archive()
+    contents = await model.contents()
+    assert contents.end < model.offset(70)
+    await artifacts.put(contents.segments[-1].name, b"damaged")
+    good = await rebuild(store, model.living, artifacts=artifacts)
+    [finding] = await examine(store, artifacts)
+    with pytest.raises(Conflict, match="begin-anew"):
+        await mend(store, finding, artifacts)
+    words = ("history", "begin-anew", "--yes")
+    assert (await asyncio.to_thread(run, server, *words))[0] == 0
+    assert await examine(store, artifacts) == []
+    result = await verify(store, "default", artifacts=artifacts, offline=True)
+    assert (result.good, result.beginning) == (True, model.offset(89))
+    assert (await rebuild(store, model.living, model.offset(-1), artifacts=artifacts)).live.n_learned == 120
+    assert good.live.n_learned == 120
+    assert (await stream.trim_of(store, model.living.keys.log)).n_entries == 89
+    for seed in (4, 5):
+        await model.grow(30, seed)
+    contents = await model.archive()
+    assert contents.n_entries == 150  # a mark of verifying among them
+    assert contents.log_bytes == sum(stream.size_of(fields) for _, fields in model.every[:150])
+    assert await stream.trim_of(store, model.living.keys.log) == (contents.end, 150, contents.log_bytes)
+    assert (await verify(store, "default", artifacts=artifacts, offline=True)).good
+    await store.close()
 
 
 async def test_what_was_appended_meanwhile_is_never_lost(server: Server, start_replica: StartReplica) -> None:

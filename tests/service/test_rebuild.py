@@ -29,6 +29,7 @@ from service.rebuild import ForgetParams, RefitParams, RestoreParams, forget, re
 from service.remembered import RememberParams, reading_of, recall, remember
 from service.replica import Replica
 from service.store import Store
+from service.verify import verify
 from tests.service.adopting import SMALL, House, apply, digest_at, digest_of, events, learning, model_of
 from tests.service.conftest import QUICK
 from tests.service.proxy import Proxy
@@ -218,6 +219,11 @@ async def test_restore_past_the_log_or_before_history_is_refused(house: House) -
         await run(house, restore, RestoreParams(to=str(house.past[1][0]), reason="r"))
     assert refused.value.first == contents.beginning
     assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
+    one = await house.replica()
+    outcome = await run(house, restore, RestoreParams(to=str(contents.beginning), reason="r"), job="first")
+    assert outcome["learned"] == len([at for at, _ in house.past if at <= contents.beginning])
+    assert one.model(DEFAULT_MODEL).live.n_learned == outcome["learned"]
+    assert (await verify(house.store, DEFAULT_MODEL, artifacts=house.artifacts)).good
 
 
 async def test_an_empty_model_can_be_restored(house: House) -> None:
