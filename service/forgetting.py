@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from core.errors import Conflict, NotReady, UnknownOffset
+from core.errors import Conflict, NotReady, StoreUnavailable, UnknownOffset
 from core.limits import Limits
 from core.live import LiveModel
 from core.types import START, Offset
@@ -36,10 +36,11 @@ from service.archive import Archiving, archive, swap, write_segment
 from service.beginning import restore_beginning
 from service.cleared import Cleared
 from service.compaction import compact
+from service.copied import until_copied
 from service.emptying import Adopted, Emptying, ForgetParams, Note, adoptions_of, element_of
 from service.events import Learn, decode_entry
 from service.forgotten_versions import fitted_on, take_away
-from service.history import History, Segment, folder
+from service.history import Contents, History, Segment, folder
 from service.indexes import IndexManifest
 from service.lease import Lease, take
 from service.loader import REPLAY_SLICE
@@ -229,8 +230,15 @@ class Forgetting:
     async def clear(self, at: Offset) -> dict[str, Any]:
         """Take the events out of everything that is kept, once an index without them is adopted at ``at``.
 
-        What nothing points to any more is deleted last, when the store has what points on disk: were that lost, the
-        files would be needed again.
+        What nothing points to any more is deleted last, when the store has what points on disk, and all of its copies
+        have it: were that lost, the files would be needed again.
+
+        Raises
+        ------
+        NotReady
+            Others have what is needed for too long, or copies of the store do not come so far.
+        StoreUnavailable
+            Also when a failover has lost the adoption, or what was written since. All can be done again.
         """
         place = self._place
         cleared = self._cleared
@@ -244,7 +252,9 @@ class Forgetting:
             await cleared.will_delete_snapshots(await manifests.ids(place.store, place.keys))
             self._tell("making snapshots without the events", 0.91)
             for _ in range(2):
-                await compact(place.store, place.living, keep, place.log, artifacts=place.artifacts, lease=lease)
+                made = await compact(place.store, place.living, keep, place.log, artifacts=place.artifacts, lease=lease)
+                if made.position.adopted[:2] < at[:2]:
+                    raise StoreUnavailable(f"the store has lost the adoption at {at}")
             cleared.kept_snapshots(await manifests.ids(place.store, place.keys))
             await self._drop_unfinished()
             self._tell("archiving the log", 0.92)
@@ -255,11 +265,13 @@ class Forgetting:
             await self._remembered.forget()  # while history still tells which those are
             if self._remade:  # history is about to name them, so they are not the job's own any more
                 await place.commit(*[f"{indexes.folder(place.keys)}/{new.id}" for new in self._remade.values()])
-            await self._rewrite(to)
+            rewritten = await self._rewrite(to)
             self._tell("letting the store write its file anew", 0.97)
             store_file = await write_file_anew(place.store)
+            self._tell("waiting until copies of the store have all of it", 0.98)
+            await until_copied(place.store)
             await lease.check()
-            await self._delete_unlisted(to)
+            await self._delete_unlisted(to, rewritten)
             await delete_indexes(place, cleared.will_delete_indexes)
         return cleared.record(store_file=store_file)
 
@@ -284,12 +296,12 @@ class Forgetting:
             for some in found.values():
                 await store.client.unlink(*some)
 
-    async def _rewrite(self, to: Archiving) -> None:
-        """Write the segments that hold any of the events anew."""
+    async def _rewrite(self, to: Archiving) -> Contents | None:
+        """Write the segments that hold any of the events anew; the list of history that there is then."""
         history = History(to.store, to.artifacts, to.keys)
         contents = await history.contents()
         if contents is None:
-            return
+            return None
         segments: list[Segment] = []
         old: list[str] = []
         emptying = await self._emptying()
@@ -303,11 +315,14 @@ class Forgetting:
             segments.append(segment)
         if old:
             await self._cleared.will_rewrite(old, {name: new.id for name, new in self._remade.items()})
-            await swap(to, msgspec.structs.replace(contents, segments=segments))
+            contents = await swap(to, msgspec.structs.replace(contents, segments=segments))
+        return contents
 
-    async def _delete_unlisted(self, to: Archiving) -> None:
-        """Delete the files of history that are not in its list."""
+    async def _delete_unlisted(self, to: Archiving, rewritten: Contents | None) -> None:
+        """Delete the files of history that are not in its list, if that is still the one that was written."""
         contents = await History(to.store, to.artifacts, to.keys).contents()
+        if contents != rewritten:
+            raise StoreUnavailable("the store has lost the list of history that was written last")
         listed = {segment.name for segment in contents.segments} if contents is not None else set()
         for name in await to.artifacts.names(folder(to.keys, "history")):
             if name not in listed:

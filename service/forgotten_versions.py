@@ -18,6 +18,7 @@ from core.types import Offset
 from service import activation, contenders, copies, presence, versions
 from service.adoption import SILENT_SECONDS, Place
 from service.card import CARD, Card
+from service.copied import is_copied
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +86,11 @@ async def _take_away(
     deadline = loop.time() + FENCE_WAIT_SECONDS
     while not await _deleted(place, gone, reason):
         if loop.time() > deadline:
-            raise NotReady(f"versions of {place.keys.name} are being activated again and again", 60.0)
+            raise NotReady(
+                f"versions of {place.keys.name} are being activated again and again, or copies of the store have not "
+                "come so far that a failover to one would lose nothing",
+                60.0,
+            )
         await place.between()
         await asyncio.sleep(POLL_SECONDS)
     deadline = loop.time() + place.prepare_seconds
@@ -97,13 +102,18 @@ async def _take_away(
 
 
 async def _deleted(place: Place, names: list[str], reason: str) -> bool:
-    """Whether they are deleted now; not while one of them is active, or a version is being activated."""
+    """Whether they are deleted now.
+
+    Not while one of them is active, or would be again after a failover, or a version is being activated.
+    """
     at = activation.Place(place.store, place.artifacts, place.keys, place.prepare_seconds, place.between)
     try:
         active = (await activation.active(place.store, place.keys)).version
         if active in names:
             await activation.activate(at, LIVE, f"forget: {reason}"[:1000], if_active=active)
         async with activation.fence(place.store, place.keys):
+            if not await is_copied(place.store):
+                return False
             if (await activation.active(place.store, place.keys)).version in names:
                 return False
             for name in names:

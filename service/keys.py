@@ -18,6 +18,7 @@ import msgspec
 import redis.exceptions
 
 from core.errors import Conflict, InvalidInstance, StoreUnavailable, UnknownKey
+from service.copied import is_copied
 from service.key import LONGEST, Key, Listed, Made, Terms, make
 from service.store import Store, reaching
 
@@ -27,9 +28,6 @@ USED_KEY = b"abound:{keys}:used"
 
 OPEN = b"open"
 """The version when all keys were cleared on purpose."""
-
-COPIED_KEY = b"abound:{keys}:copied"
-COPY_SECONDS = 1.0
 
 MOST_KEYS = 10_000
 ENDED_SECONDS = 90 * 86_400
@@ -123,7 +121,7 @@ async def revoke(store: Store, key_id: str) -> Revoked:
         return Change([key], key)
 
     key = await _change(store, revoked)
-    return Revoked(key, await _is_copied(store))
+    return Revoked(key, await is_copied(store, 1))
 
 
 async def end_again(store: Store, known: Mapping[str, Key], heirs: Sequence[Key]) -> list[str]:
@@ -222,18 +220,6 @@ async def _change(store: Store, change: Callable[[Kept], Change[T]]) -> T:
                 except redis.exceptions.WatchError:
                     continue
     raise StoreUnavailable("keys are being changed all the time; try again")
-
-
-async def _is_copied(store: Store) -> bool:
-    """Whether one of the store's copies has all that was written so far, or none is connected."""
-    with reaching():
-        copies = int((await store.client.info("replication")).get("connected_slaves", 0))
-        if not copies:
-            return True
-        async with store.client.pipeline(transaction=False) as pipe:
-            pipe.set(COPIED_KEY, secrets.token_hex(8))  # WAIT answers for what its own connection has written
-            pipe.wait(1, int(1000 * min(COPY_SECONDS, store.params.reply_seconds / 2)))
-            return int((await pipe.execute())[1]) > 0
 
 
 def _made(kept: Kept, terms: Terms, replaces: str | None) -> Change[Made]:
