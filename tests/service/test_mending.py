@@ -118,10 +118,9 @@ async def test_no_snapshot_has_what_was_given_up(server: Server, start_replica: 
     await teach(replica, 10, 1)
     await compact(replica.store, living, SnapshotParams())
     lost = await teach(replica, 10, 2)
-    await compact(replica.store, living, SnapshotParams())
     await teach(replica, 10, 3)
-    store = replica.store
-    await flip(store, living.keys.log, lost)
+    await compact(replica.store, living, SnapshotParams())
+    await flip(replica.store, living.keys.log, lost)
     await replica.stop()
     store = Store(server.url, QUICK)
     [finding] = await examine(store, None)
