@@ -3,8 +3,9 @@
 Three promises that a method keeps, so that a job leaves nothing behind, however it ends:
 
 1. ``await context.will_write(prefix)`` before the first artifact below ``prefix`` is written. Everything there is
-   deleted when the job has ended, or before it is begun again, unless it was committed. The prefix names the job and
-   its attempt (``context.own``), so that one that was taken for dead never writes among the files of the next.
+   deleted when the job has ended, or before it is begun again, unless it was committed. Indexes are left to their
+   sweep, which asks history and log (``index_sweeping.py``). The prefix names the job and its attempt
+   (``context.own``), so that one that was taken for dead never writes among the files of the next.
 2. ``await context.pin(offset)`` before it reads history or log after ``offset``. Pins are renewed while the job runs
    and taken away when it has ended.
 3. ``await context.commit(prefix, ...)`` right before the first event that makes the result visible is appended. It
@@ -24,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import ArtifactsUnavailable, Cancelled, StoreUnavailable, UnknownModel
 from core.types import Offset
-from service import pins
-from service.catalog import Living, read_catalog
+from service import indexes, pins
+from service.card import CARD
+from service.catalog import Living, ModelKeys, read_catalog
 from service.job import Job
 from service.jobs import Jobs
 from service.settings import Settings
@@ -165,8 +167,15 @@ async def living_of(store: Store, job: Job) -> Living:
 
 
 async def clean(jobs: Jobs, job: Job, artifacts: Artifacts | None) -> None:
-    """Delete what a job wrote and did not commit. May be done again; ArtifactsUnavailable when it cannot be."""
+    """Delete what a job wrote and did not commit. May be done again; ArtifactsUnavailable when it cannot be.
+
+    The store of jobs may have lost that it was committed, while the log names it. So an index stays, which only history
+    and log can tell about, and so does a version that has its card: that is written after the commit.
+    """
+    indexed = indexes.folder(ModelKeys(job.model, job.incarnation))
     for prefix in await jobs.wrote(job.id):
         if artifacts is None:
             raise ArtifactsUnavailable("what the job wrote cannot be deleted: there is no artifact store here")
+        if prefix.startswith(f"{indexed}/") or f"{prefix}/{CARD}" in await artifacts.names(prefix):
+            continue
         await artifacts.clear(prefix)

@@ -11,8 +11,9 @@ import pytest
 from pydantic import SecretStr
 
 from core.errors import Conflict, StoreUnavailable, UnknownJob
-from service import pending, workplaces
+from service import indexes, pending, versions, workplaces
 from service.artifacts import Artifacts
+from service.card import CARD
 from service.catalog import ModelKeys
 from service.job import Job, new_id
 from service.job_keeper import LOOK_SECONDS, LOOKS_WITHOUT, JobKeeper
@@ -129,6 +130,25 @@ async def test_jobs_say_that_their_process_does_not_start_and_no_worker_claims_t
             await asyncio.sleep(0.05)
     assert (begun := await jobs.claim(job.id, "worker:1")) is not None
     assert begun.stage is None
+
+
+async def test_what_has_taken_effect_stays_where_the_store_of_jobs_has_lost_that(
+    settings: Settings, store: Store
+) -> None:
+    """It failed over to a copy that lacks the commit; the store of the log lost nothing."""
+    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=0.5))
+    artifacts = Artifacts(str(settings.artifacts_place()))
+    await artifacts.join(store)
+    job = await running(jobs)
+    keys = ModelKeys(job.model, job.incarnation)
+    index, version, begun = f"{indexes.folder(keys)}/1", versions.folder(keys, "1"), versions.folder(keys, "2")
+    for prefix in (index, version, begun):
+        await jobs.will_write(job, prefix)
+        await artifacts.put(f"{prefix}/part", b"x")
+    await artifacts.put(f"{version}/{CARD}", b"{}")
+    async with keeping(settings, jobs):
+        await reached(jobs, job, "queued")
+    assert sorted(await artifacts.names(job.model)) == sorted([f"{index}/part", f"{version}/{CARD}", f"{version}/part"])
 
 
 @pytest.mark.parametrize("keepers", [1, 3])
