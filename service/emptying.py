@@ -8,15 +8,16 @@ What came between the offset of an index and its adoption was learned twice over
 index, which may not know what it repeats, since a restore took that back. So both are followed there, and what either
 has learned stays.
 
-What came after the offset up to which is looked stays as it is, repeats too: it is replayed on top of the index that
-is adopted, which does not know what they repeat, so they count as sent anew.
+What came after the offset up to which is looked is replayed on top of the index that is adopted, which does not know
+what it repeats. So a repeat that came before that adoption, and was answered as one, was learned all the same: it is
+taken out by a second round, with another adoption (``rebuild.py``). One that comes later counts as sent anew.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from service import indexes, past
 from service.adoption import Place
 from service.archive import adoption_after
 from service.events import Adopt, Entry, Learn, Prepare, decode_entry, encode
+from service.forgotten import mark_of
 from service.history import History
 from service.indexes import IndexManifest
 from service.log import Element
@@ -50,11 +52,15 @@ class ForgetParams:
     Attributes
     ----------
     key : str or None
-        Their idempotency key.
+        The events of the request with this idempotency key.
     source : str or None
-    since, until : float or None
-        Seconds of the store's clock, between which, both included, they were appended.
+        The events that were sent with this ``source``; the page sends ``page``.
+    since : float or None
+        The events appended at this moment or later: seconds since 1970 (Unix time), by the store's clock.
+    until : float or None
+        The events appended at this moment or before: seconds since 1970 (Unix time), by the store's clock.
     reason : str
+        Why, in 1 to 1000 characters; kept with the job.
     """
 
     reason: str
@@ -125,13 +131,19 @@ class Emptying:
     after : Offset
         Of those up to here.
     adoptions : sequence of Adopted
-        Those up to there.
+        Those up to there that were not passed over and are not ``complete``.
+    complete : collection of Offset
+        Where adoptions up to there are that say nothing any more (``forgotten.py``); a mark takes their place.
     remade : mapping
         What indexes that are adopted on the way were made anew as.
     note : callable
+    own : str
+        The name of the adoptions that forget the same, in rounds before.
 
     Attributes
     ----------
+    forgotten : set of (str, bytes)
+        Key and body of the requests that are left out.
     came_before : bool
         A request with the key that is to be forgotten was learned before the beginning.
     imported : Offset
@@ -144,18 +156,22 @@ class Emptying:
         params: ForgetParams,
         after: Offset,
         adoptions: Sequence[Adopted],
+        complete: Collection[Offset],
         remade: Mapping[str, IndexManifest],
         note: Note,
+        own: str,
     ) -> None:
         self._place = place
         self._params = params
         self._after = after
         self._remade = remade
         self._note = note
-        self._forgotten: set[tuple[str, bytes]] = set()
+        self._own = own
+        self.forgotten: set[tuple[str, bytes]] = set()
         self._outcomes = Outcomes()
         self._ahead: Outcomes | None = None
         self._adoptions = deque(adoptions)
+        self._complete = complete
         self._began = False
         self.came_before = False
         self.imported = START
@@ -180,6 +196,8 @@ class Emptying:
         if isinstance(event, Learn):
             changed = self._emptied(event, at)
             return element if changed is event else element_of(name, msgspec.structs.replace(entry, event=changed))
+        if isinstance(event, Adopt) and at in self._complete:
+            return element_of(name, msgspec.structs.replace(entry, event=mark_of(event)))
         if isinstance(event, Adopt | Prepare):
             new = self._remade.get(event.index)
             if new is not None:
@@ -205,17 +223,19 @@ class Emptying:
         if at[:2] > self._after[:2]:
             return event
         units = event.units
-        learned = self._outcomes.of(event.records, units, at)
+        learned = was_new = self._outcomes.of(event.records, units, at)
         if self._ahead is not None:
             ahead = self._ahead.of(event.records, units, at)
             learned = [one or other for one, other in zip(learned, ahead, strict=True)]
+            if self._adoptions[0].event.adoption != self._own:
+                was_new = learned
         gone = [not unit.emptied and self._params.matches(unit, at) for unit in units]
         for i, unit in enumerate(units):
             if unit.key is None or unit.emptied:
                 continue
             if gone[i]:
-                self._forgotten.add((unit.key, unit.body))
-            elif (unit.key, unit.body) in self._forgotten and not learned[i]:
+                self.forgotten.add((unit.key, unit.body))
+            elif (unit.key, unit.body) in self.forgotten and not was_new[i]:
                 gone[i] = True
         if any(gone):
             self._began = True

@@ -79,7 +79,7 @@ def fit_params(method: str) -> type[FitParams]:
     """The parameters of a fit by this method, as one frozen dataclass that checks itself."""
     own = registry.METHODS[method].params
     hints = get_type_hints(own)
-    about = _described(own)
+    about = described(own)
     parts: list[tuple[str, Any, Any]] = []
     for one in fields(own):
         if hasattr(FitParams, one.name):
@@ -113,22 +113,25 @@ def checked(method: str, plain: dict[str, Any]) -> FitParams:
 
 def _annotated(kind: type[Any]) -> list[tuple[str, Any, Any]]:
     """The fields of a dataclass with what its docstring says of them."""
-    about, hints = _described(kind), get_type_hints(kind)
+    about, hints = described(kind), get_type_hints(kind)
     return [
         (one.name, Annotated[hints[one.name], Field(description=about.get(one.name))], field(default=one.default))
         for one in fields(kind)
     ]
 
 
-def _described(kind: type[Any]) -> dict[str, str]:
-    """What the section *Attributes* of a docstring says of each field."""
-    section = (inspect.getdoc(kind) or "").partition("Attributes\n----------\n")[2]
+def described(kind: type[Any]) -> dict[str, str]:
+    """What the section *Attributes* of its docstring, or of that of a class it comes from, says of each field."""
     found: dict[str, str] = {}
-    names: list[str] = []
-    for line in section.splitlines():
-        if line[:1].strip():
-            names = re.split(r",\s*", line.partition(" : ")[0])
-        elif line.strip():
-            for name in names:
-                found[name] = f"{found.get(name, '')} {line.strip()}".strip()
+    for one in reversed(kind.__mro__):
+        section = inspect.cleandoc(one.__doc__ or "").partition("Attributes\n----------\n")[2]
+        own: dict[str, str] = {}
+        names: list[str] = []
+        for line in section.splitlines():
+            if line[:1].strip():
+                names = re.split(r",\s*", line.partition(" : ")[0])
+            elif line.strip():
+                for name in names:
+                    own[name] = f"{own.get(name, '')} {line.strip()}".strip()
+        found |= own
     return found

@@ -26,7 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from core.errors import InvalidInstance
 from core.methods.registry import METHODS as BATCH_METHODS
-from service.fit_params import fit_params
+from service.fit_params import described, fit_params
 from service.fitting import fit, needs
 from service.rebuild import ForgetParams, RefitParams, RestoreParams, forget, refit, restore
 from service.room import refuse_beyond
@@ -96,8 +96,12 @@ class JobMethod:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of its parameters."""
+        """The JSON Schema of its parameters, each with what their docstring says of it."""
         schema = self._adapter.json_schema()
+        about = described(self.params)
+        for name, parameter in schema.get("properties", {}).items():
+            if name in about:
+                parameter.setdefault("description", about[name])
         return schema | {"additionalProperties": False}
 
     def check(self, given: dict[str, Any]) -> Any:

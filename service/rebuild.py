@@ -55,8 +55,9 @@ class RestoreParams:
     Attributes
     ----------
     to : str
-        The offset of the last event that stays.
+        The offset of the last event that stays, such as 1790000000000-0.3: milliseconds since 1970, entry, position.
     reason : str
+        Why, in 1 to 1000 characters; kept with the job.
     """
 
     to: str

@@ -52,15 +52,16 @@ class RefitParams:
     passes : int
         Most passes over the past; fewer when the held-out part says so.
     settings : dict
-        Fields of the configuration with the values that they get.
+        Fields of the model's configuration with the values that they get, such as {"d_max": 50}.
     search : dict or None
-        Fields with the values that are tried, each with each. None: for an index that has a margin, ``MARGINS`` and the
-        one that it has, unless ``settings`` names it.
+        Fields with the values that are tried, each with each, such as {"margin": [0, 0.3]}. None: for an
+        index that has a margin, 0, 0.1, 0.5 and the one that it has, unless ``settings`` names it.
     held_out : float
         Part of the instances, the newest, that the choice is made on; 0: no choice, ``passes`` passes are made.
     most_held_out : int
         Instances of it at most.
     reason : str
+        Kept with the job.
     """
 
     passes: int = 3

@@ -51,6 +51,7 @@ class Params:
     negatives : int
         Random contexts for each of them.
     epochs : int
+        Passes over the contexts of all instances.
     step : float
         Length of a step at the start; it falls to 0.
     """

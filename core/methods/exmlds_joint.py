@@ -43,8 +43,9 @@ class Params(exmlds1.Params):
     negatives : float
         What all other instances of a batch weigh together, over a context.
     sharpness : float
-        g above.
+        How much a cosine counts in the loss: what it is multiplied by.
     epochs : int
+        Passes over all instances.
     batch : int
         Instances, each with one of its contexts; the contexts of the others are the negatives.
     step : float

@@ -38,8 +38,18 @@ class Params:
     ----------
     passes : int
         Features count as seen in the first one only.
-    w_min, d_max, margin, leak, rating, memory
-        See ``ModelConfig``.
+    w_min : float
+        Connections of less weight are dropped. With 0 a feature keeps its 65,535 heaviest.
+    d_max : int
+        Only so many connections of a feature, the heaviest, vote.
+    margin : float
+        A true class whose score exceeds the best other one by no more than this is updated.
+    leak : bool
+        Keep the weight of dropped connections in the feature's total.
+    rating : bool
+        Features seen fewer than ten times vote less.
+    memory : float or None
+        Horizon of the update, in feature weight: what is older fades. None: all instances count alike.
     """
 
     passes: int = 1

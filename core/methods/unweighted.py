@@ -47,6 +47,7 @@ class Params:
     edge : float
         The least weight of an edge.
     passes : int
+        Over all instances.
     """
 
     tolerance: int = 5

@@ -62,7 +62,7 @@ async function send(method, path, options) {
     return await fetch(new URL(path, document.baseURI), { cache: "no-store", ...options, method });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    const detail = "The service cannot be reached. It is asked again as soon as you do something.";
+    const detail = "The service cannot be reached.";
     throw new Problem({ title: "No answer", detail, status: 0, type: "about:blank" });
   }
 }

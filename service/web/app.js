@@ -18,6 +18,7 @@ const VIEWS = {
 };
 
 const HEALTH_MS = 10_000;
+const AGAIN_SECONDS = 1;
 const KEYLESS = ["This service asks for a key.", "Give one with the button Key above."];
 const view = document.getElementById("view");
 const chooser = document.getElementById("model");
@@ -78,11 +79,19 @@ async function show() {
     refused = refusal(answer.key);
     lacks = lackOf(answer.key);
   } catch (error) {
-    if (!signal.aborted && !error.isAboutKey) fill(view, problem(error));
+    if (signal.aborted) return;
     if (error.isAboutKey) fill(view, empty(...KEYLESS));
+    else tell(error);
+    if (isPassing(error)) setTimeout(() => signal.aborted || show(), 1000 * Math.max(AGAIN_SECONDS, error.said.retry_after ?? 0));
     return;
   }
   const model = choose();
+  const { model: wanted } = place();
+  if (wanted !== null && model !== wanted) {
+    mark(name, wanted);
+    fill(view, problem(missing(wanted, refused)));
+    return;
+  }
   if (model === null) {
     fill(view, empty("There is no model that this key is for.", "Ask whoever runs the service for another key."));
     return;
@@ -91,6 +100,22 @@ async function show() {
   const root = h("div", { class: `view ${name}` });
   fill(view, root);
   VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), signal, problem, refused, lacks, every: every(signal), again: show });
+}
+
+/** Whether nobody could answer just now: what is asked for again may be answered. */
+const isPassing = (error) => error.status === 0 || error.status === 503;
+
+/** Say what went wrong with the whole view; what stands there already is not said again to those who hear it. */
+function tell(error) {
+  const shown = view.firstElementChild;
+  if (shown?.matches(".problem") && shown.textContent.startsWith(error.title + error.message)) return;
+  fill(view, problem(error));
+}
+
+/** That the model which the address names is not there: another one in its place would be taught in its stead. */
+function missing(name, isLimited) {
+  const detail = `There is no model “${name}”${isLimited ? " that this key is for" : ""}.${models.length ? " Choose another one above." : ""}`;
+  return new Problem({ title: "No such model", detail, status: 404, type: "/problems/unknown-model" });
 }
 
 /** Why this key can do nothing with jobs and data sets; null where it may, or no key is asked for. */
@@ -108,14 +133,14 @@ function lackOf(rights) {
       : `${what} takes a key with the scope ${scope}: another one can be given with the button Key above.`;
 }
 
-/** The model that the address names, or the first one; the chooser shows it. */
+/** The model that the address names, null when it is not there; the first one where none is named. The chooser shows it. */
 function choose() {
   const names = models.map((one) => one.name);
-  const wanted = place().model;
-  const model = names.includes(wanted) ? wanted : names.includes("default") ? "default" : (names[0] ?? null);
+  const wanted = place().model ?? (names.includes("default") ? "default" : (names[0] ?? null));
+  const model = names.includes(wanted) ? wanted : null;
   fill(chooser, names.map((name) => h("option", { value: name }, name)));
-  if (model !== null) chooser.value = model;
-  document.getElementById("chooser").hidden = model === null;
+  chooser.value = model ?? ""; // none of them where it is not there
+  document.getElementById("chooser").hidden = names.length === 0;
   return model;
 }
 

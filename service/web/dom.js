@@ -92,7 +92,7 @@ export function confirmed(title, text, yes) {
       "dialog",
       { "aria-labelledby": heading, class: "dialog" },
       h("h2", { id: heading }, title),
-      h("p", {}, text),
+      h("p", { class: "break" }, text),
       h(
         "form",
         { method: "dialog", class: "row end" },

@@ -11,6 +11,12 @@ const MOST_SHOWN = 20;
 const MOST_FOLLOWED = 2;
 const ENDED = ["succeeded", "failed", "cancelled"];
 const MEASURES = ["R@1", "R@5", "MRR"];
+/** What a rebuild does to the live index, said before it begins; what none is said of is asked about all the same. */
+const DOES = {
+  forget: "The events are taken out of the index, the log, history and the snapshots, and versions that were fitted on them are deleted. Nothing brings them back.",
+  restore: "What came after this offset is not learned any more. It stays in history.",
+  refit: "The live index is learned anew from all of history, and takes the place of the one that there is.",
+};
 
 /** The part of the view that is about jobs; `ended` is told when one has. */
 export function jobs({ model, signal, problem, refused, every, ended }) {
@@ -95,7 +101,7 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
       job.error ? h("p", { class: job.state === "failed" ? "worse break" : "hint break" }, job.error) : null,
       measures.length ? h("p", {}, measures.join(" · "), h("span", { class: "hint" }, " on what it had not seen")) : null,
       job.version ? h("p", { class: "hint" }, "Version ", h("code", {}, job.version)) : null,
-      h("p", { class: "hint break" }, `from ${job.data}`, Object.keys(job.params).length ? " · " : "", h("code", {}, params(job.params))),
+      h("p", { class: "hint break" }, `from ${job.data}`, Object.keys(job.params).length ? " · " : "", h("code", {}, paramsOf(job.params))),
       isOver ? null : h("div", { class: "row" }, h("button", { type: "button", class: "small", disabled: job.cancelling, onclick: () => cancel(job, entry) }, "Cancel")),
     );
   }
@@ -112,7 +118,7 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
   return card("Jobs", list);
 }
 
-const params = (given) =>
+const paramsOf = (given) =>
   Object.entries(given)
     .filter(([, value]) => value !== null && value !== "")
     .map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`)
@@ -189,6 +195,12 @@ export function newJob({ model, signal, problem, refused, started }) {
     start.setAttribute("aria-disabled", String(is));
   }
 
+  /** A yes to a job that changes the live index itself, rather than makes a version. */
+  function isMeant(name, given) {
+    const lines = [DOES[name] || "It changes the live index.", paramsOf(given)].filter(Boolean);
+    return confirmed(`Start ${name} on ${model}?`, lines.join(" "), "Start it");
+  }
+
   async function submit(event) {
     event.preventDefault();
     if (isStarting) return;
@@ -202,6 +214,7 @@ export function newJob({ model, signal, problem, refused, started }) {
     }
     const asked = { model, method: method.value, params };
     if (isFit) Object.assign(asked, { data: data.value, activate: activate.value });
+    if (!isFit && !(await isMeant(method.value, params))) return;
     const what = JSON.stringify(asked);
     if (unsure?.what !== what) unsure = { what, key: newKey() };
     const pressed = performance.now();

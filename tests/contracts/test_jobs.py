@@ -29,6 +29,17 @@ def checked(service: Served, path: str, method: str, answer: Any) -> Any:
     return answer.json()
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_every_parameter_is_described(name: str) -> None:
+    """The page makes its forms from this, and whoever fills one in has nothing else to go by."""
+    for parameter, about in METHODS[name].schema["properties"].items():
+        described = about.get("description", "")
+        assert len(described) >= 10, f"{parameter} of {name}"
+        assert not described.startswith("See "), f"{parameter} of {name}"
+    for parameter in {"since", "until"} & METHODS[name].schema["properties"].keys():
+        assert "seconds since 1970" in METHODS[name].schema["properties"][parameter]["description"]
+
+
 @pytest.mark.usefixtures("_methods")
 def test_jobs_have_the_documented_shape(service: Served) -> None:
     http = service.http
