@@ -4,6 +4,7 @@
 * Interrupted, or refused with 502 or 504: nobody knows what became of it. It is sent again only if it may be taken
   twice: it only reads, says the same however often it is said, or carries idempotency keys. An interrupted learn
   without keys is never sent twice.
+* Once that has happened, a later attempt that never arrives does not end as Unreachable but as Interrupted.
 * Streams, and whoever follows a job, wait for a service that says that it is starting: that takes as long as there is
   to load and to replay, so the seconds are bounded, not the attempts.
 * A single request to a service that has never answered is given up at once: more likely than a restart is that there
@@ -12,7 +13,7 @@
 
 from __future__ import annotations
 
-from service.client.errors import Answer, ClientError, Refused, Unreachable
+from service.client.errors import Answer, ClientError, Interrupted, Refused, Unreachable
 
 ATTEMPTS = 6
 """How often a request is sent before it counts as failed."""
@@ -37,10 +38,16 @@ class Attempts:
         Whether taking it twice does no harm.
     patient : bool
         Whether a service that cannot be reached is waited for.
+
+    Attributes
+    ----------
+    unknown : bool
+        Nobody knows what became of an attempt that another one followed: something may have been taken.
     """
 
     def __init__(self, repeatable: bool, patient: bool = True) -> None:
         self.repeatable = repeatable
+        self.unknown = False
         self._patient = patient
         self._failed = 0
         self._waited = 0.0
@@ -54,7 +61,10 @@ class Attempts:
         """Seconds to wait before the next attempt; raises the error where there is to be none."""
         self._failed += 1
         if self._failed >= ATTEMPTS or not self._may_be_sent_again(error):
+            if self.unknown and isinstance(error, Unreachable):
+                raise Interrupted(str(error), [], 1) from error
             raise error
+        self.unknown |= error.status in UNKNOWN if isinstance(error, Refused) else isinstance(error, Interrupted)
         return pause_of(error.problem) if isinstance(error, Refused) else backoff(self._failed)
 
     def start_pause(self, error: ClientError) -> float | None:

@@ -5,6 +5,7 @@
 2. A request sends its open lines, at first all of them, and ``take`` closes those that were answered.
 3. Lines refused with 429 or 503 stay open: they are sent again, alone, after the pause that the service asked for.
 4. When the answer breaks off, ``failed`` closes what was answered; the others are sent again if that does no harm.
+   What ends without an answer a line ends as Interrupted, unless nothing of the request can have been taken.
 5. The answers of a request are given when all of its lines are closed, in the order of the lines.
 """
 
@@ -14,8 +15,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 
 import msgspec
 
-from service.client.attempts import Attempts, may_be_sent_again, pause_of
-from service.client.errors import Answer, ClientError, Interrupted, decode, refusal_of
+from service.client.attempts import NOT_TAKEN, Attempts, may_be_sent_again, pause_of
+from service.client.errors import Answer, ClientError, Interrupted, Refused, decode, refusal_of
 
 STREAM_LINES = 1000
 """Lines of one NDJSON request."""
@@ -152,7 +153,7 @@ class LinesRequest:
     def take(self, answers: list[Answer]) -> float | None:
         """Note an answer for each open line; the pause before what is left is sent again, None when nothing is."""
         again: list[int] = []
-        error: ClientError | None = None
+        error: Refused | None = None
         pause = 0.0
         for i, answer in zip(self._open, answers, strict=True):
             self._answers[i] = answer
@@ -166,8 +167,10 @@ class LinesRequest:
         self._narrow(again)
         try:
             self._attempts.pause_after(error)
-        except ClientError:  # the refusals are the answers
-            self._open = []
+        except ClientError:
+            if self._attempts.unknown and error.status in NOT_TAKEN:
+                raise self._interrupted(error) from error  # refused now, but perhaps taken before
+            self._open = []  # the refusals are the answers
             return None
         return pause
 
@@ -182,8 +185,11 @@ class LinesRequest:
             return pause
         try:
             return self._attempts.pause_after(error)
-        except Interrupted as last:
-            raise Interrupted(str(last), self._until_open(), len(self._lines)) from error
+        except ClientError as last:
+            some_taken = len(self._open) < len(self._lines) or self._attempts.unknown
+            if some_taken or isinstance(last, Interrupted):
+                raise self._interrupted(last) from error
+            raise
 
     def answers(self) -> list[Answer]:
         """An answer a line, in order, when none is open."""
@@ -194,7 +200,7 @@ class LinesRequest:
             self._attempts.progress()
         self._open = still_open
 
-    def _until_open(self) -> list[Answer]:
-        """Answers up to the first line that has none."""
+    def _interrupted(self, error: ClientError) -> Interrupted:
+        """An error with the answers up to the first line that has none."""
         closed = self._answers[: self._open[0]] if self._open else self._answers
-        return [answer for answer in closed if answer is not None]
+        return Interrupted(str(error), [answer for answer in closed if answer is not None], len(self._lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ class Client:
     transport : httpx.BaseTransport or None
         In the place of the network.
     pause : callable
-        Waits so many seconds before another attempt.
+        Waits so many seconds before another attempt; by default no longer than a stream is wanted.
 
     Raises
     ------
@@ -61,11 +62,12 @@ class Client:
         key: str | None = None,
         timeout: float = 60.0,
         transport: httpx.BaseTransport | None = None,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] | None = None,
     ) -> None:
         headers = bearer(key)
         self.url = address(url)
-        self._pause = pause
+        self._given_pause = pause
+        self._pause = pause or time.sleep
         self._answered = False
         with of_environment(self.url):
             if transport is None and is_on_this_machine(self.url):
@@ -303,9 +305,10 @@ class Client:
 
     def _stream(self, path: str, lines: Iterable[bytes], repeatable: bool, in_flight: int) -> Iterator[Answer]:
         requests = bounded(lines)
+        ended = threading.Event()  # the stream: nothing of it is sent any more
         if in_flight <= 1:
             for one in requests:
-                yield from self._lines(path, one, repeatable)
+                yield from self._lines(path, one, repeatable, ended)
             return
         with ThreadPoolExecutor(in_flight, thread_name_prefix="abound-client") as pool:
             sent: deque[Future[list[Answer]]] = deque()
@@ -318,23 +321,24 @@ class Client:
                         raise
                     if request is None:
                         break
-                    sent.append(pool.submit(self._lines, path, request, repeatable))
+                    sent.append(pool.submit(self._lines, path, request, repeatable, ended))
                     if len(sent) == in_flight:
                         yield from sent.popleft().result()
                 yield from _in_order(sent)
             finally:
+                ended.set()
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _lines(self, path: str, lines: list[bytes], repeatable: bool) -> list[Answer]:
-        """An answer a line of one request, sent as often as it takes."""
+    def _lines(self, path: str, lines: list[bytes], repeatable: bool, ended: threading.Event) -> list[Answer]:
+        """An answer a line of one request, sent as often as it takes; fewer when the stream has ended meanwhile."""
         request = LinesRequest(lines, repeatable)
-        while request.n_open:
+        while request.n_open and not ended.is_set():
             try:
                 pause = request.take(self._exchange(path, request.body(), request.n_open))
             except ClientError as error:
                 pause = request.failed(error)
             if pause is not None:
-                self._pause(pause)
+                (self._given_pause or ended.wait)(pause)
         return request.answers()
 
     def _exchange(self, path: str, body: bytes, sent: int) -> list[Answer]:

@@ -33,6 +33,9 @@ LOOK_SECONDS = 0.25
 STOPPING = (401, 403, 404, 429, 500, 502, 503, 504)
 """A line refused with one of these ends the stream: the next one would fare no better."""
 
+UNKNOWN = (500, 502, 504)
+"""A request refused with one of these may have been taken all the same, in part or whole."""
+
 
 class Stopped(AboundError):
     """A stream ended before its files did."""
@@ -203,7 +206,7 @@ def _run(
     hidden: bool = False,
 ) -> None:
     """Send every instance, and match each answer with the instance that it answers."""
-    from service.client import ClientError, Interrupted, refusal_of
+    from service.client import ClientError, Interrupted, Refused, refusal_of
 
     sent: deque[Instance] = deque()
 
@@ -249,7 +252,9 @@ def _run(
             unknown = f"{len(sent):,} more may or may not have been taken{_from(sent)}"
             raise Stopped(f"{error}; {_counts(streamed)}; {unknown}") from error
         except ClientError as error:
-            raise Stopped(f"{error}; {_counts(streamed)}; nothing was taken{_from(sent)}") from error
+            known = not isinstance(error, Refused) or error.status not in UNKNOWN
+            what = "nothing was taken" if known else f"{len(sent):,} more may or may not have been taken"
+            raise Stopped(f"{error}; {_counts(streamed)}; {what}{_from(sent)}") from error
     if stopping:
         raise Stopped(f"{stopping[0]}; {_counts(streamed)}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -219,6 +220,88 @@ def test_an_interrupted_learn_is_never_sent_twice() -> None:
     assert len(calls) == 1
     assert [answer["n"] for answer in raised.value.answers] == [0, 1]
     assert raised.value.sent == 5
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("away", [Unreachable, Refused])
+def test_what_was_learned_in_part_does_not_end_as_if_nothing_was(keyed: bool, away: type[ClientError]) -> None:
+    busy = json.dumps(problem(429, retry_after=0))
+    calls = []
+
+    def half(request: httpx.Request) -> httpx.Response:
+        calls.append(request.read().count(b"\n"))
+        if len(calls) == 1:
+            return httpx.Response(200, content=f'{{"n": 0}}\n{busy}\n{{"n": 2}}\n{busy}\n')
+        if away is Refused:
+            return httpx.Response(401, json=problem(401))
+        raise httpx.ConnectError("refused", request=request)
+
+    with pytest.raises(Interrupted) as raised:
+        list(client(half).learn_stream("m", lines(4), keyed=keyed))
+    assert [answer["n"] for answer in raised.value.answers] == [0]
+    assert raised.value.sent == 4
+    assert isinstance(raised.value.__cause__, away)
+    assert calls == ([4, 2] if away is Refused else [4] + [2] * (ATTEMPTS - 1))
+
+
+@pytest.mark.parametrize("last", ["away", "refused", "lines refused"])
+def test_an_interrupted_learn_that_is_sent_again_in_vain_may_have_been_taken(last: str) -> None:
+    calls = []
+
+    def cut(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        if len(calls) == 1:
+            return httpx.Response(200, stream=Cut(b""))
+        if last == "away":
+            raise httpx.ConnectError("refused", request=request)
+        busy = problem(503, retry_after=0)
+        if last == "refused":
+            return httpx.Response(503, json=busy)
+        return httpx.Response(200, content=f"{json.dumps(busy)}\n" * 3)
+
+    with pytest.raises(Interrupted) as raised:
+        list(client(cut).learn_stream("m", lines(3), keyed=True))
+    assert (raised.value.answers, raised.value.sent) == ([], 3)
+
+
+@pytest.mark.parametrize("status", [None, 502, 504])
+def test_a_single_learn_that_was_interrupted_and_never_arrived_again_may_have_been_taken(status: int | None) -> None:
+    calls = []
+
+    def cut(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        if len(calls) > 1:
+            raise httpx.ConnectError("refused", request=request)
+        if status is None:
+            raise httpx.ReadError("reset", request=request)
+        return httpx.Response(status, json=problem(status))
+
+    with pytest.raises(Interrupted):
+        client(cut).learn("m", {"text": "a", "labels": ["b"]})
+    assert len(calls) > 1
+
+
+def test_a_stream_that_is_left_sends_nothing_more_and_does_not_wait() -> None:
+    waits, lock, n_sent = threading.Event(), threading.Lock(), []
+
+    def starts_again(request: httpx.Request) -> httpx.Response:
+        first = json.loads(request.read().splitlines()[0])["n"]
+        if first == 0:
+            waits.wait(20)
+            return echo(request)
+        with lock:
+            n_sent.append(first)
+            waits.set()
+        return httpx.Response(503, json=problem(503, type="/problems/not-ready", retry_after=10))
+
+    made = Client("http://test", transport=httpx.MockTransport(starts_again))
+    answers = made.learn_stream("m", lines(10_000), in_flight=2)
+    next(answers)
+    since = time.monotonic()
+    answers.close()
+    assert time.monotonic() - since < 5
+    assert n_sent == [1000]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("abound-client")]
 
 
 @pytest.mark.parametrize("stream", ["classify", "keyed"])
