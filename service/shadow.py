@@ -15,7 +15,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
-from core.errors import AboundError, Damaged
+from core.errors import AboundError, Damaged, UnknownArtifact
 from core.live import LiveModel
 from core.types import Offset
 from service.events import Adopt, Configure, Event, Learn, Prepare, decode_entry
@@ -115,7 +115,9 @@ async def apply(model: ModelReplica, element: Element, source: Source) -> None:
         model.shadow = shadow = Shadow(model, missing.adopt)
         try:
             await shadow.bring_up(source)
-        except AboundError:
+        except AboundError as error:
             model.shadow = None
+            if isinstance(error, (Damaged, UnknownArtifact)):
+                raise type(error)(f"{error}. `abound history show` says what can be done about it") from error
             raise
         await model.apply(element)

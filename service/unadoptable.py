@@ -25,6 +25,8 @@ from service.model_replica import ModelReplica
 from service.source import Source
 from service.store import Store, reaching
 
+PASSED_OVER = "it was passed over for the one before"
+
 
 class Unadoptable(NamedTuple):
     """An adoption that cannot be carried out.
@@ -67,7 +69,7 @@ async def unadoptable(store: Store, artifacts: Artifacts | None, model: ModelRep
             if not isinstance(event, Adopt) or Offset.parse(event.after) < carried_out:
                 continue
             if Offset.parse(event.after) < adopted:
-                found.append(Unadoptable(at, event.reason, "it was passed over for the one before"))
+                found.append(Unadoptable(at, event.reason, PASSED_OVER))
                 continue
             adopted = at
             try:

@@ -36,21 +36,19 @@ def show(
     artifacts_url: ArtifactsUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """From where to where history goes, and whether every segment is there and whole. Exit code 1 when one is not."""
+    """From where to where history goes, and whether all that makes it up is there and whole.
+
+    That is every segment with its entries, the base, and each index that was adopted since; it reads all of them, and
+    has one index in memory at a time. Exit code 1 when one is not.
+    """
 
     async def work(store: Store, artifacts: Artifacts, living: Living) -> tuple[Contents | None, list[str], list[int]]:
-        from core.errors import Damaged, UnknownArtifact
         from service import indexes
         from service.history import History
+        from service.whole import missing
 
-        past = History(store, artifacts, living.keys)
-        contents = await past.contents()
-        wrong = []
-        for segment in contents.segments if contents is not None else ():
-            try:
-                await past.elements(segment)
-            except (Damaged, UnknownArtifact) as error:
-                wrong.append(str(error))
+        contents = await History(store, artifacts, living.keys).contents()
+        wrong = await missing(store, artifacts, living)
         return contents, wrong, list((await indexes.sizes(artifacts, living.keys)).values())
 
     contents, wrong, sizes = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))

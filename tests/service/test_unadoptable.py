@@ -12,6 +12,7 @@ import structlog
 import structlog.testing
 from typer.testing import CliRunner
 
+from core.errors import Damaged
 from core.live import LiveModel, warmup
 from core.types import START, Offset
 from service import indexes, loader, shadows
@@ -30,6 +31,7 @@ from service.mending import examine, mend
 from service.replica import Replica
 from service.retention import retain
 from service.store import Store
+from service.verify import verify
 from tests.service.adopting import SMALL, House, apply, digest_at, digest_of, events, model_of, until
 from tests.service.conftest import QUICK
 from tests.service.test_mending import command_in
@@ -49,6 +51,13 @@ async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 async def type_mend(house: House, *words: str) -> tuple[int, str]:
     """Type `abound mend`; its exit code and what it says."""
     words = ("mend", *words, "--redis-url", house.server.url)
+    done = await asyncio.to_thread(CliRunner().invoke, app, words)
+    return done.exit_code, done.output
+
+
+async def type_history(house: House, *words: str) -> tuple[int, str]:
+    """Type a command of `abound history`; its exit code and what it says."""
+    words = ("history", *words, "--redis-url", house.server.url, "--artifacts-url", str(house.folder))
     done = await asyncio.to_thread(CliRunner().invoke, app, words)
     return done.exit_code, done.output
 
@@ -198,6 +207,38 @@ async def test_an_index_that_a_snapshot_stands_in_for_is_nothing_to_mend(house: 
     await snapshot(house, 3)
     await flip_index(house, index)
     assert await examine(house.store, house.artifacts) == []
+
+
+@pytest.mark.parametrize("of", ["index", "base"])
+async def test_what_history_is_made_of_is_looked_at_where_snapshots_hide_what_is_damaged(house: House, of: str) -> None:
+    await house.append(*events(20))
+    index, at = await adopt(house)
+    for seed in (3, 4):
+        await snapshot(house, seed)
+    await move(house)
+    living = await house.living()
+    if of == "base":
+        async with take(house.store, living.keys) as lease:
+            to = Archiving(house.store, house.artifacts, living, lease, HistoryParams(keep_bytes=1))
+            contents = await archive(to)
+            assert contents is not None
+            base = (await retain(to, contents)).base
+        assert base is not None
+    assert (await type_history(house, "show"))[0] == 0
+    name = base.index if of == "base" else index.id
+    path = indexes.part_name(living.keys, name, 0)
+    part = bytearray(await house.artifacts.get(path))
+    part[len(part) // 2] ^= 1
+    await house.artifacts.put(path, bytes(part))
+    assert (await type_mend(house)) == (0, "nothing is wrong\n")
+    code, said = await type_history(house, "show")
+    assert (code, name in said, "history begin-anew" in said) == (1, True, True)
+    assert of == "base" or at.entry in said
+    with pytest.raises(Damaged, match=rf"{name}.*`abound history (show|begin-anew)`"):
+        await verify(house.store, "default", artifacts=house.artifacts, offline=True)
+    assert (await type_history(house, "begin-anew", "--yes"))[0] == 0
+    assert (await type_history(house, "show"))[0] == 0
+    assert (await verify(house.store, "default", artifacts=house.artifacts, offline=True)).good
 
 
 @pytest.mark.parametrize("of", ["index", "base", "snapshot"])
