@@ -255,6 +255,7 @@ def _judged_and_fitted(
         clock.lap("rank")
         own = fitted.params
     if again:
+        fitted = None  # there is room for one
         fitted = on(data, own, _named("", part(progress, judged_by if n_held else 0.0, 1.0)))
         clock.lap("refit" if n_held else "fit")
     assert fitted is not None

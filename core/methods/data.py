@@ -20,6 +20,9 @@ from core.vocabulary import Vocabulary
 Csr = sparse.csr_matrix
 """Compressed sparse rows."""
 
+VALUES_AT_ONCE = 2**16
+"""Of a matrix, that are worked on in a copy."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
@@ -181,11 +184,16 @@ def vector_rows(vectors: Iterable[bytes], features: Vocabulary) -> Csr:
 
 
 def l2_normalise(X: Csr) -> None:
-    """Give every row that is not empty the length 1, in place."""
-    sizes = np.diff(X.indptr)
-    # reduceat gives something else for an empty row, which is then repeated no times.
-    squares = np.add.reduceat(np.append(X.data.astype(np.float64) ** 2, 0.0), X.indptr[:-1]) if X.shape[0] else sizes
-    X.data /= np.repeat(np.sqrt(squares), sizes).astype(np.float32)
+    """Give every row that is not empty the length 1, in place; some rows at a time, so that it takes no memory."""
+    first, n = 0, X.shape[0]
+    while first < n:
+        start = int(X.indptr[first])
+        end = max(first + 1, int(np.searchsorted(X.indptr, start + VALUES_AT_ONCE, side="right")) - 1)
+        values, sizes = X.data[start : X.indptr[end]], np.diff(X.indptr[first : end + 1])
+        # reduceat gives something else for an empty row, which is then repeated no times.
+        squares = np.add.reduceat(np.append(values.astype(np.float64) ** 2, 0.0), X.indptr[first:end] - start)
+        values /= np.repeat(np.sqrt(squares), sizes).astype(np.float32)
+        first = end
 
 
 def hide_labels(data: Matrices, share: float, rng: np.random.Generator) -> Matrices:

@@ -146,12 +146,10 @@ def gather(
         An instance is not valid; the sentence starts with its place.
     """
     gathering = Gathering(secret, like)
-    checked: set[tuple[str, ...]] = {()}
     for instance in instances:
         try:
-            if instance.labels not in checked:
+            if instance.labels:
                 pack_labels(instance.labels, limits)
-                checked.add(instance.labels)
             vector = vectorize(instance.features, instance.text)
         except InvalidInstance as error:
             raise Malformed(f"{instance.place}: {error.field}: {error}") from error

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from core.methods import fitted, rankings, registry
+from core.methods import fitted, rankings, registry, swnn
 from core.methods.progress import quietly
+from service import fitting
 from service.fitting import judged
+from service.methods import METHODS
 from tests.core.methods.toy import made
 
 
@@ -28,3 +31,20 @@ def test_the_newest_are_ranked_in_several_pieces(method: str, monkeypatch: pytes
     monkeypatch.setattr(rankings, "spread", counted)
     judged(model, data, data, quietly)
     assert max(counts) >= 3
+
+
+def test_the_fit_that_was_judged_is_gone_when_all_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    models, fit = list["weakref.ref[Any]"](), fitted.fit
+
+    def counted(*given: Any, **named: Any) -> fitted.Fitted:
+        assert not [model for model in models if model() is not None], "memory is counted for one of them"
+        found = fit(*given, **named)
+        assert isinstance(found.model, swnn.Model)
+        models.append(weakref.ref(found.model.X))
+        return found
+
+    monkeypatch.setattr(fitted, "fit", counted)
+    params = METHODS["swnn"].check({})
+    _, metrics = fitting._judged_and_fitted(params, made(300, seed=0), False, quietly, fitting.Clock())
+    assert len(models) == 2
+    assert metrics["held_out"] == 30

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -11,8 +14,8 @@ from core.dataset import Instance, vectorized
 from core.errors import InvalidInstance, Malformed
 from core.evaluate import LIMITS
 from core.methods import fitted, idf, registry
-from core.methods.data import Hierarchy, Matrices, hide_labels, vector_rows
-from core.methods.gathering import Gathering, gather, of_dataset
+from core.methods.data import VALUES_AT_ONCE, Hierarchy, Matrices, hide_labels, l2_normalise, vector_rows
+from core.methods.gathering import Gathering, gather, needs, of_dataset
 from core.methods.progress import quietly
 from core.record import pack_labels
 from core.vectorize import Vectorizer
@@ -100,6 +103,43 @@ def test_many_instances_outgrow_the_first_arrays() -> None:
     assert data.X.shape == (3000, 120_000)
     assert data.Y.nnz == 3000
     np.testing.assert_allclose(np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel(), 1.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "n_labels", "n_features"), [(4000, 60, 2), (1000, 1, 700)])
+def test_gathering_takes_no_more_than_it_says(n: int, n_labels: int, n_features: int) -> None:
+    rng = np.random.default_rng(0)
+
+    def rows() -> Iterator[Instance]:
+        for _ in range(n):
+            values = ",".join(f'"{key}":1' for key in rng.choice(1000, n_features, replace=False).tolist())
+            labels = tuple(f"L{label}" for label in rng.choice(500, n_labels, replace=False).tolist())
+            yield Instance(features=b"{%b}" % values.encode(), labels=labels)
+
+    vectorize = vectorizer().vectorize
+    gather(rows(), vectorize, LIMITS, SECRET)
+    tracemalloc.start()
+    try:
+        data = gather(rows(), vectorize, LIMITS, SECRET)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert data.sizes.assertions == n * n_labels
+    assert peak < sum(needs(data.sizes).values()) + 2**21
+
+
+def test_rows_get_the_length_1_whatever_their_place() -> None:
+    rng = np.random.default_rng(0)
+    sizes = [0, 3, VALUES_AT_ONCE + 5, 0, 0, VALUES_AT_ONCE - 1, 1, 0, *rng.integers(0, 50, 5000).tolist(), 0]
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    values = rng.random(starts[-1]).astype(np.float32) + 0.1
+    indices = np.concatenate([np.arange(size) for size in sizes]).astype(np.int32)
+    X = sparse.csr_matrix((values.copy(), indices, starts), shape=(len(sizes), VALUES_AT_ONCE + 5))
+    l2_normalise(X)
+    for row, size in enumerate(sizes):
+        own = slice(starts[row], starts[row + 1])
+        expected = values[own] / np.sqrt(np.sum(values[own].astype(np.float64) ** 2)).astype(np.float32)
+        np.testing.assert_allclose(X.data[own], expected, rtol=1e-6)
+        assert len(X.data[own]) == size
 
 
 def test_an_invalid_instance_is_named() -> None:
