@@ -177,7 +177,8 @@ class Composed:
         balancer = program()
         if balancer is None:
             raise RuntimeError("haproxy is not installed (on Debian: apt-get install haproxy)")
-        self.balancer = Container("balancer", [balancer, "-db", "-f", str(configuration)], {}, directory, 10.0)
+        words, environment = [balancer, "-db", "-f", str(configuration)], services["balancer"]["environment"]
+        self.balancer = Container("balancer", words, environment, directory, 10.0)
 
     def _configuration(self, own: int, port: int) -> str:
         """The balancer's file, with the addresses of here."""

@@ -200,6 +200,17 @@ def test_what_the_balancer_cannot_hold_whole_goes_through_as_it_comes(
     assert statuses(url, "/classify", 100_000).keys() == {200, 503}
 
 
+def test_pages_of_others_are_answered_only_once_the_replicas_ask_for_keys(
+    replicas: tuple[Replica, Replica], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = {"Host": "abound.example", "Origin": "https://abound.example", "Accept-Language": "fi"}
+    for insecure, status in ((None, 403), ("true", 403), ("false", 200)):
+        if insecure is not None:
+            monkeypatch.setenv("ABOUND_INSECURE", insecure)
+        with balanced(replicas, tmp_path) as url:
+            assert httpx.get(f"{url}/readyz", headers=headers).status_code == status, insecure
+
+
 def test_a_body_in_chunks_is_not_waited_for(url: str, replicas: tuple[Replica, Replica]) -> None:
     """A stream is answered while it is sent: its first piece gets to a replica, and the answer back, before its end."""
     _, bad = replicas

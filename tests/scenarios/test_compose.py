@@ -96,6 +96,35 @@ def until_status(http: httpx.Client, status: int) -> httpx.Response:
     return answer
 
 
+def test_a_web_page_of_others_neither_reads_nor_changes_anything(running: Composed) -> None:
+    """The replicas ask for no key here: one may have its own name stand for this machine, or just send requests."""
+    own = running.url.removeprefix("http://")
+    with httpx.Client(base_url=running.url) as http:
+        assert http.put("/models/victim", json={}).status_code in (200, 201)
+        for name, headers in (
+            ("rebinding", {"Host": "evil.example:8000", "Origin": "http://evil.example:8000", "Accept-Language": "en"}),
+            ("rebinding, reading", {"Host": "127.0.0.1.evil.example", "Accept-Language": "en"}),
+            ("another site", {"Host": own, "Origin": "http://evil.example"}),
+            ("a frame of nowhere", {"Host": own, "Origin": "null"}),
+            ("a show of a key", {"Host": "evil.example", "Accept-Language": "en", "Authorization": "Bearer abk_1_1"}),
+        ):
+            for method, path in (("POST", "/learn"), ("GET", "/models"), ("GET", "/"), ("DELETE", "/models/victim")):
+                answer = http.request(method, path, headers=headers, json={"text": "a", "labels": ["pwned"]})
+                assert answer.status_code == 403, (name, method, path)
+                assert answer.json()["type"] == "/problems/forbidden"
+        for headers in (
+            {"Accept-Language": "en"},
+            {"Accept-Language": "en", "Origin": f"http://{own}"},
+            {"Accept-Language": "en", "Host": "localhost:8000", "Origin": "http://localhost:8000"},
+            {"Accept-Language": "en", "Host": "[::1]:8000", "Origin": "http://localhost:3000"},
+            {"Accept-Language": "en", "Host": "10.0.0.9:8000", "Origin": "http://10.0.0.9:8000"},
+            {"Host": "any.example"},  # no browser
+        ):
+            assert http.get("/models", headers=headers).status_code == 200, headers
+            assert http.post("/learn", json={"text": "a", "labels": ["b"]}, headers=headers).status_code == 200
+        assert http.delete("/models/victim").status_code == 204
+
+
 @pytest.mark.parametrize(
     "address",
     [
