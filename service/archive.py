@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -33,7 +33,7 @@ from service.artifacts import Artifacts
 from service.catalog import Living, ModelKeys
 from service.events import Adopt, check, decode_entry
 from service.history import Base, Contents, HistoryParams, Segment
-from service.lease import Lease
+from service.lease import Command, Lease
 from service.log import Element, LogParams, Trim, size_of, trimmed_key
 from service.manifest import Manifest
 from service.model_replica import ModelReplica
@@ -198,12 +198,15 @@ async def make_base(to: Archiving, model: ModelReplica) -> Base:
     )
 
 
-async def swap(to: Archiving, contents: Contents, trim: Trim | None = None) -> Contents:
-    """Put a list in the place of the one before, and take out of the log what ``trim`` says. LeaseLost."""
+async def swap(to: Archiving, contents: Contents, trim: Trim | None = None, also: Sequence[Command] = ()) -> Contents:
+    """Put a list in the place of the one before, and take out of the log what ``trim`` says. LeaseLost.
+
+    ``also``: commands on other keys of the model, carried out in the same moment.
+    """
     contents = contents.sealed()
     packed = msgspec.json.encode(contents)
     history.parse(packed, to.keys)
-    commands: list[tuple[bytes | str | int, ...]] = []
+    commands: list[Command] = []
     if trim is not None:
         milliseconds, sequence, _ = trim.last
         first = f"{milliseconds}-{sequence + 1}" if sequence + 1 < 2**64 else f"{milliseconds + 1}-0"
@@ -211,7 +214,7 @@ async def swap(to: Archiving, contents: Contents, trim: Trim | None = None) -> C
             ("XTRIM", to.keys.log, "MINID", "=", first),
             ("SET", trimmed_key(to.keys.log), trim.packed()),
         ]
-    await to.lease.swap([*commands, ("SET", history.history_key(to.keys), packed)])
+    await to.lease.swap([*commands, *also, ("SET", history.history_key(to.keys), packed)])
     return contents
 
 
