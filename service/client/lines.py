@@ -1,7 +1,9 @@
 """Streams of any length as successive bounded NDJSON requests: what each holds, and what came of its lines.
 
-1. ``bounded`` cuts the stream into requests. No line is read ahead of its request. Line ends go; a line that the
-   service would pass over, or read as several, is none: behind it every answer would stand at another line.
+1. ``bounded`` cuts the stream into requests. No line is read ahead of its request. One whose first line is old is
+   closed by the next line: a source that waits is waited for, since only a thread that nobody could end, or a task that
+   is not the source's own, could look at a clock meanwhile. Line ends go; a line that the service would pass over, or
+   read as several, is none: behind it every answer would stand at another line.
 2. A request sends its open lines, at first all of them, and ``take`` closes those that were answered.
 3. Lines refused with 429 or 503 stay open: they are sent again, alone, after the pause that the service asked for.
 4. When the answer breaks off, ``failed`` closes what was answered; the others are sent again if that does no harm.
@@ -11,6 +13,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 
 import msgspec
@@ -24,12 +27,15 @@ STREAM_LINES = 1000
 STREAM_BYTES = 4 * 2**20
 """Bytes after which an NDJSON request takes no further line; a line may itself be large."""
 
+STREAM_SECONDS = 1.0
+"""Age of the first line at which an NDJSON request takes one further line and no more."""
+
 CLASSIFYING = 2
 """Requests of a classified stream that are on their way at once."""
 
 
 def bounded(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Cut a stream of lines into requests: ``STREAM_LINES`` lines, fewer when they reach ``STREAM_BYTES``.
+    """Cut a stream of lines into requests: ``STREAM_LINES`` lines, fewer by ``STREAM_BYTES`` and ``STREAM_SECONDS``.
 
     Raises
     ------
@@ -66,6 +72,7 @@ class _Cut:
     def __init__(self) -> None:
         self._lines: list[bytes] = []
         self._size = 0
+        self._since = 0.0
         self._number = 0
         self._wrong: str | None = None
 
@@ -78,9 +85,13 @@ class _Cut:
         elif not bare or bare.isspace():
             self._wrong = "is blank: it would have no answer"
         else:
+            now = time.monotonic()
+            if not self._lines:
+                self._since = now
             self._lines.append(bare)
             self._size += len(line) + 1
-            if len(self._lines) < STREAM_LINES and self._size < STREAM_BYTES:
+            young = now - self._since < STREAM_SECONDS
+            if young and len(self._lines) < STREAM_LINES and self._size < STREAM_BYTES:
                 return []
         return self.rest()
 

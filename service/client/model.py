@@ -100,6 +100,9 @@ class Model:
     ) -> Iterator[LearnAnswer | Refused]:
         """An answer for each instance, in order: what learning it found, or why it was not learned.
 
+        Instances go out a thousand at a time, or with the first one that comes a second after the first of these. A
+        source that waits is waited for: what it gave last is learned once it gives more, or ends.
+
         Parameters
         ----------
         instances : iterable of Labelled

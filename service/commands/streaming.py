@@ -80,7 +80,9 @@ def learn(
 ) -> None:
     """Stream labelled instances to a running service, and show the accuracy before learning each.
 
-    Instances without labels are passed over and counted. Exit code 1 when a line was refused.
+    Instances go out a thousand at a time; from a source that takes its time, with the first one that comes a second
+    after the first of these. What it gave last is learned once it gives more, or ends. Instances without labels are
+    passed over and counted. Exit code 1 when a line was refused.
     """
     check_files(files)
     prefix = uuid.uuid4().hex

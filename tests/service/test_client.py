@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -79,6 +80,31 @@ def test_long_streams_are_cut_into_requests_and_answered_in_order() -> None:
 def test_requests_are_bounded_by_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines_of_a_request, "STREAM_BYTES", 300)
     assert [len(request) for request in bounded(lines(7, 80))] == [3, 3, 1]
+
+
+def test_a_request_of_a_slow_source_is_closed_by_the_next_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([5.0, 5.4, 5.9, 6.0, 6.3, 7.2, 7.3, 9.0, 9.1])
+    monkeypatch.setattr(lines_of_a_request, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    assert [len(request) for request in bounded(lines(9))] == [4, 3, 2]
+
+
+def test_what_a_slow_source_gave_is_sent_while_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter(range(100))
+    monkeypatch.setattr(lines_of_a_request, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    given, sent = [], []
+
+    def source() -> Iterator[bytes]:
+        for line in lines(10):
+            given.append(line)
+            yield line
+
+    def keep(request: httpx.Request) -> httpx.Response:
+        sent.extend(request.read().splitlines())
+        return echo(request)
+
+    answers = client(keep).learn_stream("m", source())
+    assert [next(answers)["n"] for _ in range(5)] == list(range(5))
+    assert sent == given == lines(6)
 
 
 def test_no_line_is_read_ahead_of_its_request() -> None:

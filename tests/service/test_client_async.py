@@ -6,11 +6,13 @@ import asyncio
 import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from service.client import AsyncClient, AsyncModel, Client, Interrupted, Labelled, Model, Refused, Unreachable
+from service.client import lines as lines_of_a_request
 
 Handler = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
@@ -88,6 +90,21 @@ async def test_a_line_that_would_shift_the_answers_is_an_error(line: bytes, in_t
     given[2] = b'{"n": 2}\n'
     answers = client(echo).learn_stream("m", source() if in_the_loop else given)
     assert [answer["n"] async for answer in answers] == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("source", [lines, from_the_loop])
+async def test_a_request_of_a_slow_source_is_closed_by_the_next_line(
+    source: Callable[[int], list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, sizes = iter([5.0, 5.4, 5.9, 6.0, 6.3, 7.2, 7.3, 9.0, 9.1]), []
+    monkeypatch.setattr(lines_of_a_request, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+
+    async def echo(request: httpx.Request) -> httpx.Response:
+        sizes.append((await request.aread()).count(b"\n"))
+        return httpx.Response(200, content=request.content)
+
+    assert [answer["n"] async for answer in client(echo).learn_stream("m", source(9))] == list(range(9))
+    assert sizes == [4, 3, 2]
 
 
 async def test_an_interrupted_learn_is_sent_again_only_with_keys() -> None:
