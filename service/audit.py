@@ -29,6 +29,9 @@ MOST_ACTS = 100_000
 MOST_TEXT = 512
 """Characters of one text in the details; the rest is cut off."""
 
+MOST_BYTES = 4096
+"""Of an act's details. Where they take more, those that are not small are cut as the texts that they are as JSON."""
+
 DONE, REFUSED, UNKNOWN = "done", "refused", "unknown"
 
 
@@ -100,16 +103,22 @@ async def record(
     action : str
         A noun and a verb: ``model.delete``.
     details : mapping
-        JSON values; texts in it are cut at ``MOST_TEXT`` characters. No secrets.
+        JSON values, under a few names; texts in it are cut at ``MOST_TEXT`` characters, all of it at ``MOST_BYTES``. No
+        secrets.
     """
     plain = {name: _short(value) for name, value in details.items()}
+    packed = msgspec.json.encode(plain)
+    if len(packed) > MOST_BYTES:
+        plain = {name: _cut(value) for name, value in plain.items()}
+        packed = msgspec.json.encode(plain)
     fields = {
         "action": action,
-        "details": msgspec.json.encode(plain),
+        "details": packed,
         "address": actor.address,
         "outcome": outcome,
     }
-    given = {"key": actor.key, "request_id": actor.request_id, "forwarded": actor.forwarded, "reason": _short(reason)}
+    given = {"key": actor.key, "request_id": actor.request_id, "forwarded": actor.forwarded, "reason": reason}
+    given = {name: _short(value) for name, value in given.items()}
     fields |= {name: value for name, value in given.items() if value is not None}
     stored = True
     try:
@@ -159,6 +168,12 @@ def _act(entry_id: str, fields: Mapping[bytes, bytes]) -> Act:
         outcome=texts.get("outcome", UNKNOWN),
         reason=texts.get("reason"),
     )
+
+
+def _cut(value: Any) -> Any:
+    """``value``, or its beginning as JSON where that is long."""
+    packed = msgspec.json.encode(value)
+    return value if len(packed) <= MOST_TEXT else _short(packed[: MOST_TEXT + 1].decode("ascii", "replace"))
 
 
 def _short(value: Any) -> Any:

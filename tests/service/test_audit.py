@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -68,6 +69,36 @@ async def test_the_log_is_bounded_and_so_is_an_act(store: Store, monkeypatch: py
     await audit.record(store, WHO, "job.submit", {"reason": "x" * 10_000, "list": ["y" * 10_000]}, reason="z" * 10_000)
     [act] = await audit.acts(store, 1)
     assert max(len(act.details["reason"]), len(act.details["list"][0]), len(act.reason or "")) < 600
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {f"k{i}": "x" * 500 for i in range(300)},
+        {"reason": "asked for", "list": [["\u20ac"] * 300] * 30},
+        {"\u20ac" * 9000: 1},
+        list(range(5000)),
+    ],
+)
+async def test_many_details_are_cut_as_one_and_long_ones_too(store: Store, params: object) -> None:
+    who = WHO._replace(forwarded="203.0.113.9, " * 5000)
+    with capture_logs() as lines:
+        await audit.record(store, who, "job.submit", {"model": "m", "method": "forget", "params": params, "job": "j"})
+    [(_, fields)] = await store.client.xrange(audit.AUDIT_KEY)
+    assert sum(map(len, fields.values())) < audit.MOST_BYTES + 4 * audit.MOST_TEXT
+    assert len(fields[b"details"]) <= audit.MOST_BYTES
+    assert len(str(lines)) < 2 * audit.MOST_BYTES
+    [act] = await audit.acts(store)
+    assert (act.details["model"], act.details["method"], act.details["job"]) == ("m", "forget", "j")
+    assert act.details["params"].startswith(msgspec.json.encode(params)[:100].decode("ascii", "replace")[:80])
+    assert len(act.details["params"]) < 600
+
+
+async def test_what_a_job_is_usually_told_is_kept_whole(store: Store) -> None:
+    params = {"reason": "asked for", "source": "\u20ac" * 256, "since": 1.5, "settings": {"margin": [0.1, 0.2, None]}}
+    await audit.record(store, WHO, "job.submit", {"model": "m", "params": params})
+    [act] = await audit.acts(store)
+    assert act.details == {"model": "m", "params": params}
 
 
 async def test_without_the_store_the_line_stays(own_server: Server, store: Store) -> None:
