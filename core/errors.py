@@ -7,6 +7,7 @@
     ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot
     ├── UnknownArtifact  UnknownOffset  UnknownJob  UnknownDataset  UnknownKey
     ├── Conflict             against the present state: a configuration change, a class too many
+    │   └── VersionGone      the version that a job made was taken away before the job had ended
     ├── Unauthorized         no key was shown where one is asked for
     │   └── InvalidKey       one was shown that opens nothing
     ├── Forbidden            the key does not have the scope, or is for other models
@@ -154,6 +155,10 @@ class Cancelled(AboundError):
 
 class Conflict(AboundError):
     """Right in itself, but not in the present state of the model."""
+
+
+class VersionGone(Conflict):
+    """The version that a job made was taken away before the job had ended. Trying again does not bring it back."""
 
 
 class NotReady(AboundError):

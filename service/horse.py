@@ -11,7 +11,8 @@ The end of a job, in whatever way
 4. It ends before it has taken the job (what it is made of cannot be imported, memory is short): it, or the stable,
    counts that in the record, and the keeper tries again, later each time, until the job has failed.
 5. All die: the kernel kills the horse with its parent. Some keeper notices the silence, and does the same.
-6. Its model is deleted: the horse sees it with the next renewal of what is pinned, or when the method commits.
+6. Its model is deleted: the horse sees it with the next renewal of what is pinned, or when the method commits. Or the
+   version that it has committed is: there is nothing left to finish, and the job has failed.
 7. Taken for dead and not: the horse hears with its next sign of life that the job is not its own any more, and ends.
 """
 
@@ -38,6 +39,7 @@ from core.errors import (
     OutcomeUnknown,
     StoreUnavailable,
     UnknownModel,
+    VersionGone,
 )
 from service import pins
 from service.artifacts import Artifacts
@@ -116,7 +118,7 @@ class Running:
         except (StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable, ClusterUnavailable) as error:
             await self._jobs.note(job, gone=str(error))
         except AboundError as error:
-            await self._fail(str(error), for_good=isinstance(error, UnknownModel))
+            await self._fail(str(error), for_good=isinstance(error, UnknownModel | VersionGone))
         except MemoryError:
             await self._fail("there was not enough memory")
         except BaseException as error:

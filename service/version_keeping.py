@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from core.errors import Conflict, StoreUnavailable, UnknownVersion
+from core.errors import Conflict, StoreUnavailable, UnknownVersion, VersionGone
 from core.serving import LIVE
 from service import activation, contenders, versions
 from service.artifacts import Artifacts
@@ -35,10 +35,6 @@ PUBLISH_SECONDS = 900.0
 """How long activations may keep a version from being published; one takes at most a third of it."""
 
 POLL_SECONDS = 0.2
-
-
-class _Gone(Conflict):
-    """A version was taken away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +93,9 @@ async def publish(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str
 
     Raises
     ------
+    VersionGone
     Conflict
-        It was taken away since, or others are activated again and again.
+        Others are activated again and again.
     Damaged, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
     """
     loop = asyncio.get_running_loop()
@@ -109,8 +106,10 @@ async def publish(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str
                 try:
                     return await versions.publish(artifacts, keys, name)
                 except UnknownVersion as error:
-                    raise _Gone("the version was taken away before it was whole; ask for it again") from error
-        except _Gone:
+                    raise VersionGone(
+                        "the version was taken away before its job had ended; ask for it again"
+                    ) from error
+        except VersionGone:
             raise
         except Conflict:
             if loop.time() > deadline:

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.errors import Conflict
+from core.errors import Conflict, VersionGone
 from core.types import START
 from service import boot, cluster, horse, stable
 from service.job_context import JobContext
@@ -80,6 +80,9 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
         if context.job.attempt <= 3:
             raise Conflict(f"not at attempt {context.job.attempt}")
         return {"attempt": context.job.attempt}
+    if params.how == "gone":  # fails after it has committed, for good
+        await context.commit()
+        raise VersionGone("what it made was taken away")
     await context.will_write(f"tests/{context.own}")
     await context.artifacts.put(f"tests/{context.own}/part", b"x")
     if params.how == "error":

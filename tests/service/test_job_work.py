@@ -128,6 +128,11 @@ def test_a_job_that_fails_after_it_has_committed_is_begun_again_until_it_is_fini
     assert (job["state"], job["attempt"], job["error"]) == ("succeeded", 4, None)
 
 
+def test_a_job_whose_committed_version_is_gone_fails_at_once(place: Office) -> None:
+    job = place.ended(place.submit("ending", how="gone"), 30.0)
+    assert (job["state"], job["attempt"], job["error"]) == ("failed", 1, "what it made was taken away")
+
+
 @pytest.mark.parametrize("method", ["steps", "crunch"])
 def test_a_cancelled_job_stops_and_leaves_nothing(place: Office, method: str) -> None:
     job_id = place.submit(method, steps=10_000, seconds=0.02)

@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from core.config import ModelConfig
-from core.errors import Cancelled, Conflict, StoreUnavailable, UnknownVersion
+from core.errors import Cancelled, Conflict, StoreUnavailable, UnknownVersion, VersionGone
 from core.types import Offset
 from service import activation, fitting, forgotten_versions, version_keeping, versions
 from service.artifacts import Artifacts
@@ -105,7 +105,7 @@ async def test_a_version_is_published_when_nobody_activates_any_more(store: Stor
 async def test_what_was_taken_away_is_not_published(store: Store, artifacts: Artifacts) -> None:
     begun = await begin(artifacts)
     await artifacts.clear(versions.folder(KEYS, begun.id))
-    with pytest.raises(Conflict, match="taken away"):
+    with pytest.raises(VersionGone, match="taken away"):
         await version_keeping.publish(store, artifacts, KEYS, begun.id)
 
 
