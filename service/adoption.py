@@ -33,7 +33,8 @@ from service.catalog import DEFAULT_MODEL, Living, ModelKeys, read_catalog
 from service.compaction import compact
 from service.copied import until_copied
 from service.ending import end
-from service.events import APPLY_VERSION, Adopt, Entry, Prepare, decode_entry, encode
+from service.events import APPLY_VERSION, Adopt, Entry, Mark, Prepare, decode_entry, encode
+from service.forgotten import mark_token
 from service.history import History, HistoryParams
 from service.indexes import IndexManifest
 from service.lease import LeaseLost, take
@@ -124,6 +125,10 @@ class Adoption:
         self._said = asyncio.get_running_loop().time()
         self._lapsed = False
         self._origin = secrets.token_bytes(8)
+
+    async def go_on(self) -> None:
+        """Let the next index stand for everything up to the log's present end. StoreUnavailable."""
+        self.after = (await stream.tail(self._place.store, self._place.keys.log)).last
 
     async def adopt(self, index: IndexManifest, reason: str, padded: bool = False) -> Offset:
         """Let all replicas go over to an index; the offset at which they do.
@@ -297,7 +302,7 @@ async def begin(
 
 
 async def found(place: Place, name: str, since: Offset) -> tuple[Prepare | None, Offset | None]:
-    """What the log has of an adoption begun after ``since``: its last ``Prepare``, and where it was adopted."""
+    """What the log has of an adoption begun after ``since``: its last ``Prepare``, and where that was adopted."""
     prepare, adopted = None, None
     contents = await History(place.store, place.artifacts, place.keys).contents()
     since = since if contents is None else max(since, contents.beginning)
@@ -308,8 +313,11 @@ async def found(place: Place, name: str, since: Offset) -> tuple[Prepare | None,
             for entry_id, fields in elements:
                 event = decode_entry(fields).event
                 if isinstance(event, Prepare) and event.adoption == name:
+                    adopted = adopted if prepare is not None and prepare.index == event.index else None
                     prepare = event
-                elif isinstance(event, Adopt) and event.adoption == name and adopted is None:
+                elif adopted is None and (
+                    (isinstance(event, Adopt) and event.adoption == name) or event == Mark(mark_token(name))
+                ):
                     adopted = Offset.of_entry(entry_id)
             await place.between()
     return prepare, adopted

@@ -1,6 +1,7 @@
 """Forgetting: a model without some of its events, and nothing left of them in what is kept.
 
- 1. ``look``: which events those are, among all up to the log's present end
+ 1. ``look``: which events those are, among all up to the log's present end; once more, with all that follows, when
+    one of them came again before what was made is adopted (``repeated``)
  2. ``state``: the model is made anew from its beginning, the events being left out; what was adopted since the first
     of them is made anew as well, by its recipe
  3. that is adopted (``adoption.py``): from here on nobody has learned them
@@ -29,7 +30,7 @@ from core.errors import Conflict, NotReady, StoreUnavailable, UnknownOffset
 from core.limits import Limits
 from core.live import LiveModel
 from core.types import START, Offset
-from service import indexes, past, refitting
+from service import forgotten, indexes, past, refitting
 from service import manifest as manifests
 from service.adoption import Place, delete_indexes
 from service.archive import Archiving, archive, swap, write_segment
@@ -75,6 +76,7 @@ class Forgetting:
         params: ForgetParams,
         tell: Callable[[str, float], None],
         cleared: Cleared | None = None,
+        name: str = "",
     ) -> None:
         self.after: Offset | None = None
         self.first: Offset | None = None
@@ -82,10 +84,13 @@ class Forgetting:
         self._params = params
         self._tell = tell
         self._cleared = cleared or Cleared()
+        self._name = name
         self._beginning = START
         self._all_time = True
         self._passed: Emptying | None = None
+        self._forgotten: set[tuple[str, bytes]] = set()
         self._adoptions: list[Adopted] = []
+        self._complete: set[Offset] = set()
         self._n = {"requests": 0, "instances": 0}
         self._remade: dict[str, IndexManifest] = {}
         self._remembered = Unremembering(place.store, place.keys)
@@ -108,16 +113,19 @@ class Forgetting:
         place, params = self._place, self._params
         contents = await History(place.store, place.artifacts, place.keys).contents()
         self._beginning = START if contents is None else contents.beginning
-        self.after = after
+        self.after, self.first = after, None
+        self._n = {"requests": 0, "instances": 0}
         since = int((params.since or 0.0) * 1000)
         self._all_time = since <= self._beginning.milliseconds
         if self._beginning != START and params.key is None and not again and self._all_time:
             raise self._too_early(f"give a since of at least {self._beginning.milliseconds / 1000 + 0.001:.3f}")
         snapshots = await manifests.ids(place.store, place.keys)
         await self._remembered.read()
-        self._adoptions = await adoptions_of(place, after)
+        self._complete = {at for at in await forgotten.complete(place.store, place.keys) if at[:2] <= after[:2]}
+        self._adoptions = [one for one in await adoptions_of(place, after) if one.at not in self._complete]
         async for elements in self.without(self._beginning, after, self._count):
             self._tell(f"looking: at {elements[-1][0].decode()}", 0.05)
+        self._forgotten = self._passed.forgotten if self._passed is not None else set()
         if self._beginning != START and params.key is not None and self.first is None and not again:
             raise self._too_early("no request with this key came since then")
         imported = self._passed.imported if self._passed is not None else START
@@ -138,6 +146,25 @@ class Forgetting:
             f"there as an index, of which no event can be taken out: {hint}",
             self._beginning,
         )
+
+    async def repeated(self, at: Offset) -> bool:
+        """Whether a request that is forgotten came again past ``after``, before the adoption at ``at``.
+
+        It was answered as a repeat, and is learned on top of what was adopted, which does not know the first one.
+        """
+        place = self._place
+        if self.after is None:
+            raise AssertionError("look first")
+        if not self._forgotten:
+            return False
+        reading = past.entries(place.store, place.artifacts, place.keys, self.after, at, params=place.log)
+        async with contextlib.aclosing(reading):
+            async for elements in reading:
+                for _, fields in elements:
+                    event = decode_entry(fields).event
+                    if isinstance(event, Learn) and any((one.key, one.body) in self._forgotten for one in event.units):
+                        return True
+        return False
 
     # state
 
@@ -265,7 +292,7 @@ class Forgetting:
             await self._remembered.forget()  # while history still tells which those are
             if self._remade:  # history is about to name them, so they are not the job's own any more
                 await place.commit(*[f"{indexes.folder(place.keys)}/{new.id}" for new in self._remade.values()])
-            rewritten = await self._rewrite(to)
+            rewritten = await self._rewrite(to, at)
             self._tell("letting the store write its file anew", 0.97)
             store_file = await write_file_anew(place.store)
             self._tell("waiting until copies of the store have all of it", 0.98)
@@ -296,8 +323,11 @@ class Forgetting:
             for some in found.values():
                 await store.client.unlink(*some)
 
-    async def _rewrite(self, to: Archiving) -> Contents | None:
-        """Write the segments that hold any of the events anew; the list of history that there is then."""
+    async def _rewrite(self, to: Archiving, at: Offset) -> Contents | None:
+        """Write the segments that hold any of the events anew; the list of history that there is then.
+
+        From that moment on the adoption at ``at``, and those of rounds before it, say nothing any more.
+        """
         history = History(to.store, to.artifacts, to.keys)
         contents = await history.contents()
         if contents is None:
@@ -313,9 +343,12 @@ class Forgetting:
                 old.append(segment.name)
                 segment = await write_segment(to, rewritten, segment.n_before, segment.bytes_before, segment.log_bytes)
             segments.append(segment)
-        if old:
+        complete = await forgotten.complete(to.store, to.keys)
+        if old or at not in complete:
             await self._cleared.will_rewrite(old, {name: new.id for name, new in self._remade.items()})
-            contents = await swap(to, msgspec.structs.replace(contents, segments=segments))
+            own = {at} | {one.at for one in self._adoptions if one.event.adoption == self._name}
+            said = forgotten.saying(to.keys, complete - self._complete | own)
+            contents = await swap(to, msgspec.structs.replace(contents, segments=segments), also=said)
         return contents
 
     async def _delete_unlisted(self, to: Archiving, rewritten: Contents | None) -> None:
@@ -333,7 +366,9 @@ class Forgetting:
     async def _emptying(self, note: Note = lambda event, gone, at: None) -> Emptying:
         if self.after is None:
             raise AssertionError("look first")
-        self._passed = emptying = Emptying(self._place, self._params, self.after, self._adoptions, self._remade, note)
+        self._passed = emptying = Emptying(
+            self._place, self._params, self.after, self._adoptions, self._complete, self._remade, note, self._name
+        )
         await emptying.begin()
         if emptying.came_before and self._all_time:
             raise self._too_early("a request with this key came before that, and has been learned")
@@ -381,6 +416,11 @@ class _Forgetful(Source):
         """The entries without the events."""
         if until is None:
             raise AssertionError("a shadow knows where it is to come to")
+        first = self._forgetting.first
+        if first is not None and until[:2] < first[:2]:  # nothing was left out yet
+            async for elements in super().entries(keys, after, until):
+                yield elements
+            return
         async for elements in self._forgetting.without(after, until):
             yield elements
 

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ForgetParams", "RefitParams", "RestoreParams", "forget", "refit", "restore"]
 
+MOST_ROUNDS = 5
+
 Progress = Callable[[str, float], None]
 Outcome = dict[str, Any]
 
@@ -120,20 +122,22 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
     """Make the index what it would have been without some events, and take them out of everything that is kept."""
     place = _place(context)
     known = context.job.outcome if context.job.committed else {}
-    forgetting = Forgetting(place, params, progress, Cleared(known, context.so_far))
+    forgetting = Forgetting(place, params, progress, Cleared(known, context.so_far), context.job.id)
 
     async def make(adoption: Adoption) -> Made:
         counts = await forgetting.look(adoption.after)
         live = await forgetting.state() if forgetting.first is not None else None
         return Made(live, {"method": "forget"}, counts)
 
-    async def clear(adoption: Adoption, at: Offset) -> Outcome:
+    async def again(adoption: Adoption, at: Offset) -> bool:
         if forgetting.after is None:  # begun again after the adoption
             await forgetting.look(adoption.after, again=True)
             await forgetting.state()
-        return await forgetting.clear(at)
+        return await forgetting.repeated(at)
 
-    return await _adopted(context, place, params.reason, progress, make, clear=clear, pinned=START, padded=True)
+    return await _adopted(
+        context, place, params.reason, progress, make, again=again, clear=forgetting.clear, pinned=START, padded=True
+    )
 
 
 async def state_at(place: Place, to: Offset) -> ModelReplica:
@@ -187,12 +191,16 @@ async def _adopted(
     progress: Progress,
     make: Callable[[Adoption], Awaitable[Made]],
     *,
-    clear: Callable[[Adoption, Offset], Awaitable[Outcome]] | None = None,
+    again: Callable[[Adoption, Offset], Awaitable[bool]] | None = None,
+    clear: Callable[[Offset], Awaitable[Outcome]] | None = None,
     until: Offset | None = None,
     pinned: Offset | None = None,
     padded: bool = False,
 ) -> Outcome:
-    """Make an index of events ``until`` an offset and adopt it, or go on where one died before; then ``clear``."""
+    """Make an index of events ``until`` an offset and adopt it, or go on where one died before; then ``clear``.
+
+    It may have to be made ``again``, by what has come meanwhile: ``MOST_ROUNDS`` in all.
+    """
     name = context.job.id
     outcome: Outcome = {"reason": reason}
 
@@ -212,7 +220,14 @@ async def _adopted(
                     at = await adoption.adopt(prepared, reason, padded)
                 except Conflict:  # something else was adopted since, or the store lost what it was made of: made anew
                     adoption.after = end
-        if at is None:
+        rounds = 1
+        while at is None or (again is not None and await again(adoption, at)):
+            if at is not None:
+                rounds += 1
+                if rounds > MOST_ROUNDS:
+                    outcome["sent_again"] = "what is forgotten came again and again meanwhile; forget it once more"
+                    break
+                await adoption.go_on()
             await _say_range(context, place, adoption.after if until is None else min(adoption.after, until))
             made = await make(adoption)
             outcome |= made.outcome
@@ -237,7 +252,7 @@ async def _adopted(
         manifest = await snapshot_past(place, at)
         outcome |= {"adopted": str(at), "after": str(adoption.after), "snapshot": manifest.id}
         if clear is not None:
-            outcome |= await clear(adoption, at)
+            outcome |= await clear(at)
         progress("clearing up", 0.99)
         await sweep_indexes(place)
     return outcome

@@ -16,16 +16,16 @@ from core.config import ModelConfig
 from core.errors import Cancelled, InvalidInstance, UnknownOffset
 from core.live import LiveModel, warmup
 from core.types import START, Offset
-from service import indexes
+from service import indexes, past
 from service import manifest as manifests
 from service.adoption import begin
 from service.archive import Archiving, archive
 from service.catalog import DEFAULT_MODEL
 from service.compaction import compact, rebuild
-from service.events import Adopt, Configure, Learn
+from service.events import Adopt, Configure, Learn, Mark, decode_entry
 from service.history import History, HistoryParams
 from service.lease import take
-from service.rebuild import ForgetParams, RefitParams, RestoreParams, forget, refit, restore
+from service.rebuild import MOST_ROUNDS, ForgetParams, RefitParams, RestoreParams, forget, refit, restore
 from service.remembered import RememberParams, reading_of, recall, remember
 from service.replica import Replica
 from service.store import Store
@@ -661,19 +661,88 @@ async def test_a_key_that_was_learned_before_history_cannot_be_forgotten_by_its_
     assert (await run(house, forget, params, job="repeat"))["forgotten"]["requests"] == 1
 
 
-async def test_a_repeat_that_comes_while_it_is_forgotten_counts_as_sent_anew(house: House) -> None:
+class Repeating(Context):
+    """Requests come again right before an adoption, as their answers were lost; ``times`` in all."""
+
+    def __init__(self, house: House, living: Any, times: int, **given: Any) -> None:
+        super().__init__(house, living, "forget", **given)
+        self.house = house
+        self.times = times
+
+    async def commit(self, *prefixes: str) -> None:
+        await super().commit(*prefixes)
+        if self.times:
+            self.times -= 1
+            await teach(self.house, *keyed(10, 3, "k", "bad"), *events(2, self.times))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("by_time", [False, True])
+async def test_a_repeat_that_comes_while_it_is_forgotten_is_forgotten_as_well(
+    house: House, times: int, by_time: bool
+) -> None:
+    """It was answered as a repeat, and learned on top of the index that was adopted."""
     one = await house.replica()
-    await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"), *events(5, 2))
-    context = Context(house, await house.living(), job="forget")
-
-    async def commit(*prefixes: str) -> None:
-        await teach(house, *keyed(10, 3, "k", "bad"))
-
-    context.commit = commit  # type: ignore[method-assign]
-    await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
+    offsets = await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"), *keyed(5, 4, "good"))
+    async with asyncio.timeout(10):
+        while int((await house.store.client.time())[0]) <= offsets[-1].milliseconds / 1000 + 0.001:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    params = ForgetParams(source=None if by_time else "bad", until=offsets[-1].milliseconds / 1000, reason="r")
+    context = Repeating(house, await house.living(), times)
+    outcome = await forget(cast("Any", context), params, context.progress)
+    assert "sent_again" not in outcome
+    assert outcome["forgotten"]["requests"] == (35 if by_time else 10) + 10 * times
     await teach(house, *events(3, 9))
-    repeats = house.past[35][0]
-    await same(house, one, await without(house, lambda unit, at: unit.source == "bad" and at < repeats))
+    by = offsets[-1] if by_time else offsets[29]
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad" or (by_time and at <= by)))
+    assert one.model(DEFAULT_MODEL).live.receipts.get("k0") is None
+    await teach(house, *keyed(10, 3, "k", "bad"))  # what comes now is sent anew
+    last = house.past[-1][0]
+    await one.wait_for(DEFAULT_MODEL, last, 10)
+    assert one.model(DEFAULT_MODEL).live.receipts.get("k0") is not None
+
+
+async def test_what_comes_again_all_the_time_does_not_keep_a_forgetting_for_ever(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"))
+    context = Repeating(house, await house.living(), MOST_ROUNDS)
+    outcome = await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
+    assert "forget it once more" in outcome["sent_again"]
+    last = house.past[-3][0]
+    again = [at for at, event in house.past if isinstance(event, Learn) and event.units[0].source == "bad"][-10]
+    await teach(house, *events(3, 9))
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad" and at < again))
+    assert last >= again
+    await run(house, forget, ForgetParams(source="bad", reason="r"), job="once more")
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
+
+
+@pytest.mark.parametrize(
+    "stage", ["looking: at", "writing the index", "making a snapshot", "looking through", "letting the store"]
+)
+async def test_what_came_again_is_forgotten_by_the_one_who_goes_on(house: House, stage: str) -> None:
+    one = await house.replica()
+    await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"))
+    context = Repeating(house, await house.living(), 1)
+
+    class Died(Exception):
+        pass
+
+    def dying(now: str, fraction: float) -> None:
+        if now.startswith(stage) and not context.times:
+            raise Died
+
+    params = ForgetParams(source="bad", reason="r")
+    with pytest.raises(Died):
+        await forget(cast("Any", context), params, dying)
+    again = Repeating(
+        house, await house.living(), 0, committed=True, outcome=context.job.outcome, kept=context.job.kept
+    )
+    outcome = await forget(cast("Any", again), params, again.progress)
+    assert outcome["forgotten"] == {"requests": 20, "instances": 20}
+    await teach(house, *events(3, 9))
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
+    assert not any(unit.source == "bad" for unit in _learned(await house.elements()))
 
 
 async def test_a_retry_of_what_a_restore_took_back_stays_when_something_earlier_is_forgotten(house: House) -> None:
@@ -861,3 +930,79 @@ async def test_a_rebuild_says_which_events_it_reads(house: House) -> None:
         (None, offsets[4].entry),
         (None, offsets[2].entry),
     ]
+
+
+async def _of_history(house: House) -> list[Any]:
+    """The events in history and log, as they are there by now."""
+    keys = (await house.living()).keys
+    found = []
+    async for elements in past.entries(house.store, house.artifacts, keys, START):
+        found += [decode_entry(fields).event for _, fields in elements]
+    return found
+
+
+async def test_forgetting_costs_as_much_however_many_were_before_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, load, loaded = await house.replica(), indexes.load, [0]
+
+    async def counted(*given: Any) -> LiveModel:
+        loaded[-1] += 1
+        return await load(*given)
+
+    gone: set[str | None] = set()
+    middle = START
+    for n in range(4):
+        at = await teach(house, *keyed(8, n, f"{n}a", "stays"), *events(8, n + 10, f"{n}"), *events(5, n + 20))
+        await teach(house, *keyed(8, n, f"{n - 1}a", "stays"))  # once more, in vain
+        middle = at[10] if n == 2 else middle
+        await archived(house)
+        gone.add(f"{n}")
+        with monkeypatch.context() as patch:
+            patch.setattr(indexes, "load", counted)
+            outcome = await run(house, forget, ForgetParams(source=f"{n}", reason="asked for"), job=f"forget {n}")
+        loaded.append(0)
+        assert outcome["forgotten"]["requests"] == 8
+        assert not outcome["indexes_rewritten"]
+        (kept,) = await indexes.ids(house.artifacts, (await house.living()).keys)
+        said = await _of_history(house)
+        assert [event.index for event in said if isinstance(event, Adopt)] == [kept]
+        assert [event.token for event in said if isinstance(event, Mark)] == [f"adopted forget {i}" for i in range(n)]
+        await same(house, one, await without(house, lambda unit, at: unit.source in gone))
+    assert max(loaded[2:4]) <= loaded[1], loaded
+    await run(house, restore, RestoreParams(to=str(middle), reason="back"), job="restore")
+    await same(house, one, await without(house, lambda unit, at: unit.source in gone, middle))
+    await house.stop(one)
+    await same(house, await house.replica(), await without(house, lambda unit, at: unit.source in gone, middle))
+
+
+async def test_a_forgetting_that_is_not_complete_is_still_adopted_by_the_next(house: House) -> None:
+    """As where a process died before history was written anew, and another job came first."""
+    one = await house.replica()
+    await teach(house, *events(20, 1), *events(15, 2, "bad"), *events(5, 3))
+    await archived(house)
+    await died_forgetting(house, ForgetParams(source="bad", reason="r"), "rewriting")
+    await teach(house, *events(10, 4, "other"), *events(5, 5))
+    await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
+    await same(house, one, await without(house, lambda unit, at: unit.source in ("bad", "other")))
+    await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget", committed=True)
+    await same(house, one, await without(house, lambda unit, at: unit.source in ("bad", "other")))
+    assert not any(
+        unit.source in ("bad", "other") for unit in _learned([(START, one) for one in await _of_history(house)])
+    )
+
+
+async def test_a_forgetting_goes_on_after_the_next_has_put_a_mark_in_its_adoption_s_place(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(20, 1), *events(15, 2, "bad"), *events(10, 3, "other"))
+    await archived(house)
+    so_far = await died_forgetting(house, ForgetParams(source="bad", reason="r"), "letting the store")
+    await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
+    adopted = [event.adoption for event in await _of_history(house) if isinstance(event, Adopt)]
+    assert adopted == ["next"]
+    outcome = await run(
+        house, forget, ForgetParams(source="bad", reason="r"), job="forget", committed=True, outcome=so_far
+    )
+    assert (outcome["forgotten"]["requests"], bool(outcome["segments_rewritten"])) == (15, True)
+    assert [event.adoption for event in await _of_history(house) if isinstance(event, Adopt)] == ["next"]
+    await same(house, one, await without(house, lambda unit, at: unit.source in ("bad", "other")))
