@@ -1,13 +1,17 @@
 """What the parent answers on the service's port while no replica does.
 
-``/livez`` is 200; everything else, ``/readyz`` among it, is 503 with how far the start is. One request a connection,
-and nothing of the body is kept.
+``/livez`` is 200; everything else, ``/readyz`` among it, is 503 with how far the start is: ``/`` in words for people,
+as a document that asks again by itself until the page is there. One request a connection, and nothing of the body is
+kept.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hashlib
+import html
 import math
 import secrets
 import socket
@@ -25,6 +29,34 @@ MOST_CONNECTIONS = 512
 DISCARD_SECONDS = 2.0
 DISCARD_BYTES = 2**24
 """How long and how much of a body is read and thrown away: closing on unread bytes would tear down the answer."""
+
+
+RELOAD = "setTimeout(() => location.reload(), 1000 * document.documentElement.dataset.again)"
+"""A script, for what a document that refreshes itself does where its address names a view (``/#labels``) is nothing."""
+
+PAGE = """<!doctype html>
+<html lang="en" data-again="{again}">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark">
+<title>Abound is starting</title>
+</head>
+<body>
+<h1>Abound is starting</h1>
+<p>{stage} <progress max="1" value="{progress}">{percent:.0f} %</progress></p>
+<p>This page asks again by itself.</p>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+PAGE_HEADERS = [
+    "Content-Type: text/html; charset=utf-8",
+    "Content-Security-Policy: default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    f"script-src 'sha256-{base64.b64encode(hashlib.sha256(RELOAD.encode()).digest()).decode()}'",
+    "X-Content-Type-Options: nosniff",
+]
 
 
 class Status(NamedTuple):
@@ -89,9 +121,15 @@ class Doorkeeper:
 
 def answer(path: bytes, status: Status, with_body: bool = True) -> bytes:
     """The whole HTTP/1.1 response to a request for ``path``."""
+    again = max(1, math.ceil(status.retry_after))
     if path == b"/livez":
         body = msgspec.json.encode({"status": "alive"})
         lines = ["HTTP/1.1 200 OK", "Content-Type: application/json"]
+    elif path == b"/":
+        stage, done = html.escape(status.stage[:1].upper() + status.stage[1:]), status.progress
+        said = PAGE.format(again=again, stage=stage, progress=round(done, 3), percent=100 * done, script=RELOAD)
+        body = said.encode()
+        lines = ["HTTP/1.1 503 Service Unavailable", *PAGE_HEADERS, f"Retry-After: {again}"]
     else:
         body = msgspec.json.encode(
             {
@@ -108,7 +146,7 @@ def answer(path: bytes, status: Status, with_body: bool = True) -> bytes:
         lines = [
             "HTTP/1.1 503 Service Unavailable",
             "Content-Type: application/problem+json",
-            f"Retry-After: {max(1, math.ceil(status.retry_after))}",
+            f"Retry-After: {again}",
         ]
     lines += [f"Content-Length: {len(body)}", "Cache-Control: no-store", "Connection: close", "", ""]
     return "\r\n".join(lines).encode() + (body if with_body else b"")

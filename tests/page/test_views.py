@@ -12,6 +12,7 @@ import httpx
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
+from service.doorkeeper import Status, answer
 from tests.page.conftest import Open
 from tests.page.newsroom import SUBJECTS, news
 
@@ -399,6 +400,22 @@ def test_a_rebuild_begins_with_a_yes_and_says_what_its_fields_mean(open_page: Op
     job = page.locator(".job").first
     expect(job).to_contain_text("source=to be forgotten")
     expect(job.locator(".tag")).to_have_text("succeeded", timeout=60_000)
+
+
+def test_while_the_service_starts_the_page_says_so_and_comes_by_itself(open_page: Open, serving: Serving) -> None:
+    page = open_page("labels", expected=("status of 503",))
+    expect(page.locator(".label").first).to_be_visible()
+    head, _, body = answer(b"/", Status("compiling <kernels>", 0.25)).partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines[1:] if not line.startswith("Connection"))
+    page.route(f"{serving.url}/", lambda route: route.fulfill(status=503, headers=headers, body=body))
+    page.reload()
+    expect(page.get_by_role("heading", name="Abound is starting")).to_be_visible()
+    expect(page.get_by_text("Compiling <kernels>")).to_be_visible()
+    expect(page.get_by_role("progressbar")).to_have_attribute("value", "0.25")
+    page.unroute(f"{serving.url}/")
+    expect(page.locator(".label").first).to_be_visible()
+    assert page.url.endswith("#labels/default")
 
 
 def test_a_page_that_nobody_could_answer_goes_on_by_itself(open_page: Open, serving: Serving) -> None:
