@@ -100,13 +100,23 @@ class AsyncClient:
         """The running score of a model, its sizes, and its replicas."""
         return await self._ask(calls.stats(name))
 
-    async def labels(self, name: str, **query: str | int | None) -> Answer:
+    async def labels(
+        self,
+        name: str,
+        *,
+        prefix: str | None = None,
+        contains: str | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+    ) -> Answer:
         """Labels that a model knows: with a ``prefix``, or that ``contains``; at most ``limit``, from ``offset`` on."""
-        return await self._ask(calls.labels(name, query))
+        return await self._ask(
+            calls.labels(name, {"prefix": prefix, "contains": contains, "limit": limit, "offset": offset})
+        )
 
-    async def label(self, name: str, label: str, **query: int | None) -> Answer:
+    async def label(self, name: str, label: str, *, limit: int | None = None) -> Answer:
         """How often a label was learned, and the features that vote for it: at most ``limit``, the heaviest first."""
-        return await self._ask(calls.label(name, label, query))
+        return await self._ask(calls.label(name, label, {"limit": limit}))
 
     async def configure(self, name: str, fields: Answer) -> Answer:
         """Create a model, or change fields of its configuration."""
@@ -176,9 +186,9 @@ class AsyncClient:
         """Ask for a job. ``key``: an idempotency key; by default one that nobody else gives."""
         return await self._ask(calls.submit(request, key))
 
-    async def jobs(self, **query: str | int | None) -> Answer:
+    async def jobs(self, *, state: str | None = None, model: str | None = None, limit: int | None = None) -> Answer:
         """Jobs, newest first: of a ``state``, of a ``model``, at most ``limit``."""
-        return await self._ask(calls.jobs(query))
+        return await self._ask(calls.jobs({"state": state, "model": model, "limit": limit}))
 
     async def job(self, job_id: str) -> Answer:
         """One job."""

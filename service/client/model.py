@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -64,6 +64,29 @@ class Asking(Struct, omit_defaults=True, kw_only=True, gc=False):
     remember: bool = False
 
 
+class Asked(TypedDict, total=False):
+    """The fields of ``Asking`` by name."""
+
+    k: int
+    threshold: float | None
+    include: Sequence[str] | None
+    exclude: Sequence[str] | None
+    explain: bool
+    version: str | None
+    min_offset: str | None
+    remember: bool
+
+
+class More(TypedDict, total=False):
+    """The fields of ``Labelled`` but its labels, by name."""
+
+    text: str | None
+    features: Features | None
+    prediction: str | None
+    key: str | None
+    source: str | None
+
+
 class Model:
     """One model, by a ``Client``.
 
@@ -77,18 +100,20 @@ class Model:
         self.client = client
         self.name = name
 
-    def classify(self, *, text: str | None = None, features: Features | None = None, **asking: Any) -> ClassifyAnswer:
+    def classify(
+        self, *, text: str | None = None, features: Features | None = None, **asking: Unpack[Asked]
+    ) -> ClassifyAnswer:
         """Labels of one instance, best first. ``asking``: the fields of ``Asking``."""
         request = _asked(Instance(text=text, features=features), Asking(**asking))
         return shaped(self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
-    def learn(self, labels: Sequence[str], **instance: Any) -> LearnAnswer:
+    def learn(self, labels: Sequence[str], **instance: Unpack[More]) -> LearnAnswer:
         """Learn one instance; ``instance``: the other fields of ``Labelled``. The next answer already knows."""
         request = _fields(Labelled(labels=labels, **instance))
         return shaped(self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     def classify_many(
-        self, instances: Iterable[Instance], *, in_flight: int = IN_FLIGHT, **asking: Any
+        self, instances: Iterable[Instance], *, in_flight: int = IN_FLIGHT, **asking: Unpack[Asked]
     ) -> Iterator[ClassifyAnswer | Refused]:
         """An answer for each instance, in order: its labels, or why there are none."""
         lines = _lines(instances, Asking(**asking))
@@ -126,19 +151,23 @@ class AsyncModel:
         self.name = name
 
     async def classify(
-        self, *, text: str | None = None, features: Features | None = None, **asking: Any
+        self, *, text: str | None = None, features: Features | None = None, **asking: Unpack[Asked]
     ) -> ClassifyAnswer:
         """Labels of one instance, best first. ``asking``: the fields of ``Asking``."""
         request = _asked(Instance(text=text, features=features), Asking(**asking))
         return shaped(await self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
-    async def learn(self, labels: Sequence[str], **instance: Any) -> LearnAnswer:
+    async def learn(self, labels: Sequence[str], **instance: Unpack[More]) -> LearnAnswer:
         """Learn one instance; ``instance``: the other fields of ``Labelled``. The next answer already knows."""
         request = _fields(Labelled(labels=labels, **instance))
         return shaped(await self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     async def classify_many(
-        self, instances: Iterable[Instance] | AsyncIterable[Instance], *, in_flight: int = IN_FLIGHT, **asking: Any
+        self,
+        instances: Iterable[Instance] | AsyncIterable[Instance],
+        *,
+        in_flight: int = IN_FLIGHT,
+        **asking: Unpack[Asked],
     ) -> AsyncIterator[ClassifyAnswer | Refused]:
         """An answer for each instance, in order: its labels, or why there are none."""
         wanted = Asking(**asking)

@@ -104,13 +104,21 @@ class Client:
         """The running score of a model, its sizes, and its replicas."""
         return self._ask(calls.stats(name))
 
-    def labels(self, name: str, **query: str | int | None) -> Answer:
+    def labels(
+        self,
+        name: str,
+        *,
+        prefix: str | None = None,
+        contains: str | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+    ) -> Answer:
         """Labels that a model knows: with a ``prefix``, or that ``contains``; at most ``limit``, from ``offset`` on."""
-        return self._ask(calls.labels(name, query))
+        return self._ask(calls.labels(name, {"prefix": prefix, "contains": contains, "limit": limit, "offset": offset}))
 
-    def label(self, name: str, label: str, **query: int | None) -> Answer:
+    def label(self, name: str, label: str, *, limit: int | None = None) -> Answer:
         """How often a label was learned, and the features that vote for it: at most ``limit``, the heaviest first."""
-        return self._ask(calls.label(name, label, query))
+        return self._ask(calls.label(name, label, {"limit": limit}))
 
     def configure(self, name: str, fields: Answer) -> Answer:
         """Create a model, or change fields of its configuration."""
@@ -180,9 +188,9 @@ class Client:
         """Ask for a job. ``key``: an idempotency key; by default one that nobody else gives."""
         return self._ask(calls.submit(request, key))
 
-    def jobs(self, **query: str | int | None) -> Answer:
+    def jobs(self, *, state: str | None = None, model: str | None = None, limit: int | None = None) -> Answer:
         """Jobs, newest first: of a ``state``, of a ``model``, at most ``limit``."""
-        return self._ask(calls.jobs(query))
+        return self._ask(calls.jobs({"state": state, "model": model, "limit": limit}))
 
     def job(self, job_id: str) -> Answer:
         """One job."""
