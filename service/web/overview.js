@@ -71,7 +71,7 @@ export function show(root, { model, signal, problem, every }) {
         get(modelPath(model), { signal }),
       ]);
       parts.trouble.hidden = true;
-      measure(stats.learned);
+      measure(stats, about.incarnation);
       draw(stats, about);
     } catch (error) {
       if (signal.aborted) return;
@@ -80,17 +80,24 @@ export function show(root, { model, signal, problem, every }) {
     }
   });
 
-  /** Note how many events came since the answer before; answers of replicas that are behind count as none. */
-  function measure(learned) {
+  /**
+   * Note how many events came since the answer before. Answers of replicas that are behind count as none; a model that
+   * has learned less further on in its log has got another index, and one that was made anew is another one.
+   */
+  function measure({ learned, offset }, incarnation) {
     const now = performance.now() / 1000;
-    if (former === null || learned < former.learned - 10_000) former = { learned, now, rate: null };
-    else {
-      const seconds = now - former.now;
-      const came = Math.max(0, learned - former.learned);
-      former = { learned: Math.max(learned, former.learned), now, rate: came / seconds };
-      rates.push([now, came / seconds]);
-      if (rates.length > KEPT) rates.shift();
+    const isOther = former !== null && former.incarnation !== incarnation;
+    if (isOther) rates.length = 0;
+    if (former === null || isOther || (learned < former.learned && isPast(offset, former.offset))) {
+      former = { learned, offset, incarnation, now, rate: null };
+      return;
     }
+    const seconds = now - former.now;
+    const came = Math.max(0, learned - former.learned);
+    const newest = isPast(offset, former.offset) ? offset : former.offset;
+    former = { learned: Math.max(learned, former.learned), offset: newest, incarnation, now, rate: came / seconds };
+    rates.push([now, came / seconds]);
+    if (rates.length > KEPT) rates.shift();
   }
 
   function draw(stats, about) {
@@ -211,6 +218,13 @@ export function show(root, { model, signal, problem, every }) {
       table("Of what the memory is", ["of the memory", "#bytes"], Object.entries(stats.memory_parts).map(([name, n]) => [names[name] || name, bytes(n)])),
     );
   }
+}
+
+/** Whether an offset of a log, `1763600000000-0.3`, is past another one. */
+function isPast(offset, other) {
+  const [a, b] = [offset, other].map((one) => one.split(/[-.]/).map(Number));
+  const at = a.findIndex((n, place) => n !== b[place]);
+  return at >= 0 && a[at] > b[at];
 }
 
 function drifted(points) {

@@ -93,6 +93,32 @@ def test_alerts_fire_for_what_they_are_for() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_what_is_learned_a_second_is_none_after_something_was_forgotten(tmp_path: Path) -> None:
+    """The dashboard's expression, over a quiet model that forgets one event, one that learns, and one restarted."""
+    panels = json.loads((DEPLOY / "grafana" / "abound.json").read_text())["panels"]
+    [expression] = [
+        target["expr"]
+        for panel in panels
+        for target in panel["targets"]
+        if "abound_model_learned_instances" in target["expr"]
+    ]
+    given = {"forgetting": "60001x20 60000x20", "learning": "0+150x40", "restarted": "500x19 _x2 500x20"}
+    series = [
+        {"series": f'abound_model_learned_instances{{model="{name}",instance="a"}}', "values": values}
+        for name, values in given.items()
+    ]
+    said = [
+        {"labels": f'{{model="{name}"}}', "value": value}
+        for name, value in (("forgetting", 0), ("learning", 10), ("restarted", 0))
+    ]
+    tests = [{"expr": expression, "eval_time": f"{seconds}s", "exp_samples": said} for seconds in (315, 345, 375)]
+    case = {"interval": "15s", "input_series": series, "promql_expr_test": tests}
+    file = tmp_path / "case.yaml"
+    file.write_text(yaml.safe_dump({"tests": [case]}))
+    done = subprocess.run([needs("promtool"), "test", "rules", str(file)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_load_balancer_takes_its_configuration() -> None:
     done = subprocess.run(
         [needs("haproxy"), "-c", "-f", str(ROOT / "docker" / "haproxy.cfg")], capture_output=True, text=True

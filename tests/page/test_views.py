@@ -80,6 +80,44 @@ def test_events_a_second_are_counted(open_page: Open, serving: Serving) -> None:
     expect(tile.locator(".figure")).not_to_have_text(re.compile(r"^(0|–)$"))
 
 
+def test_events_a_second_begin_anew_with_another_model_or_index(open_page: Open, serving: Serving) -> None:
+    address = f"{serving.url}/models/anew"
+
+    def learn(n: int) -> None:
+        httpx.post(f"{address}/learn", json={"instances": list(news(n, seed=6))}, timeout=30).raise_for_status()
+
+    httpx.put(address, json={}).raise_for_status()
+    learn(300)
+    page = open_page("overview")
+    page.get_by_label("Model", exact=True).select_option("anew")
+    tile = page.locator(".tile").filter(has_text="Events a second")
+    beside, figure = tile.locator(".beside"), tile.locator(".figure")
+    expect(beside).to_have_text("300 in all")
+    httpx.delete(address).raise_for_status()
+    httpx.put(address, json={}).raise_for_status()
+    expect(beside).to_have_text("0 in all")
+    learn(200)
+    expect(beside).to_have_text("200 in all")
+    expect(figure).not_to_have_text(re.compile(r"^(0|–)$"))
+
+    def restored(route: Any) -> None:
+        """As if an index had been adopted that has learned 150 less."""
+        answer = route.fetch()
+        said = answer.json()
+        milliseconds, rest = said["offset"].split("-")
+        said |= {"learned": said["learned"] - 150, "offset": f"{int(milliseconds) + 1}-{rest}"}
+        route.fulfill(response=answer, json=said)
+
+    page.route(f"{address}/stats", restored)
+    expect(beside).to_have_text("measuring…")
+    expect(beside).to_have_text("50 in all")
+    learn(40)
+    expect(beside).to_have_text("90 in all")
+    expect(figure).not_to_have_text(re.compile(r"^(0|–)$"))
+    page.unroute(f"{address}/stats")
+    httpx.delete(address).raise_for_status()
+
+
 def test_ranked_as_it_is_typed_and_explained(open_page: Open, serving: Serving) -> None:
     page = open_page("try")
     expect(page.get_by_text("Nothing typed yet.")).to_be_visible()
