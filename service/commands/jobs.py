@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.commands.meter import meter
-from service.commands.options import DEFAULT_URL, AsJson, Key, Model, Url, changes_of, moment, print_json, print_table
+from service.commands.options import (
+    DEFAULT_URL,
+    AsJson,
+    Key,
+    Model,
+    Url,
+    changes_of,
+    moment,
+    print_json,
+    print_rows,
+    print_table,
+    table_console,
+)
 
 if TYPE_CHECKING:
     from service.client import Client
@@ -20,7 +32,8 @@ jobs = typer.Typer(
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Of the job.")]
 Following = Annotated[bool, typer.Option("--follow", "-f", help="Stay until it has ended, with a progress bar.")]
-COLUMNS = ("id", "state", "progress", "method", "model", "stage")
+COLUMNS = ("id", "state", "method", "model", "stage")
+WHOLE = ("id", "state", "method")
 
 
 @jobs.command("submit")
@@ -65,9 +78,6 @@ def list_jobs(
     as_json: AsJson = False,
 ) -> None:
     """Jobs, newest first."""
-    from rich.console import Console
-    from rich.table import Table
-
     from service.client import Client
 
     with Client(url, key=key) as client:
@@ -75,11 +85,12 @@ def list_jobs(
     if as_json:
         print_json(answer)
         return
-    table = Table(*COLUMNS, "asked for", box=None, padding=(0, 2, 0, 0))
+    rows = []
     for job in answer["jobs"]:
-        shown = {**job, "progress": f"{job['progress']:.0%}", "stage": job["error"] or job["stage"] or "-"}
-        table.add_row(*(str(shown[column]) for column in COLUMNS), moment(job["created"]))
-    Console(highlight=False).print(table)
+        far = f" {job['progress']:.0%}" if job["state"] == "running" else ""
+        shown = {**job, "state": f"{job['state']}{far}", "stage": job["error"] or job["stage"] or "-"}
+        rows.append([*(str(shown[column]) for column in COLUMNS), moment(job["created"])])
+    print_rows(table_console(), (*COLUMNS, "asked for"), rows, WHOLE)
 
 
 @jobs.command("show")

@@ -17,7 +17,9 @@ from service.commands.options import (
     changes_of,
     in_words,
     print_json,
+    print_rows,
     print_table,
+    table_console,
     tell,
 )
 
@@ -161,9 +163,6 @@ def import_model(
 @snapshots.command("list")
 def list_snapshots(name: Name = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
     """The snapshots of a model, newest first."""
-    from rich.console import Console
-    from rich.table import Table
-
     from service.client import Client
 
     with Client(url, key=key) as client:
@@ -171,10 +170,9 @@ def list_snapshots(name: Name = "default", url: Url = DEFAULT_URL, key: Key = No
     if as_json:
         print_json(answer)
         return
-    table = Table("id", "offset", "bytes", "digest", box=None, padding=(0, 2, 0, 0))
-    for snapshot in answer["snapshots"]:
-        table.add_row(*(str(snapshot.get(column, "-")) for column in ("id", "offset", "bytes", "digest")))
-    Console(highlight=False).print(table)
+    columns = ("id", "offset", "bytes", "digest")
+    rows = [[str(snapshot.get(column, "-")) for column in columns] for snapshot in answer["snapshots"]]
+    print_rows(table_console(), columns, rows, columns[:3])
 
 
 @snapshots.command("create")

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from core.config import ModelConfig
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+
+UNBOUNDED = 100_000
+"""Columns of what is no terminal."""
 
 Url = Annotated[str, typer.Option("--url", envvar="ABOUND_URL", help="Where the service answers.", show_default=True)]
 
@@ -137,6 +140,29 @@ def print_table(title: str, rows: Mapping[str, object]) -> None:
     for name, value in rows.items():
         table.add_row(Text(name, style="bold"), Text(in_words(value)))
     Console(highlight=False).print(table)
+
+
+def table_console() -> Console:
+    """For tables: as wide as the terminal, or as ``COLUMNS`` says; without either, as wide as they need."""
+    from rich.console import Console
+
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, markup=False, width=None if told else UNBOUNDED)
+
+
+def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], whole: Collection[str]) -> None:
+    """A table for people. Columns that are ``whole`` stay so, as what is pasted elsewhere has to; others fold."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, no_wrap=column in whole, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    # What is whole is never cut: a line that is too long for all of it goes on in the next one of the terminal.
+    needed = console.measure(table, options=console.options.update(width=UNBOUNDED)).minimum
+    console.width = max(console.width, needed)
+    console.print(table)
 
 
 def in_words(value: object) -> str:

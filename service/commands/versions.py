@@ -16,7 +16,9 @@ from service.commands.options import (
     in_words,
     moment,
     print_json,
+    print_rows,
     print_table,
+    table_console,
     tell,
 )
 
@@ -26,14 +28,13 @@ versions = typer.Typer(
 
 VersionId = Annotated[str, typer.Argument(metavar="ID", help="Of the version.")]
 MEASURES = ("R@1", "R@5", "MRR", "P@1")
+WIDE = 120
+"""Columns of a terminal that has room for all of them."""
 
 
 @versions.command("list")
 def list_versions(model: Model = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
     """The versions of a model, newest first."""
-    from rich.console import Console
-    from rich.table import Table
-
     from service.client import Client
 
     with Client(url, key=key) as client:
@@ -41,14 +42,16 @@ def list_versions(model: Model = "default", url: Url = DEFAULT_URL, key: Key = N
     if as_json:
         print_json(answer)
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("id", "method", *MEASURES, "instances", "bytes", "made", ""):
-        table.add_column(column, no_wrap=column != "made")
+    console = table_console()
+    narrow = console.width < WIDE
+    names, sizes = (MEASURES[:1], ("instances",)) if narrow else (MEASURES, ("instances", "bytes"))
+    rows = []
     for card in answer["versions"]:
-        measures = (in_words(card["metrics"].get(name)) for name in MEASURES)
-        sizes = (in_words(card["sizes"]["instances"]), in_words(card["bytes"]))
-        table.add_row(card["id"], card["method"], *measures, *sizes, moment(card["created"]), card["needed"] or "")
-    Console(highlight=False).print(table)
+        measures = (in_words(card["metrics"].get(name)) for name in names)
+        counts = (in_words({**card["sizes"], "bytes": card["bytes"]}[size]) for size in sizes)
+        rows.append([card["id"], card["method"], *measures, *counts, moment(card["created"]), card["needed"] or ""])
+    whole = ("id", "method", *names, *sizes)
+    print_rows(console, (*whole, "made", ""), rows, whole)
 
 
 @versions.command("show")

@@ -13,6 +13,7 @@ import pytest
 
 from service import cli
 from service.client import Client, Interrupted, Refused
+from service.commands.versions import list_versions
 from tests.service.job_worker import Office, office
 
 
@@ -74,6 +75,42 @@ def test_a_job_is_asked_for_and_followed(run: Run) -> None:
     table = run("list", "--state", "succeeded")
     assert job["id"] in table.out
     assert last_json(run("follow", job["id"], "--json"))["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("columns", ["80", "40", None])
+def test_ids_are_listed_whole_however_narrow_the_terminal_is(
+    run: Run, columns: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = "a sentence that is so long that it does not fit into a line of any terminal that somebody has open " * 2
+    job = {"id": "0123456789abcdef0123", "state": "running", "progress": 0.25, "method": "one_vs_rest", "stage": None}
+    job |= {"model": "a-model-with-a-name", "error": error, "created": 1.7e9}
+    monkeypatch.setattr(Client, "jobs", lambda self, **given: {"jobs": [job]})
+    if columns is None:
+        monkeypatch.delenv("COLUMNS")
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    (first, *more) = run("list").out.splitlines()[1:]
+    assert first.startswith("0123456789abcdef0123  running 25%  one_vs_rest  ")
+    assert (error.strip() in first) == (columns is None)
+    assert bool(more) == (columns is not None)
+
+
+@pytest.mark.parametrize("columns", ["80", None])
+def test_versions_are_listed_with_ids_and_measures_whole(
+    columns: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = {"id": "0123456789abcdef", "method": "exmlds_joint", "metrics": {"R@1": 0.5432, "P@1": 0.6789}}
+    card |= {"sizes": {"instances": 200_000}, "bytes": 123_456, "created": 1.7e9, "needed": "it is what was before"}
+    monkeypatch.setattr(Client, "versions", lambda self, model: {"versions": [card]})
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    list_versions()
+    first = capsys.readouterr().out.splitlines()[1]
+    assert first.startswith("0123456789abcdef  exmlds_joint  0.5432  ")
+    assert "200,000" in first
+    assert ("123,456" in first) == (columns is None)
 
 
 def test_a_followed_job_that_does_not_succeed_ends_the_command_with_1(run: Run) -> None:
