@@ -45,7 +45,7 @@ from service.history import Contents, History, Segment, folder
 from service.indexes import IndexManifest
 from service.lease import Lease, take
 from service.loader import REPLAY_SLICE
-from service.log import Element
+from service.log import Element, mended_key
 from service.model_replica import ModelReplica
 from service.shadow import apply
 from service.snapshots import unlisted
@@ -315,11 +315,13 @@ class Forgetting:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _drop_unfinished(self) -> None:
-        """Take out what is left of snapshots whose writers died: nothing points to it, and the events may be in it."""
+        """Take out what those who died have left, of snapshots and of mends: nothing points to it, and the events may
+        be in it."""
         store = self._place.store
         found = await unlisted(store, self._place.keys)
         await self._cleared.will_delete_snapshots(found)
         with reaching():
+            await store.client.unlink(mended_key(self._place.keys.log))
             for some in found.values():
                 await store.client.unlink(*some)
 

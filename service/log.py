@@ -5,6 +5,7 @@ This file knows the commands and the form of their replies; what an entry means 
 
     <log>             the stream
     <log>:trimmed     what was taken out of it since its beginning: id of the last such entry, how many, their bytes
+    <log>:mended      a copy that is about to take its place (``mending.py``), or is left of that
 
 A reader that asks for what comes after an entry would not notice that the next ones were trimmed away. So it asks
 for ``:trimmed`` right behind, on the same connection: while that is not past the entry, nothing was missing. Nor would
@@ -180,6 +181,11 @@ def xadd(key: bytes, payload: bytes, checksum: bytes) -> bytes:
 def trimmed_key(key: bytes) -> bytes:
     """The key of what was trimmed off the log ``key``."""
     return key + b":trimmed"
+
+
+def mended_key(key: bytes) -> bytes:
+    """The key of the copy that mending makes of the log ``key``. Who takes it away ends a mend that is under way."""
+    return key + b":mended"
 
 
 ROLE = ("ROLE",)

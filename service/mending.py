@@ -14,7 +14,8 @@ deletion of nothing. A baseless model is built from what its log still has. An a
 mark as well (``unadoptable.py``).
 
 A stream cannot be changed in place. It is copied, id by id, beside itself, and the copy is put into its place in one
-moment, unless something was appended meanwhile.
+moment, unless something was appended meanwhile. The copy of one that dies on the way is swept, and a *forget* takes it
+away too.
 """
 
 from __future__ import annotations
@@ -258,8 +259,8 @@ async def _drop_snapshots_of(store: Store, artifacts: Artifacts | None, living: 
 
 async def _rewrite(store: Store, key: bytes, replaced: dict[str, tuple[bytes, bytes]]) -> None:
     """Put a copy of a stream into its place, with some entries replaced. Conflict when it was changed meanwhile."""
-    beside = key + b":mended"
-    after = START
+    beside = stream.mended_key(key)
+    after, n_copied = START, 0
     with reaching():
         await store.client.delete(beside)
         while True:
@@ -272,14 +273,15 @@ async def _rewrite(store: Store, key: bytes, replaced: dict[str, tuple[bytes, by
                     payload, checksum = replaced.get(entry_id.decode(), (None, None))
                     pipe.xadd(beside, fields if payload is None else {"e": payload, "c": checksum}, id=entry_id)
                 await pipe.execute()
-            after = Offset.of_entry(elements[-1][0])
+            after, n_copied = Offset.of_entry(elements[-1][0]), n_copied + len(elements)
         if after == START:
             await store.client.delete(key)
             return
         async with store.client.pipeline(transaction=True) as pipe:
             try:
-                await pipe.watch(key)
-                if not await pipe.xrevrange(key, "+", f"({after.entry}", 1):
+                await pipe.watch(key, beside)
+                whole = await pipe.xlen(beside) == n_copied  # a sweep takes away what may be left of one who died
+                if whole and not await pipe.xrevrange(key, "+", f"({after.entry}", 1):
                     pipe.multi()
                     pipe.rename(beside, key)
                     await pipe.execute()

@@ -27,6 +27,7 @@ from service.artifacts import Artifacts
 from service.catalog import Catalog, ModelKeys
 from service.history import History, folder
 from service.lease import take
+from service.log import mended_key
 from service.store import Store, reaching
 
 log = structlog.get_logger(__name__)
@@ -37,7 +38,8 @@ _ARTIFACT = re.compile(r"(?P<name>[^/]+)/(?P<incarnation>\d+-\d+)/.+")
 
 
 async def sweep_store(store: Store, catalog: Catalog) -> int:
-    """Take out of the store what nothing points to: models that are gone, snapshots that were never finished.
+    """Take out of the store what nothing points to: models that are gone, snapshots that were never finished, copies
+    of logs that mends have left.
 
     Returns the number of keys. StoreUnavailable.
     """
@@ -53,6 +55,8 @@ async def sweep_store(store: Store, catalog: Catalog) -> int:
             if one is None:
                 if Offset.of_entry(match["incarnation"]) <= catalog.offset:
                     swept += await store.client.unlink(key)
+            elif key == mended_key(one.log):
+                swept += await store.client.unlink(key)
             elif part := _SNAPSHOT.fullmatch(match["part"]):
                 found.setdefault(one, []).append((key, part["id"].decode()))
     for one, parts in found.items():

@@ -16,6 +16,7 @@ from core.config import ModelConfig
 from core.errors import CannotStart, Conflict, Damaged
 from core.types import Offset
 from service import log as stream
+from service import mending
 from service.artifacts import Artifacts
 from service.audit import acts
 from service.catalog import CATALOG_KEY, read_catalog
@@ -26,6 +27,7 @@ from service.mending import examine, mend
 from service.replica import Replica
 from service.snapshots import SnapshotParams
 from service.store import Store
+from service.sweeping import sweep_store
 from service.verify import verify
 from tests.service.archived import Archived
 from tests.service.conftest import QUICK, StartReplica
@@ -198,6 +200,33 @@ async def test_what_was_appended_meanwhile_is_never_lost(server: Server, start_r
     assert ends <= {"mended", "something was appended meanwhile; stop the service and mend again"}
     await mend(replica.store, finding)
     assert await examine(replica.store, None) == []
+
+
+async def test_a_copy_that_is_swept_meanwhile_never_becomes_the_log(
+    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica, _ = await broken_log(server, start_replica)
+    [finding] = await examine(replica.store, None)
+    client, log = replica.store.client, replica.model("default").keys.log
+    before, xrange, swept = await client.xrange(log), client.xrange, False
+
+    async def sweeping(key: bytes, *words: object) -> object:
+        nonlocal swept
+        if await client.exists(stream.mended_key(log)) and not swept:
+            swept = True
+            await sweep_store(replica.store, await read_catalog(replica.store))
+        return await xrange(key, *words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mending, "READ_ENTRIES", 1)
+        patch.setattr(client, "xrange", sweeping)
+        with pytest.raises(Conflict, match="mend again"):
+            await mend(replica.store, finding)
+    assert swept
+    assert await client.xrange(log) == before
+    assert not await client.exists(stream.mended_key(log))
+    await mend(replica.store, finding)
+    assert await client.xlen(log) == len(before)
 
 
 async def test_a_model_without_a_base_goes_on_from_what_is_left(server: Server, start_replica: StartReplica) -> None:

@@ -25,6 +25,7 @@ from service.compaction import compact, rebuild
 from service.events import Adopt, Configure, Learn, Mark, decode_entry
 from service.history import History, HistoryParams
 from service.lease import take
+from service.log import mended_key
 from service.rebuild import MOST_ROUNDS, ForgetParams, RefitParams, RestoreParams, forget, refit, restore
 from service.remembered import RememberParams, reading_of, recall, remember
 from service.replica import Replica
@@ -549,7 +550,7 @@ async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server,
         await house.close()
 
 
-async def test_a_snapshot_whose_writer_died_is_forgotten_as_well(own_server: Server, tmp_path: Path) -> None:
+async def test_what_those_who_died_have_left_is_forgotten_as_well(own_server: Server, tmp_path: Path) -> None:
     warmup()
     house = House(own_server, tmp_path)
     await house.open()
@@ -573,8 +574,10 @@ async def test_a_snapshot_whose_writer_died_is_forgotten_as_well(own_server: Ser
         [part] = written
         died = part.decode().rpartition(":snapshot:")[2].rpartition(":")[0]
         assert died not in await manifests.ids(house.store, living.keys)
+        await house.store.client.copy(living.keys.log, mended_key(living.keys.log))  # as a mend that dies leaves it
         outcome = await run(house, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
         assert died in outcome["snapshots_deleted"]
+        assert not await house.store.client.exists(mended_key(living.keys.log))
         assert [await traces(house, word) for word in (b"unutterable", b"unspeakable")] == [[], []]
         kept = set(await manifests.ids(house.store, living.keys))
         assert len(kept) == 2

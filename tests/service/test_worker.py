@@ -13,7 +13,7 @@ from core.errors import NotReady
 from service import manifest as manifests
 from service import wanted, workplaces
 from service.catalog import read_catalog
-from service.log import LogParams
+from service.log import LogParams, mended_key
 from service.replica import Replica, ReplicaParams
 from service.snapshots import Manifest, SnapshotParams
 from service.store import Store
@@ -169,9 +169,10 @@ async def test_what_nothing_points_to_is_swept(server: Server, start_replica: St
     kept = set(await client.keys("*"))
     orphans = {gone.log: "late", gone.of("snapshots"): "x", keys.of("snapshot:1-0.0-00000000:0"): "part"}
     orphans[keys.of("snapshot:1-0.0-00000000:manifest")] = "{}"
+    orphans[mended_key(keys.log)] = "the copy of a mend that died"
     newer = f"abound:{{newer:{2**60}-0}}:log".encode()
     await client.mset(orphans | {newer: "a model that is newer than the catalog that was read", b"other": "other"})
-    assert await worker.sweep(await read_catalog(replica.store)) == 4
+    assert await worker.sweep(await read_catalog(replica.store)) == 5
     left = set(await client.keys("*"))
     assert not left & orphans.keys()
     assert {newer, b"other"} < left
