@@ -23,6 +23,7 @@ from core.errors import ArtifactsUnavailable, Conflict, InvalidInstance, Unknown
 from core.live import LiveModel
 from core.types import START, Offset
 from service import indexes, past
+from service import log as stream
 from service.adoption import Adoption, Place, begin, found, snapshot_past, sweep_indexes
 from service.cleared import Cleared
 from service.compaction import rebuild
@@ -37,6 +38,7 @@ from service.refitting import RefitParams, Refitting, start_of
 from service.shadow import apply
 from service.snapshots import SnapshotParams
 from service.source import Source
+from service.store import reaching
 from service.stretches import Start, stretches_of, up_to
 
 if TYPE_CHECKING:
@@ -122,6 +124,8 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
     """Make the index what it would have been without some events, and take them out of everything that is kept."""
     place = _place(context)
     known = context.job.outcome if context.job.committed else {}
+    if not context.job.committed and not (params.since is None and params.until is None):
+        await _check_clock(place, params)
     forgetting = Forgetting(place, params, progress, Cleared(known, context.so_far), context.job.id)
 
     async def make(adoption: Adoption) -> Made:
@@ -137,6 +141,25 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
 
     return await _adopted(
         context, place, params.reason, progress, make, again=again, clear=forgetting.clear, pinned=START, padded=True
+    )
+
+
+async def _check_clock(place: Place, params: ForgetParams) -> None:
+    """InvalidInstance where offsets do not tell when events came: they never go back, which the store's clock may.
+
+    What comes after it was set back has the time of the last entry from before, until the clock has caught up.
+    """
+    last = (await stream.tail(place.store, place.keys.log)).last.milliseconds
+    with reaching():
+        seconds, microseconds = await place.store.client.time()
+    ahead = last - (seconds * 1000 + microseconds // 1000)
+    if ahead <= 0 or (params.until is not None and int(params.until * 1000) >= last):
+        return
+    raise InvalidInstance(
+        f"until: the clock of the store was set back, and the log's last entry is {ahead / 1000:.3f} s ahead of it. "
+        "What came since then stands there under that time, whenever it came. Name it by key or source; or give an "
+        f"until of at least {(last + 1) / 1000}, which takes all of that with it",
+        "params.until",
     )
 
 

@@ -22,7 +22,7 @@ from service.adoption import begin
 from service.archive import Archiving, archive
 from service.catalog import DEFAULT_MODEL
 from service.compaction import compact, rebuild
-from service.events import Adopt, Configure, Learn, Mark, decode_entry
+from service.events import APPLY_VERSION, Adopt, Configure, Entry, Learn, Mark, decode_entry, encode
 from service.history import History, HistoryParams
 from service.lease import take
 from service.log import mended_key
@@ -471,6 +471,33 @@ async def test_forgetting_a_key_or_a_time(house: House) -> None:
         lambda unit, at: unit.key in inside | {"k4"} or low.milliseconds <= at.milliseconds <= high.milliseconds,
     )
     await same(house, one, expected)
+
+
+async def test_a_time_is_not_forgotten_that_offsets_do_not_tell(house: House) -> None:
+    """The store's clock was an hour ahead once: what came since it was set back stands there under that hour."""
+    one = await house.replica()
+    await teach(house, *events(5, 1))
+    now = house.past[-1][0].milliseconds
+    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, Mark("future")))
+    future = Offset(now + 3_600_000, 0, 0)
+    log = (await house.living()).keys.log
+    await house.store.client.xadd(log, {"e": payload, "c": checksum}, id=future.entry)
+    late = await teach(house, *events(5, 2, "spy"))
+    assert {at.milliseconds for at in late} == {future.milliseconds}
+    since = now / 1000 - 60
+    for params in (
+        ForgetParams(since=since, reason="r"),
+        ForgetParams(since=since, until=since + 120, reason="r"),
+        ForgetParams(until=since + 120, source="spy", reason="r"),
+    ):
+        with pytest.raises(InvalidInstance, match=r"set back.* 3\d{3}\.\d{3} s ahead") as refused:
+            await run(house, forget, params, job="refused")
+    assert one.model(DEFAULT_MODEL).live.n_learned == 10
+    named = float(str(refused.value).rpartition("at least ")[2].partition(",")[0])
+    outcome = await run(house, forget, ForgetParams(since=future.milliseconds / 1000, until=named, reason="r"))
+    assert outcome["forgotten"]["requests"] == 5
+    outcome = await run(house, forget, ForgetParams(source="nobody", reason="r"), job="by source")
+    assert outcome["forgotten"]["requests"] == 0
 
 
 async def test_a_batch_that_was_refused_because_of_a_forgotten_key_is_not_learned_after_it(house: House) -> None:
