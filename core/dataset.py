@@ -32,6 +32,9 @@ from core.record import EMPTY_VECTOR, pack_labels
 
 Format = Literal["txt", "svm", "jsonl"]
 
+MOST_DIGITS = 18
+"""Of a whole number in a file."""
+
 _PLAIN_PAIR = rb"(?:0|[1-9]\d{0,17}):-?(?:0|[1-9]\d{0,17})(?:\.\d+)?"
 _PLAIN_PAIRS = re.compile(rb"(?:%b(?: %b)*)?" % (_PLAIN_PAIR, _PLAIN_PAIR))
 _PLAIN_ID = re.compile(rb"(\d+):")
@@ -210,6 +213,8 @@ def _parse_json(line: bytes, number: int, source: str) -> Instance | None:
         line.decode()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Malformed(f"not an instance in JSON: {error}") from error
+    except RecursionError:
+        raise Malformed("not an instance in JSON: it is nested too deeply") from None
     features = None if bytes(fields.features) == b"null" else bytes(fields.features)
     if fields.text is None and features is None:
         raise Malformed("an instance needs text or features")
@@ -231,7 +236,7 @@ def _parse_svm(line: bytes, number: int, source: str) -> Instance | None:
 def _read_txt(numbered: Iterator[tuple[int, bytes]], source: str) -> Iterator[Instance]:
     number, header = next(numbered, (1, b""))
     sizes = header.split()
-    if len(sizes) != 3 or not all(size.isdigit() for size in sizes):
+    if len(sizes) != 3 or not all(size.isdigit() and len(size) <= MOST_DIGITS for size in sizes):
         raise _at(source, 1, "the header must be three whole numbers, of instances, features and labels")
     n_instances, n_features, n_labels = map(int, sizes)
     read = 0
@@ -290,7 +295,7 @@ def _float(text: bytes) -> float:
 
 
 def _id(text: bytes, bound: int | None, what: str) -> int:
-    if not text.isdigit() or len(text) > 18:
+    if not text.isdigit() or len(text) > MOST_DIGITS:
         raise Malformed(f"{_shown(text)} is not the number of a {what}")
     number = int(text)
     if bound is not None and number >= bound:

@@ -55,7 +55,7 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[s
     vectorize = Vectorizer(ModelConfig(), LIMITS).vectorize
     features, ids = Vocabulary(new_secret()), np.empty(LIMITS.max_features, np.int32)
     labels: set[str] = set()
-    n = labelled = nnz = assertions = named = 0
+    n = labelled = learnable = nnz = assertions = named = 0
     try:
         for instance in read_file(str(path), plain_bytes=plain_bytes):
             try:
@@ -73,11 +73,12 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[s
                 raise TooLarge(f"the names of the file's features and labels take over {name_bytes} bytes")
             n += 1
             labelled += bool(instance.labels)
+            learnable += bool(instance.labels) and active > 0
             nnz += active
             assertions += len(set(instance.labels))
     except Malformed as error:
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
-    if not assertions or not nnz:
+    if not learnable:
         raise Malformed("no instance has a label and an active feature")
     return {
         "instances": n,

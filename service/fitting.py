@@ -88,6 +88,8 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     clock.lap("read")
     refuse_large(params, read.data.sizes, context.settings.group(JobParams).memory_bytes)
     rows = read.data.learnable
+    if not len(rows):
+        raise InvalidInstance("no instance has a label and an active feature", "data")
     data = read.data if len(rows) == read.data.X.shape[0] else read.data.rows(rows)
     idf = params.weighs(config.idf)
     told = part(progress, 0.2, 0.9)

@@ -16,6 +16,9 @@ def read(form: Format, *lines: str) -> list[Instance]:
     return list(read_instances([line.encode() for line in lines], form))
 
 
+NESTED = b"[" * 20_000 + b"]" * 20_000
+
+
 def test_extreme_classification_text() -> None:
     instances = read("txt", "3 20 5\n", "1,4 0:0.5 17:2\n", " 3:1e-3\n", "2 \n")
     assert [instance.labels for instance in instances] == [("1", "4"), (), ("2",)]
@@ -37,6 +40,7 @@ def test_an_instance_of_nothing_is_an_empty_line() -> None:
         ([], "line 1: the header must be three whole numbers"),
         (["1 2"], "line 1: the header"),
         (["1 2 x"], "line 1: the header"),
+        (["1 2 " + "9" * 5000], "line 1: the header"),
         (["1 2 2", "0 2:1"], "line 2: feature 2 is not below the 2"),
         (["1 2 2", "2 1:1"], "line 2: label 2 is not below the 2"),
         (["1 2 2", "1,x 1:1"], "line 2: 'x' is not the number of a label"),
@@ -86,6 +90,8 @@ def test_json_lines() -> None:
         (b'{"text": "a", "labels": [1.5]}', "labels"),
         (b'{"text": "a", "labels": "b"}', "labels"),
         (b'{"features": {"\xff": 1}}', "line 1: not an instance in JSON"),
+        (b'{"text": "a", "features": {"a": %b}}' % NESTED, "line 1: not an instance in JSON: it is nested too deeply"),
+        (b'{"text": "a", "passed over": %b}' % NESTED, "line 1: not an instance in JSON: it is nested too deeply"),
     ],
 )
 def test_damaged_json_lines(line: bytes, message: str) -> None:

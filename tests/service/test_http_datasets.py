@@ -108,6 +108,8 @@ def test_each_format_is_read(tmp_path: Path, name: str, body: bytes, expected: t
         ("a.jsonl.zst", b"not zstandard", "the compressed data are damaged or cut off"),
         ("a.jsonl", b"", "no instance has a label"),
         ("a.jsonl", b'{"text": "a"}\n', "no instance has a label"),
+        ("a.jsonl", b'{"text": "a"}\n{"features": {}, "labels": ["a"]}\n', "no instance has a label and an active"),
+        ("a.jsonl", lines(3) + b'{"text": "a", "b": %b}\n' % (b"[" * 20_000 + b"]" * 20_000), "line 4: not an"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, name: str, body: bytes, said: str) -> None:
@@ -229,6 +231,14 @@ async def test_a_job_is_fitted_on_a_data_set(place: Place, tmp_path: Path) -> No
     assert "150" in shown.stdout
     deleted = CliRunner().invoke(app, ["datasets", "delete", "rows", "--url", place.client.url])
     assert deleted.exit_code == 0
+
+
+def test_a_job_finds_nothing_to_learn_in_words_that_the_model_passes_over(place: Place) -> None:
+    assert put(place, "short.jsonl", b'{"text": "no", "labels": ["a"]}\n' * 3).status_code == 201
+    place.client.configure("stopping", {"analyzer": {"stop_words": "english"}})
+    job = place.client.submit({"method": "swnn", "data": "short.jsonl", "model": "stopping"})
+    ended = list(place.client.follow(job["id"]))[-1]
+    assert (ended["state"], ended["error"]) == ("failed", "no instance has a label and an active feature")
 
 
 def test_a_job_for_a_data_set_that_is_too_large_is_refused(place: Place) -> None:
