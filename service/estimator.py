@@ -162,12 +162,22 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Take in classes; all that were given, of the type of those before, so that each has one label."""
         if len(self.classes_):
             given = _as_those(self.classes_, given)
+            if self._are_known(given):
+                return given
         try:
             self.classes_ = np.union1d(self.classes_, given) if len(self.classes_) else np.unique(given)
         except TypeError as error:  # objects of types that have no order
             raise ValueError(f"classes {given[:3].tolist()}, after classes of the type of others: {error}") from error
         self._places = {str(one): place for place, one in enumerate(self.classes_.tolist())}
         return given
+
+    def _are_known(self, given: npt.NDArray[Any]) -> bool:
+        """Whether all are classes already: known by their labels, and objects by what they are, too."""
+        values = given.ravel().tolist()
+        places = [self._places[str(one)] for one in values if str(one) in self._places]
+        if len(places) < len(values):
+            return False
+        return given.dtype.kind != "O" or bool(self.classes_[places].tolist() == values)
 
     # --- rows and scores
 

@@ -1,4 +1,8 @@
-"""What an estimator learns with: the index in this process, or a model of a running service. Both give the same."""
+"""What an estimator learns with: the index in this process, or a model of a running service.
+
+Both learn and rank the same within the bounds of a request: a service refuses a row of more features than it takes, and
+ranks no more labels at once than it gives (1,000), where the index in this process takes and ranks all.
+"""
 
 from __future__ import annotations
 

@@ -46,6 +46,24 @@ def test_labels_that_a_model_learned_elsewhere_are_none_of_the_classes() -> None
         assert service.learned("shared") == 10
 
 
+@pytest.mark.parametrize(
+    "classes",
+    [["a", "b", "c"], [1, 2, 3], [1.0, 2.0, 3.0], [False, True], np.array(["a", "bb", "c"], dtype=object)],
+)
+def test_rows_of_known_classes_cost_nothing_for_all_the_others(classes: Any) -> None:
+    made = AboundClassifier().partial_fit([[1.0, 0]], [classes[0]], classes=classes)
+    known = made.classes_
+    made.partial_fit([[0, 1.0], [1.0, 0]], [classes[1], classes[0]], classes=classes)
+    assert made.classes_ is known
+    assert made.predict([[0, 1.0], [1.0, 0]]).tolist() == [classes[1], classes[0]]
+
+
+def test_an_object_that_only_reads_like_a_known_one_is_another() -> None:
+    made = AboundClassifier().partial_fit([[1.0, 0], [0, 1.0]], np.array(["1", "2"], dtype=object))
+    with pytest.raises(ValueError, match="after classes of the type of others"):
+        made.partial_fit([[1.0, 0]], ["1"], classes=np.array([1], dtype=object))
+
+
 @pytest.mark.parametrize("update", ["sls", "fsu"])
 def test_over_a_service_it_answers_as_in_process(update: str) -> None:
     X, y = make_blobs(n_samples=120, n_features=6, centers=5, random_state=0)
