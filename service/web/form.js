@@ -76,7 +76,7 @@ function controlFor(name, about, isNeeded) {
     };
   }
   if (about.type === "string") {
-    const control = h("input", { ...attributes, type: "text", maxlength: about.maxLength ?? 1000, value: initial ?? "" });
+    const control = h("input", { ...attributes, type: "text", maxlength: about.maxLength, value: initial ?? "" });
     return { element: field(name, control, hint), read: () => (control.value === (initial ?? "") ? undefined : control.value) };
   }
   const first = initial === undefined || initial === null ? "" : JSON.stringify(initial);

@@ -7,16 +7,17 @@ import { count, legible, score } from "./format.js";
 
 const TYPED_MS = 150;
 const MOST_BARS = 12;
+// The fields have no bound of their own, which would cut what is pasted without a word: the service says what is too long.
 const HOW = "One a line: name: value. A number is a value, a word means name=word, true is 1; what no number is written like (00100) is a word. On several lines of one name all values are words, true and numbers too. Or a JSON object.";
 
 export function show(root, { model, about, signal, problem, lacks }) {
   const name = newId("kind");
-  const text = h("textarea", { rows: "5", maxlength: "100000", spellcheck: "false", placeholder: "Type or paste something…" });
-  const features = h("textarea", { rows: "5", class: "mono", maxlength: "100000", spellcheck: "false", placeholder: "price: 3\ncountry: FI\nurgent: true" });
+  const text = h("textarea", { rows: "5", spellcheck: "false", placeholder: "Type or paste something…" });
+  const features = h("textarea", { rows: "5", class: "mono", spellcheck: "false", placeholder: "price: 3\ncountry: FI\nurgent: true" });
   const k = h("select", {}, [5, 10, 20, 50].map((n) => h("option", { value: n, selected: n === 10 }, String(n))));
   const version = h("select", {}, h("option", { value: "" }, "the active one"), h("option", { value: "live" }, "live index"));
   const known = h("datalist", { id: newId("known") });
-  const label = h("input", { list: known.id, maxlength: "512", autocomplete: "off", required: true });
+  const label = h("input", { list: known.id, autocomplete: "off", required: true });
   const parts = { text: field("Text", text), features: field("Features", features, HOW), ranks: h("div", { class: "stack" }), because: h("div", { class: "stack" }), learned: h("div", { role: "status" }) };
   const chart = bars({
     title: "What each feature adds to the score",
@@ -26,7 +27,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
     y: { names: true },
   });
   let kind = "text";
-  let chosen = null;
+  let chosen = null; // by whoever looks, or taught; while it is not among the labels the first one is explained
   let answered = null;
   let asked = 0;
   let before = null;
@@ -156,7 +157,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
     const { activeElement } = document;
     const focused = parts.ranks.contains(activeElement) ? { of: activeElement.classList.contains("teaches") ? ".teaches" : ".rank", label: activeElement.dataset.label } : null;
     const best = Math.max(...labels.map((one) => one.score), 1e-12);
-    if (!labels.some((one) => one.label === chosen)) chosen = labels[0].label;
+    const explained = labels.find((one) => one.label === chosen) || labels[0];
     fill(
       parts.ranks,
       h("ol", { class: "ranks" }, labels.map((one, at) => {
@@ -167,7 +168,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
           {},
           h(
             "button",
-            { type: "button", class: "rank", "aria-pressed": String(one.label === chosen), "data-label": one.label, onclick: () => { chosen = one.label; draw(); } },
+            { type: "button", class: "rank", "aria-pressed": String(one === explained), "data-label": one.label, onclick: () => { chosen = one.label; draw(); } },
             filling,
             h("span", { class: "place" }, `${at + 1}.`),
             h("span", { class: "name" }, legible(one.label), " ", moved(one.label, at)),
@@ -180,7 +181,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
     );
     if (focused) [...parts.ranks.querySelectorAll(focused.of)].find((one) => one.dataset.label === focused.label)?.focus();
     announce(`${labels.length} labels; first ${legible(labels[0].label)}, score ${score(labels[0].score)}.`);
-    explain(labels.find((one) => one.label === chosen));
+    explain(explained);
   }
 
   /** How a label moved since what was learned last. */

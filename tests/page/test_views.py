@@ -137,6 +137,40 @@ def test_ranked_as_it_is_typed_and_explained(open_page: Open, serving: Serving) 
     expect(why).to_contain_text(f"For {said[1]['label']}")
 
 
+def test_what_is_explained_is_the_first_label_until_another_one_is_chosen(open_page: Open, serving: Serving) -> None:
+    page = open_page("try")
+    box, why = page.get_by_role("textbox", name="Text"), page.get_by_role("region", name="Why")
+    box.fill("wheat kansas drought")
+    expect(why).to_contain_text("For grain")
+    box.fill("wheat bullion ounce mine gold")
+    first = page.locator(".rank").first
+    expect(first.locator(".name")).to_have_text("gold")
+    expect(page.locator(".rank .name", has_text="grain")).to_be_visible()  # it is among them, and was never chosen
+    expect(first).to_have_attribute("aria-pressed", "true")
+    expect(why).to_contain_text("For gold")
+    page.locator(".rank", has_text="grain").click()
+    expect(why).to_contain_text("For grain")
+    box.fill("wheat bullion ounce gold")
+    expect(first.locator(".name")).to_have_text("gold")
+    expect(why).to_contain_text("For grain")
+
+
+def test_what_is_pasted_is_sent_whole_or_refused_in_words(open_page: Open, serving: Serving) -> None:
+    page = open_page("try", expected=("status of 413", "status of 422"))
+    long = "wheat " + "a" * 120_000
+    with page.expect_request(lambda request: request.url.endswith("/classify")) as asked:
+        page.get_by_role("textbox", name="Text").focus()
+        page.keyboard.insert_text(long)
+    assert asked.value.post_data_json["text"] == long
+    expect(page.locator(".rank .name").first).to_have_text("grain")
+    page.get_by_label("Teach it: the right label").focus()
+    page.keyboard.insert_text("b" * 600)
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("512")
+    page.get_by_role("textbox", name="Text").fill("wheat " + "a" * 2**20)
+    expect(page.get_by_role("region", name="Ranked labels").get_by_role("alert")).to_be_visible()
+
+
 def test_a_chart_that_went_away_comes_back_for_fewer_features(open_page: Open) -> None:
     page = open_page("try")
     box = page.get_by_role("textbox", name="Text")
