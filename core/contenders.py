@@ -14,9 +14,13 @@ one change of what is served to the next the chance that anything takes over wit
 for those that contend together, and at most ``alpha / 5`` more for each that comes after another has left.
 
 Being better can begin late: a bet that lost for months would have to win it back. So a new gambler begins every
-``EVERY`` instances with a part 1/(j (j + 1)) of the capital, which sums to 1 and keeps the bound (mixtures over the
-time of a change: Shin, Ramdas and Rinaldo, E-detectors, 2023); the ``GAMBLERS`` richest go on, which only takes from
-it.
+``EVERY`` instances with a part 1/(j (j + 1)) of the capital, and the parts sum to 1 (mixtures over the time of a
+change: Shin, Ramdas and Rinaldo, E-detectors, 2023). At most ``GAMBLERS`` play: when one more begins, the one whose own
+mean is least leaves, and hands it all that it has. (Were it the poorest that leaves, it would soon always be the
+newest.) That keeps the bound: as long as the contender is not better, nobody's capital is expected to grow by the next
+instance, whoever holds it; so neither is the sum of all with what is put by for those to come, which is 1 at the
+beginning. Handing over changes no sum, and who hands what to whom is fixed by the instances before the one that is bet
+on next.
 
 The same rule, with the roles changed, brings back the index or the former version when what was promoted falls behind.
 The interval that is told with a difference holds for all times at once as well: the predictable plug-in empirical
@@ -170,13 +174,19 @@ class Comparison(msgspec.Struct):
     deviation: float = 0.0
 
     def note(self, d: float, alpha: float) -> None:
-        """Take the next difference of reciprocal ranks; ``alpha``: of the interval, the same at every call."""
+        """Take the next difference of reciprocal ranks; ``alpha``: of the interval, the same at every call.
+
+        Who begins and who leaves is settled before ``d`` is looked at: the bound rests on that.
+        """
         self._widen(0.5 + 0.5 * d, alpha)
         if self.n % EVERY == 0:
             self.begun += 1
-            capital = -math.log(self.begun * (self.begun + 1.0))
-            self.gamblers.sort(key=lambda one: one.capital, reverse=True)
-            self.gamblers = [*self.gamblers[: GAMBLERS - 1], Gambler(capital)]
+            new = Gambler(-math.log(self.begun * (self.begun + 1.0)))
+            if len(self.gamblers) >= GAMBLERS:
+                leaving = min(self.gamblers, key=lambda one: one.total / one.n)
+                self.gamblers.remove(leaving)
+                new.capital = _sum(new.capital, leaving.capital)
+            self.gamblers.append(new)
         for gambler in self.gamblers:
             gambler.note(d)
         self.n += 1
@@ -304,3 +314,8 @@ class Contest(msgspec.Struct):
 
 def _reciprocal(rank: int) -> float:
     return 1.0 / rank if rank > 0 else 0.0
+
+
+def _sum(one: float, other: float) -> float:
+    """Of two capitals, all three as logarithms."""
+    return max(one, other) + math.log1p(math.exp(-abs(one - other)))

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from core.contenders import BLOCK, BLOCKS, Comparison, Contest, GateParams, Score
+from core.contenders import BLOCK, BLOCKS, EVERY, GAMBLERS, Comparison, Contest, GateParams, Score
 
 ALPHA = 0.05
 QUICK = GateParams(alpha=ALPHA, min_events=50)
@@ -87,6 +87,35 @@ def test_one_that_becomes_better_late_is_found_soon() -> None:
             break
     assert one.n - before < 1500
     assert one.mean < 0.0  # over all time it is still the worse one
+
+
+def test_one_that_becomes_better_after_a_long_time_is_found_as_soon() -> None:
+    """By then the gamblers that never bet are all richer than what a new one begins with."""
+    rng = np.random.default_rng(11)
+    one = Comparison()
+    for d in np.where(rng.random(60_000) < 0.4, -1.0, 0.5).tolist():
+        one.note(d, ALPHA)
+    assert one.evidence < 1.0
+    for d in np.where(rng.random(12_000) < 0.3, -1.0, 0.5).tolist():
+        one.note(d, ALPHA)
+        if one.evidence >= QUICK.needed:
+            break
+    assert one.n - 60_000 < 10_000
+
+
+def test_capital_changes_hands_and_none_is_made() -> None:
+    """Whenever a gambler begins, what all have, with what is put by for those to come, stays what it was."""
+    rng = np.random.default_rng(12)
+    one = Comparison()
+    for i, d in enumerate(rng.choice(STEPS, 20 * EVERY).tolist()):
+        if i and i % EVERY == 0:
+            before = one.evidence
+            again = msgspec.convert(msgspec.to_builtins(one), Comparison)
+            again.note(0.0, ALPHA)  # who bets on 0 wins nothing
+            assert again.begun == one.begun + 1
+            assert again.evidence == pytest.approx(before, rel=1e-9)
+            assert len(again.gamblers) <= GAMBLERS
+        one.note(d, ALPHA)
 
 
 def test_the_interval_holds_a_mean_that_is_not_zero() -> None:
