@@ -18,6 +18,7 @@ from service.commands import (
     models,
     reproducing,
     serving,
+    storing,
     streaming,
     verifying,
     versions,
@@ -48,6 +49,7 @@ app.add_typer(datasets.datasets, name="datasets")
 app.add_typer(history.history, name="history")
 app.command("verify")(verifying.verify)
 app.command("mend")(mending.mend)
+app.add_typer(storing.store, name="store")
 app.add_typer(keys.keys, name="keys")
 app.command("audit")(keys.audit)
 app.command("config")(serving.config)

@@ -7,6 +7,9 @@ import asyncio
 from core.errors import StoreUnavailable
 from service.store import Store, reaching
 
+REWRITTEN = "rewritten"
+"""How it begins what is said of a file that was written anew."""
+
 AOF_SECONDS = 600.0
 POLL_SECONDS = 0.2
 _COPIED = "; servers that copy the store have files of their own, send BGREWRITEAOF to each: {} connected"
@@ -33,7 +36,7 @@ async def write_file_anew(store: Store, seconds: float = AOF_SECONDS) -> str:
                     if not good:
                         return "the store could not rewrite its file; send it BGREWRITEAOF"
                     copies = int((await store.client.info("replication")).get("connected_slaves", 0))
-                    return "rewritten" + (_COPIED.format(copies) if copies else "")
+                    return REWRITTEN + (_COPIED.format(copies) if copies else "")
                 if not busy:
                     await store.client.bgrewriteaof()
                     asked = True

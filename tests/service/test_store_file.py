@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
+
+from core.applying import Unit
+from service.audit import acts
+from service.embedded import EmbeddedStore
+from service.events import APPLY_VERSION, Entry, Learn, encode
+from service.snapshots import erase
 from service.store import Store
 from service.store_file import write_file_anew
 from tests.service.conftest import QUICK
+from tests.service.streams import record
+from tests.service.test_snapshots import create
 from tests.service.valkey import Server, free_port
+
+ABOUND = (sys.executable, "-m", "service.cli")
 
 
 async def test_the_files_of_copies_are_theirs_and_that_is_said() -> None:
@@ -41,6 +56,39 @@ async def test_the_files_of_copies_are_theirs_and_that_is_said() -> None:
         await store.close()
         copy.close()
         primary.close()
+
+
+@pytest.mark.parametrize("runs", [True, False])
+async def test_what_was_deleted_is_gone_from_the_file_once_the_command_was_given(tmp_path: Path, runs: bool) -> None:
+    """Of an embedded store, which a service runs or not: deleting a model leaves what it learned in the file."""
+    embedded = EmbeddedStore(tmp_path)
+    url = embedded.start()
+    try:
+        store = Store(url, QUICK)
+        living = await create(store, "gone")
+        payload, checksum = encode(
+            Entry(APPLY_VERSION, b"somebody", 1, Learn(record('{"a": 1}', "unspeakable"), 1, [Unit(1)]))
+        )
+        await store.client.xadd(living.keys.log, {"e": payload, "c": checksum})
+        await erase(store, living.keys)
+        assert in_files(tmp_path, b"unspeakable")
+        if not runs:
+            await store.close()
+            embedded.stop()
+        words = ("store", "rewrite", "--data-dir", str(tmp_path), "--json")
+        done = await asyncio.to_thread(subprocess.run, [*ABOUND, *words], capture_output=True, text=True, check=False)
+        assert (done.returncode, json.loads(done.stdout)) == (0, {"store_file": "rewritten"}), done.stderr
+        assert not in_files(tmp_path, b"unspeakable")
+        if runs:
+            [act] = await acts(store)
+            assert (act.action, act.outcome, act.details) == ("store.rewrite", "done", {"store_file": "rewritten"})
+            await store.close()
+    finally:
+        embedded.stop()
+
+
+def in_files(folder: Path, word: bytes) -> bool:
+    return any(word in path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
 def holds(server: Server, word: bytes) -> bool:
