@@ -72,9 +72,9 @@ hooks:
 	mkdir -p "$$(dirname "$$hook")" && printf '#!/bin/sh\nexec make check\n' > "$$hook" && chmod +x "$$hook"
 	@echo "git commit runs make check from now on; git commit --no-verify passes over it"
 
-# docker and podman build as buildah does; the format keeps the health check.
+# docker keeps the health check by itself; buildah and podman in this format only.
 image:
-	$(BUILDER) build $(if $(filter buildah,$(BUILDER)),--format docker) $(if $(BASE),--build-arg BASE=$(BASE)) \
+	$(BUILDER) build $(if $(filter buildah podman,$(BUILDER)),--format docker) $(if $(BASE),--build-arg BASE=$(BASE)) \
 		-f docker/Dockerfile -t abound .
 
 clean:

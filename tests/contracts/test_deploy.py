@@ -8,7 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import tomllib
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from benchmarks.serving import free_port
 from service.datasets import DatasetParams
 from service.remembered import RememberParams
 from service.settings import Settings, unknown_variables
@@ -117,6 +121,57 @@ def test_what_is_learned_a_second_is_none_after_something_was_forgotten(tmp_path
     file.write_text(yaml.safe_dump({"tests": [case]}))
     done = subprocess.run([needs("promtool"), "test", "rules", str(file)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_builds_it_is_pinned() -> None:
+    """The constraints do not reach the environment that pip builds in."""
+    requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert all(re.fullmatch(r"[a-z]+==[\d.]+", one) for one in requires), requires
+
+
+@pytest.mark.parametrize(("builder", "is_told"), [("docker", False), ("podman", True), ("buildah", True)])
+def test_every_builder_keeps_the_health_check(builder: str, is_told: bool) -> None:
+    words = ["make", "--dry-run", "--directory", str(ROOT), "image", f"BUILDER={builder}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert f"{builder} build" in done.stdout
+    assert ("--format docker" in done.stdout) is is_told
+
+
+class Alive(BaseHTTPRequestHandler):
+    """A server that lives."""
+
+    def do_GET(self) -> None:
+        """Its only answer."""
+        self.send_response(200 if self.path == "/livez" else 404)
+        self.end_headers()
+
+    def log_message(self, *arguments: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    ("command", "variable", "is_healthy"),
+    [
+        ("abound serve", True, True),
+        ("abound serve --port {port}", False, True),
+        ("docker-init -- entrypoint abound serve", True, True),
+        ("abound serve", False, False),
+        ("abound worker", False, True),
+    ],
+)
+def test_a_container_is_healthy_by_what_it_does(tmp_path: Path, command: str, variable: bool, is_healthy: bool) -> None:
+    with HTTPServer(("127.0.0.1", 0), Alive) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        line = tmp_path / "cmdline"
+        line.write_text("".join(f"{word}\0" for word in command.format(port=server.server_port).split()))
+        environment = os.environ | {"ABOUND_PORT": str(server.server_port if variable else free_port())}
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "docker" / "health.py"), str(line)], env=environment, capture_output=True
+        )
+        server.shutdown()
+        thread.join()
+    assert (done.returncode == 0) is is_healthy, done.stderr
 
 
 def test_the_load_balancer_takes_its_configuration() -> None:

@@ -1,0 +1,16 @@
+"""Exit with 0 while a container does what it was started for: a server answers; whatever else runs has no port to ask.
+
+    python health.py [FILE]
+
+``FILE``: the command line of the container's first process, ``/proc/1/cmdline`` where it is not said.
+"""
+
+import os
+import sys
+import urllib.request
+from pathlib import Path
+
+words = Path(sys.argv[1] if len(sys.argv) > 1 else "/proc/1/cmdline").read_text().split("\0")
+if "serve" in words:
+    port = words[words.index("--port") + 1] if "--port" in words else os.environ.get("ABOUND_PORT", "8000")
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=2).close()
