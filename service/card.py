@@ -69,6 +69,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     files : list of ArrayFile
     origin : dict or None
         Of an imported one: ``id``, ``model``, ``incarnation`` of the version that was exported.
+    upload : str, or unset
+        Which file of the data set.
     checksum : str
         Of all other fields.
     """
@@ -93,6 +95,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     meta: dict[str, Any]
     files: list[ArrayFile]
     origin: dict[str, str] | None = None
+    upload: str | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
 
     def sealed(self) -> Card:
@@ -142,7 +145,15 @@ def read_card(packed: bytes) -> Card:
 
 def _check(card: Card) -> None:
     """Damaged unless every field is one that this product writes."""
-    plain = (card.model, card.incarnation, card.method, card.data, card.job or "", *card.libraries.values())
+    plain = (
+        card.model,
+        card.incarnation,
+        card.method,
+        card.data,
+        card.job or "",
+        card.upload or "",
+        *card.libraries.values(),
+    )
     names = (*card.libraries, *card.metrics, *card.params, *(card.origin or {}), *(card.origin or {}).values())
     _demand(all(len(text) <= MOST_CHARACTERS for text in (*plain, *names)), "a text is too long")
     entries = (card.libraries, card.metrics, card.params, card.meta, card.origin or {})

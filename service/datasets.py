@@ -124,6 +124,11 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
     assertions: int
     created: float
 
+    @property
+    def upload(self) -> str:
+        """Which of all files that were ever taken under the name this is."""
+        return self.file.rpartition("/")[2].partition(".")[0]
+
 
 _card = msgspec.json.Decoder(DatasetCard)
 

@@ -116,6 +116,7 @@ class Desk:
                 kind=method.kind,
                 params=plain,
                 data=request.data,
+                upload=None if dataset is None else dataset.upload,
                 activate=request.activate,
                 reason=reason if isinstance(reason, str) else None,
                 actor=actor,

@@ -108,6 +108,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
             fitted,
             seed=params.seed,
             data=job.data,
+            upload=job.upload,
             data_range=read.range,
             offset=str(read.until),
             created=await context.now(),
@@ -204,6 +205,10 @@ async def _read(context: JobContext, config: ModelConfig, progress: Progress) ->
             raise InvalidInstance(f"the model {context.living.keys.name} has learned nothing", "data")
         return Read(found.data, found.range, found.until)
     card = await Datasets(context.store).get(context.job.data)
+    if context.job.upload not in (None, card.upload):
+        raise Conflict(
+            f"another file has come as the data set {card.name} since the job was asked for; ask for it again"
+        )
     async with local_file(context.artifacts, card.file) as path:
         data = await asyncio.to_thread(_of_file, path, config, card.instances, progress)
     return Read(data, None, await past.end(context.store, context.living.keys))

@@ -32,6 +32,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         As the method's parameters were checked at the door, defaults and all.
     data : str
         ``history`` or the name of a data set.
+    upload : str or None
+        Which file of that name.
     activate : ``never`` | ``if_better``
     reason : str or None
         The user's.
@@ -82,6 +84,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     kind: str
     params: dict[str, Any] = {}
     data: str = "history"
+    upload: str | None = None
     activate: str = "never"
     reason: str | None = None
     actor: str | None = None

@@ -26,6 +26,7 @@ class JobAnswer(Shape):
     kind: str = Field(description="Which workers do it.")
     params: dict[str, Any] = Field(description="With the defaults of what was not named.")
     data: str
+    upload: str | None = Field(description="Which of all files that came under the name of the data set.")
     activate: str
     reason: str | None = Field(description="The user's, for methods that ask for one.")
     progress: float = Field(ge=0, le=1)

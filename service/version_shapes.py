@@ -47,6 +47,7 @@ class CardAnswer(Shape):
     params: dict[str, Any]
     seed: int
     data: str = Field(description="`history`, the data set, or `import`.")
+    upload: str | None = Field(description="Which of all files that came under the name of the data set.")
     data_range: RangeShape | None = Field(description="The events of history that it was fitted on.")
     offset: str = Field(description="Of the model, when it was fitted.")
     created: float = Field(description="Seconds since 1970.")
@@ -93,10 +94,11 @@ class Comparison(Shape):
 
 def card_shape(card: Card, needed: Mapping[str, str]) -> CardAnswer:
     """A card as it is told."""
-    own = ("bytes", "data_range", "sizes", "needed")
+    own = ("bytes", "upload", "data_range", "sizes", "needed")
     return CardAnswer(
         **{name: getattr(card, name) for name in CardAnswer.model_fields if name not in own},
         bytes=card.n_bytes,
+        upload=card.upload or None,
         data_range=None if card.data_range is None else RangeShape.model_validate(card.data_range),
         sizes=VersionSizes.model_validate(card.sizes),
         needed=needed.get(card.id),

@@ -55,6 +55,7 @@ async def write(
     *,
     seed: int,
     data: str,
+    upload: str | None = None,
     data_range: dict[str, str | None] | None,
     offset: str,
     created: float,
@@ -69,7 +70,7 @@ async def write(
 
     Parameters
     ----------
-    seed, data, data_range, offset, created, metrics, sizes, job
+    seed, data, upload, data_range, offset, created, metrics, sizes, job
         See ``Card``.
     name : str, optional
         Its id, from ``new_id``.
@@ -101,6 +102,7 @@ async def write(
             params=meta["params"],
             seed=seed,
             data=data,
+            upload=upload or msgspec.UNSET,
             data_range=data_range,
             offset=offset,
             created=created,

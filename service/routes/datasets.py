@@ -40,6 +40,7 @@ class DatasetAnswer(Shape):
     """A data set."""
 
     name: str
+    upload: str = Field(description="Which of all files that came under the name.")
     format: str
     compression: str
     bytes: int = Field(ge=0, description="As it came.")

@@ -10,7 +10,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import numpy as np
@@ -19,16 +21,18 @@ import zstandard
 from typer.testing import CliRunner
 
 from core.config import ModelConfig
-from core.errors import Malformed, NeedsMemory, TooLarge
+from core.errors import Conflict, Malformed, NeedsMemory, TooLarge
 from core.evaluate import LIMITS
 from core.methods import fitted as fitting
 from core.methods import registry
 from core.methods.gathering import gather
 from core.methods.progress import quietly
 from core.vectorize import Vectorizer
+from service import fitting as fitting_job
 from service.cli import app
 from service.client import Client, Refused
 from service.dataset_check import counts
+from service.datasets import DatasetCard, Datasets
 from service.files import read_file
 from service.fitting import needs, refuse_large
 from service.methods import METHODS, Sizes
@@ -69,6 +73,9 @@ def put(place: Place, name: str, body: bytes, query: str = "", **headers: str) -
     return httpx.put(f"{place.client.url}/datasets/{name}{query}", content=body, headers=headers, timeout=60)
 
 
+OF_A_CARD: dict[str, Any] = {"name": "twice.jsonl", "format": "jsonl", "created": 1e9} | dict.fromkeys(
+    ("bytes", "instances", "labelled", "features", "classes", "nnz", "assertions"), 20
+)
 TXT = b"3 10 4\n0,2 1:0.5 3:1\n 4:1\n3 9:2\n"
 SVM = b"1,2 1:0.5 3:1 # a comment\n3 9:2\n"
 
@@ -231,6 +238,24 @@ async def test_a_job_is_fitted_on_a_data_set(place: Place, tmp_path: Path) -> No
     assert "150" in shown.stdout
     deleted = CliRunner().invoke(app, ["datasets", "delete", "rows", "--url", place.client.url])
     assert deleted.exit_code == 0
+
+
+async def test_a_job_learns_from_the_file_that_was_there_when_it_was_asked_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = put(place, "twice.jsonl", lines(30)).json()["upload"]
+    asked = {"method": "frequency", "data": "twice.jsonl"}
+    job = list(place.client.follow(place.client.submit(asked)["id"]))[-1]
+    assert (job["state"], job["upload"]) == ("succeeded", upload)
+    version = place.client.version("default", job["version"])
+    assert (version["data"], version["upload"]) == ("twice.jsonl", upload)
+    assert put(place, "twice.jsonl", lines(20)).json()["upload"] != upload
+    now = DatasetCard(file="datasets/0123456789abcdef.jsonl.gz", compression="gz", **OF_A_CARD)
+    monkeypatch.setattr(Datasets, "get", AsyncMock(return_value=now))
+    context: Any = SimpleNamespace(job=SimpleNamespace(data="twice.jsonl", upload=upload), store=None)
+    with pytest.raises(Conflict, match="another file has come as the data set twice"):
+        await fitting_job._read(context, ModelConfig(), quietly)
+    assert now.upload == "0123456789abcdef"
 
 
 def test_a_job_finds_nothing_to_learn_in_words_that_the_model_passes_over(place: Place) -> None:
