@@ -32,7 +32,7 @@ from service import indexes, past
 from service.adoption import Place
 from service.archive import adoption_after
 from service.events import Adopt, Entry, Learn, Prepare, decode_entry, encode
-from service.forgotten import mark_of
+from service.forgotten import Unfinished, mark_of
 from service.history import History
 from service.indexes import IndexManifest
 from service.log import Element
@@ -139,6 +139,8 @@ class Emptying:
     note : callable
     own : str
         The name of the adoptions that forget the same, in rounds before.
+    others : sequence of Unfinished
+        What former forgettings have left in history; it is left out as well.
 
     Attributes
     ----------
@@ -160,6 +162,7 @@ class Emptying:
         remade: Mapping[str, IndexManifest],
         note: Note,
         own: str,
+        others: Sequence[Unfinished] = (),
     ) -> None:
         self._place = place
         self._params = params
@@ -167,6 +170,10 @@ class Emptying:
         self._remade = remade
         self._note = note
         self._own = own
+        self._others = [
+            (ForgetParams(reason="r", key=one.key, source=one.source, since=one.since, until=one.until), one.after)
+            for one in others
+        ]
         self.forgotten: set[tuple[str, bytes]] = set()
         self._outcomes = Outcomes()
         self._ahead: Outcomes | None = None
@@ -229,7 +236,8 @@ class Emptying:
             learned = [one or other for one, other in zip(learned, ahead, strict=True)]
             if self._adoptions[0].event.adoption != self._own:
                 was_new = learned
-        gone = [not unit.emptied and self._params.matches(unit, at) for unit in units]
+        matching = [self._params, *(one for one, after in self._others if at[:2] <= Offset.parse(after)[:2])]
+        gone = [not unit.emptied and any(one.matches(unit, at) for one in matching) for unit in units]
         for i, unit in enumerate(units):
             if unit.key is None or unit.emptied:
                 continue

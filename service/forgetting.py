@@ -40,6 +40,7 @@ from service.compaction import compact
 from service.copied import until_copied
 from service.emptying import Adopted, Emptying, ForgetParams, Note, adoptions_of, element_of
 from service.events import Learn, decode_entry
+from service.forgotten import Unfinished
 from service.forgotten_versions import fitted_on, take_away
 from service.history import Contents, History, Segment, folder
 from service.indexes import IndexManifest
@@ -91,6 +92,7 @@ class Forgetting:
         self._forgotten: set[tuple[str, bytes]] = set()
         self._adoptions: list[Adopted] = []
         self._complete: set[Offset] = set()
+        self._others: dict[str, Unfinished] = {}
         self._n = {"requests": 0, "instances": 0}
         self._remade: dict[str, IndexManifest] = {}
         self._remembered = Unremembering(place.store, place.keys)
@@ -123,6 +125,9 @@ class Forgetting:
         await self._remembered.read()
         self._complete = {at for at in await forgotten.complete(place.store, place.keys) if at[:2] <= after[:2]}
         self._adoptions = [one for one in await adoptions_of(place, after) if one.at not in self._complete]
+        adopted = {one.event.adoption for one in self._adoptions} - {self._name}
+        others = await forgotten.unfinished(place.store, place.keys)
+        self._others = {job: what for job, what in others.items() if job in adopted}
         async for elements in self.without(self._beginning, after, self._count):
             self._tell(f"looking: at {elements[-1][0].decode()}", 0.05)
         self._forgotten = self._passed.forgotten if self._passed is not None else set()
@@ -348,8 +353,11 @@ class Forgetting:
         complete = await forgotten.complete(to.store, to.keys)
         if old or at not in complete:
             await self._cleared.will_rewrite(old, {name: new.id for name, new in self._remade.items()})
-            own = {at} | {one.at for one in self._adoptions if one.event.adoption == self._name}
-            said = forgotten.saying(to.keys, complete - self._complete | own)
+            own = {self._name, *self._others}
+            by_own = {at} | {one.at for one in self._adoptions if one.event.adoption in own}
+            too_late = await forgotten.unfinished(to.store, to.keys)  # those would be passed over
+            own |= {job for job, what in too_late.items() if Offset.parse(what.after) < at}
+            said = forgotten.saying(to.keys, complete - self._complete | by_own, own)
             contents = await swap(to, msgspec.structs.replace(contents, segments=segments), also=said)
         return contents
 
@@ -369,7 +377,15 @@ class Forgetting:
         if self.after is None:
             raise AssertionError("look first")
         self._passed = emptying = Emptying(
-            self._place, self._params, self.after, self._adoptions, self._complete, self._remade, note, self._name
+            self._place,
+            self._params,
+            self.after,
+            self._adoptions,
+            self._complete,
+            self._remade,
+            note,
+            self._name,
+            list(self._others.values()),
         )
         await emptying.begin()
         if emptying.came_before and self._all_time:

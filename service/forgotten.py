@@ -1,21 +1,41 @@
 """Forgettings that are complete: history has none of their events any more, so their adoptions say nothing.
 
-    ...:forgotten    set: the entries of such adoptions; changed in the moment in which history is written anew
+    ...:forgotten     set: the entries of such adoptions; changed in the moment in which history is written anew
+    ...:forgetting    hash: job -> ``Unfinished``, from right before its adoption until that moment
 
 An index that leaves out events is what history makes once it is without them. So the next forgetting, which writes
 history anew anyway, puts a mark in the place of such an adoption: no former index has to be made anew or kept. Not at
 once: whoever has read events out of history before that was written anew, and reads on in it, must find the adoption.
+
+One that died in between, or was given up, is still adopted, and history still has its events: the next forgetting
+leaves them out as well, and whatever else is made of history has to wait for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
+from core.errors import Damaged
 from core.types import Offset
 from service.catalog import ModelKeys
 from service.events import Adopt, Mark
 from service.lease import Command
 from service.store import Store, reaching
+
+
+class Unfinished(msgspec.Struct, frozen=True):
+    """What a job forgets: the events up to ``after`` that fulfil all that is given, as ``ForgetParams`` has it."""
+
+    after: str
+    key: str | None = None
+    source: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+
+_unfinished = msgspec.json.Decoder(Unfinished)
 
 
 async def complete(store: Store, keys: ModelKeys) -> set[Offset]:
@@ -24,9 +44,29 @@ async def complete(store: Store, keys: ModelKeys) -> set[Offset]:
         return {Offset.of_entry(name) for name in await store.client.smembers(_key(keys))}
 
 
-def saying(keys: ModelKeys, adoptions: Iterable[Offset]) -> list[Command]:
-    """What says that these are complete, and no others."""
-    return [("DEL", _key(keys)), *(("SADD", _key(keys), at.entry) for at in sorted(adoptions))]
+def saying(keys: ModelKeys, adoptions: Iterable[Offset], jobs: Iterable[str]) -> list[Command]:
+    """What says that these adoptions are of complete forgettings, and no others, and that these jobs have done it."""
+    return [
+        ("DEL", _key(keys)),
+        *(("SADD", _key(keys), at.entry) for at in sorted(adoptions)),
+        *(("HDEL", _unfinished_key(keys), job) for job in sorted(jobs)),
+    ]
+
+
+async def begin(store: Store, keys: ModelKeys, job: str, what: Unfinished) -> None:
+    """Say what a job is about to forget. StoreUnavailable."""
+    with reaching():
+        await store.client.hset(_unfinished_key(keys), job, msgspec.json.encode(what))
+
+
+async def unfinished(store: Store, keys: ModelKeys) -> dict[str, Unfinished]:
+    """What jobs forget that are not complete, whether they have adopted it or not. Damaged, StoreUnavailable."""
+    with reaching():
+        said = await store.client.hgetall(_unfinished_key(keys))
+    try:
+        return {job.decode(): _unfinished.decode(what) for job, what in said.items()}
+    except msgspec.MsgspecError as error:
+        raise Damaged(f"what is being forgotten of {keys.name} cannot be read: {error}") from None
 
 
 def mark_of(adopt: Adopt) -> Mark:
@@ -41,3 +81,7 @@ def mark_token(adoption: str) -> str:
 
 def _key(keys: ModelKeys) -> bytes:
     return keys.of("forgotten")
+
+
+def _unfinished_key(keys: ModelKeys) -> bytes:
+    return keys.of("forgetting")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -22,7 +22,7 @@ import msgspec
 from core.errors import ArtifactsUnavailable, Conflict, InvalidInstance, UnknownArtifact, UnknownOffset
 from core.live import LiveModel
 from core.types import START, Offset
-from service import indexes, past
+from service import forgotten, indexes, past
 from service import log as stream
 from service.adoption import Adoption, Place, begin, found, snapshot_past, sweep_indexes
 from service.cleared import Cleared
@@ -30,6 +30,7 @@ from service.compaction import rebuild
 from service.emptying import ForgetParams
 from service.events import Learn, Prepare, decode_entry, encode
 from service.forgetting import Forgetting
+from service.forgotten import Unfinished
 from service.history import History, HistoryParams
 from service.indexes import IndexManifest
 from service.log import Element, LogParams
@@ -133,6 +134,12 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
         live = await forgetting.state() if forgetting.first is not None else None
         return Made(live, {"method": "forget"}, counts)
 
+    async def commit(*prefixes: str) -> None:
+        if forgetting.after is not None:
+            what = Unfinished(str(forgetting.after), params.key, params.source, params.since, params.until)
+            await forgotten.begin(place.store, place.keys, context.job.id, what)
+        await context.commit(*prefixes)
+
     async def again(adoption: Adoption, at: Offset) -> bool:
         if forgetting.after is None:  # begun again after the adoption
             await forgetting.look(adoption.after, again=True)
@@ -140,7 +147,15 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
         return await forgetting.repeated(at)
 
     return await _adopted(
-        context, place, params.reason, progress, make, again=again, clear=forgetting.clear, pinned=START, padded=True
+        context,
+        replace(place, commit=commit),
+        params.reason,
+        progress,
+        make,
+        again=again,
+        clear=forgetting.clear,
+        pinned=START,
+        padded=True,
     )
 
 
@@ -243,6 +258,8 @@ async def _adopted(
                     at = await adoption.adopt(prepared, reason, padded)
                 except Conflict:  # something else was adopted since, or the store lost what it was made of: made anew
                     adoption.after = end
+        if at is None and clear is None:
+            await _refuse_unfinished(place)
         rounds = 1
         while at is None or (again is not None and await again(adoption, at)):
             if at is not None:
@@ -279,6 +296,16 @@ async def _adopted(
         progress("clearing up", 0.99)
         await sweep_indexes(place)
     return outcome
+
+
+async def _refuse_unfinished(place: Place) -> None:
+    """Conflict while history still has events that are forgotten already: an index made of it would have them again."""
+    for job, what in (await forgotten.unfinished(place.store, place.keys)).items():
+        if (await found(place, job, Offset.parse(what.after)))[1] is not None:
+            raise Conflict(
+                f"the job {job} has not taken what it forgets out of history yet. Ask again when it has ended; if it "
+                "was given up, forget the same once more, or anything else: that ends it as well"
+            )
 
 
 async def _stood_for(place: Place, kept: list[str]) -> Offset:

@@ -13,7 +13,7 @@ import pytest
 
 from core.applying import Unit
 from core.config import ModelConfig
-from core.errors import Cancelled, InvalidInstance, UnknownOffset
+from core.errors import Cancelled, Conflict, InvalidInstance, UnknownOffset
 from core.live import LiveModel, warmup
 from core.types import START, Offset
 from service import indexes, past
@@ -1006,20 +1006,35 @@ async def test_forgetting_costs_as_much_however_many_were_before_it(
     await same(house, await house.replica(), await without(house, lambda unit, at: unit.source in gone, middle))
 
 
-async def test_a_forgetting_that_is_not_complete_is_still_adopted_by_the_next(house: House) -> None:
+@pytest.mark.parametrize("given_up", [False, True])
+async def test_what_a_forgetting_has_left_in_history_does_not_come_back(house: House, given_up: bool) -> None:
     """As where a process died before history was written anew, and another job came first."""
-    one = await house.replica()
-    await teach(house, *events(20, 1), *events(15, 2, "bad"), *events(5, 3))
+    one, gone = await house.replica(), ("bad", "other")
+    at = await teach(house, *events(20, 1), *events(10, 2, "other"), *events(15, 3, "bad"), *events(5, 4))
     await archived(house)
     await died_forgetting(house, ForgetParams(source="bad", reason="r"), "rewriting")
-    await teach(house, *events(10, 4, "other"), *events(5, 5))
+    await teach(house, *events(10, 5, "other"), *events(5, 6))
+    for method, params in (
+        (refit, RefitParams(search={}, passes=1)),
+        (restore, RestoreParams(to=str(at[-1]), reason="back")),
+    ):
+        with pytest.raises(Conflict, match="the job forget has not taken"):
+            await run(house, method, params, job="between")
+    await teach(house, *events(5, 7, "bad"))  # sent anew, after it was forgotten
     await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
-    await same(house, one, await without(house, lambda unit, at: unit.source in ("bad", "other")))
-    await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget", committed=True)
-    await same(house, one, await without(house, lambda unit, at: unit.source in ("bad", "other")))
-    assert not any(
-        unit.source in ("bad", "other") for unit in _learned([(START, one) for one in await _of_history(house)])
+    expected = await without(
+        house, lambda unit, where: unit.source == "other" or (unit.source == "bad" and where <= at[-1])
     )
+    await same(house, one, expected)
+    if not given_up:
+        await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget", committed=True)
+        await same(house, one, expected)
+    learned = _learned([(START, event) for event in await _of_history(house)])
+    assert [unit.source for unit in learned if unit.source in gone] == ["bad"] * 5
+    await run(house, forget, ForgetParams(source="bad", reason="r"), job="last")
+    assert [event.adoption for event in await _of_history(house) if isinstance(event, Adopt)] == ["last"]
+    await run(house, refit, RefitParams(search={}, passes=1), job="refit")
+    await same(house, one, await without(house, lambda unit, at: unit.source in gone))
 
 
 async def test_a_forgetting_goes_on_after_the_next_has_put_a_mark_in_its_adoption_s_place(house: House) -> None:
