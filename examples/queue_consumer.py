@@ -11,7 +11,8 @@ acknowledged does as well. Each message carries a text and labels. The three rul
 1. The id of the message is the idempotency key, so a message that comes twice is learned once.
 2. A message is acknowledged after the service has: its answer says that the event is durable.
 3. What the service refuses for good (it has no label, say) goes to a list for people to look at, and is acknowledged.
-   What it refuses for another reason, or does not answer, stays in the queue.
+   What it refuses for another reason, or does not answer, stays in the queue. Where that is a matter of this message
+   and of what the model is just now (it has all the classes that it may have, say), the others go on meanwhile.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import redis
 
@@ -32,11 +34,17 @@ TOGETHER = 500
 FOR_GOOD = (400, 413, 422)
 """What is wrong with a message itself. All else may be mended without it: a key, a model, memory, the service."""
 
+NOT_NOW = (409,)
+"""A message that the model does not take as it is now: it is tried again, and keeps up no other."""
+
+AGAIN_SECONDS = 10.0
+FIRST = b"0"
+
 Message = tuple[bytes, dict[bytes, bytes]]
 
 
 def consume(store: redis.Redis, queue: str, model: Model, *, idle_seconds: float | None = None) -> int:
-    """Learn messages until the queue was empty for ``idle_seconds``, None: for ever; how many were learned.
+    """Learn messages until nothing new came for ``idle_seconds``, None: for ever; how many were learned.
 
     Parameters
     ----------
@@ -49,28 +57,39 @@ def consume(store: redis.Redis, queue: str, model: Model, *, idle_seconds: float
     """
     prepare(store, queue)
     learned, since = 0, time.monotonic()
-    again = True  # what this consumer took before it was killed comes first
+    behind: bytes | None = FIRST  # what this consumer took before it was killed comes first
+    look: float | None = None  # when those that stayed are tried again
     while True:
-        messages = taken(store, queue, again)
-        if messages:
-            try:
-                learned += teach(store, queue, model, messages)
-            except ClientError as error:
-                print(f"{error}; once more in a second", file=sys.stderr)
-                time.sleep(1)
-                again = True
+        messages = taken(store, queue, behind)
+        try:
+            n_learned, left = teach(store, queue, model, messages)
+        except ClientError as error:
+            print(f"{error}; once more in a second", file=sys.stderr)
+            time.sleep(1)
+            behind, since = FIRST, time.monotonic()
+            continue
+        learned += n_learned
+        if left:
+            print(f"{left[0]}; {len(left)} such messages stay in the queue", file=sys.stderr)
+            look = time.monotonic() + AGAIN_SECONDS
+        if n_learned or (messages and behind is None):
             since = time.monotonic()
-        elif again:
-            again = False
-        elif idle_seconds is not None and time.monotonic() - since > idle_seconds:
+        if behind is not None:
+            behind = messages[-1][0] if messages else None
+        elif not messages and idle_seconds is not None and time.monotonic() - since > idle_seconds:
             return learned
+        elif look is not None and time.monotonic() > look:  # only after a look at what is new
+            behind, look = FIRST, None
 
 
-def teach(store: redis.Redis, queue: str, model: Model, messages: list[Message]) -> int:
-    """Learn messages, and acknowledge those that are learned or refused for good."""
-    learned = 0
+def teach(store: redis.Redis, queue: str, model: Model, messages: list[Message]) -> tuple[int, list[Refused]]:
+    """Learn messages, and acknowledge those that are learned or refused for good; the refusals of those that stay."""
+    learned, left = 0, []
     for (number, message), answer in zip(messages, model.learn_many(instances(messages), in_flight=1), strict=True):
         if isinstance(answer, Refused):
+            if answer.status in NOT_NOW:
+                left.append(answer)
+                continue
             if answer.status not in FOR_GOOD:
                 raise answer
             fields = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in message.items()}
@@ -78,7 +97,7 @@ def teach(store: redis.Redis, queue: str, model: Model, messages: list[Message])
         else:
             learned += 1
         store.xack(queue, GROUP, number)
-    return learned
+    return learned, left
 
 
 def instances(messages: list[Message]) -> Iterator[Labelled]:
@@ -98,22 +117,22 @@ def prepare(store: redis.Redis, queue: str) -> None:
             raise
 
 
-def taken(store: redis.Redis, queue: str, again: bool) -> list[Message]:
-    """Messages that nobody has, waiting for some; with ``again`` those that this consumer has already."""
-    answer = store.xreadgroup(
-        GROUP, CONSUMER, {queue: "0" if again else ">"}, count=TOGETHER, block=None if again else 200
-    )
-    return [one for _, messages in answer for one in messages] if answer else []
+def taken(store: redis.Redis, queue: str, behind: bytes | None = None) -> list[Message]:
+    """Messages that nobody has, waiting for some; or those that this consumer has already, ``behind`` one of them."""
+    where, block = (">", 200) if behind is None else (behind.decode(), None)
+    answer = store.xreadgroup(GROUP, CONSUMER, {queue: where}, count=TOGETHER, block=block)
+    of_queues = cast("list[tuple[bytes, list[Message]]]", answer or [])
+    return [one for _, messages in of_queues for one in messages]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Consume for ever, or until the queue was empty for ``--idle-seconds``."""
+    """Consume for ever, or until nothing new came for ``--idle-seconds``."""
     parser = argparse.ArgumentParser(description="Teach what comes from a queue.")
     parser.add_argument("store", help="URL of the Redis or Valkey that holds the queue")
     parser.add_argument("queue", help="key of its stream")
     parser.add_argument("--url", default=os.environ.get("ABOUND_URL", "http://127.0.0.1:8000"), help="of the service")
     parser.add_argument("--model", default="default")
-    parser.add_argument("--idle-seconds", type=float, help="end when the queue was empty for so long")
+    parser.add_argument("--idle-seconds", type=float, help="end when nothing new came for so long")
     given = parser.parse_args(arguments)
     with (
         Client(given.url, key=os.environ.get("ABOUND_KEY")) as client,

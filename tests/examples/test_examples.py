@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import redis
 
 from examples import queue_consumer, web_form
 from service.client import Client, Model
@@ -93,7 +94,7 @@ def test_a_message_is_learned_once_although_it_comes_twice(service: Served, own_
         model = Model(client, name)
         # A consumer that is killed between the answer and its acknowledgements.
         queue_consumer.prepare(store, "routed")
-        lost = queue_consumer.taken(store, "routed", again=False)
+        lost = queue_consumer.taken(store, "routed")
         assert len(lost) == 500
         assert len(list(model.learn_many(queue_consumer.instances(lost)))) == 500
         assert service.learned(name) == 500
@@ -105,6 +106,42 @@ def test_a_message_is_learned_once_although_it_comes_twice(service: Served, own_
         assert (refused["text"], refused["labels"]) == ("no label", "")
         assert "labels" in refused["refused"]
         assert [one.label for one in model.classify(text="word3", k=1).labels] == ["label3"]
+
+
+def test_a_message_that_the_model_does_not_take_now_keeps_up_no_other(
+    service: Served, own_server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = fresh_model(service)
+    monkeypatch.setattr(queue_consumer, "TOGETHER", 2)
+    with own_server.client() as store, Client(service.url) as client:
+        client.configure(name, {"max_classes": 2})
+        model = Model(client, name)
+
+        def consume(labels: list[str], idle_seconds: float = 0.1) -> int:
+            for label in labels:
+                store.xadd("routed", {"text": f"about {label}", "labels": label})
+            return queue_consumer.consume(store, "routed", model, idle_seconds=idle_seconds)
+
+        store.flushall()
+        assert consume(["a", "b", "new", "newer", "newest", "a", "newer", "b"]) == 4
+        assert "2 such messages stay in the queue" in capsys.readouterr().err
+        assert store.xpending("routed", queue_consumer.GROUP)["pending"] == 4
+        # Once there is room, they are learned by a consumer that starts, and by one that runs.
+        client.configure(name, {"max_classes": 4})
+        monkeypatch.setattr(queue_consumer, "AGAIN_SECONDS", 0.0)
+        original, looks = queue_consumer.taken, []
+
+        def taken(store: redis.Redis, queue: str, behind: bytes | None = None) -> list[queue_consumer.Message]:
+            looks.append(behind)
+            if looks.count(None) == 2:
+                client.configure(name, {"max_classes": 5})
+            return original(store, queue, behind)
+
+        monkeypatch.setattr(queue_consumer, "taken", taken)
+        assert consume(["b"], idle_seconds=1.0) == 5
+        assert looks.count(None) > 2
+        assert store.xpending("routed", queue_consumer.GROUP)["pending"] == 0
+        assert (service.learned(name), store.llen("routed:rejected")) == (9, 0)
 
 
 @pytest.mark.parametrize("by", ["argument", "environment"])
@@ -135,10 +172,10 @@ def test_a_message_that_cannot_be_learned_now_stays_in_the_queue(own_server: Ser
         store.flushall()
         store.xadd("routed", {"text": "a", "labels": "b"})
         queue_consumer.prepare(store, "routed")
-        messages = queue_consumer.taken(store, "routed", again=False)
+        messages = queue_consumer.taken(store, "routed")
         with pytest.raises(queue_consumer.ClientError):
             queue_consumer.teach(store, "routed", Model(client), messages)
-        assert queue_consumer.taken(store, "routed", again=True) == messages
+        assert queue_consumer.taken(store, "routed", queue_consumer.FIRST) == messages
 
 
 @pytest.mark.timeout(300)
