@@ -4,7 +4,8 @@
                    <version>.bytes -> how large it will be, where that is known
 
 A version is needed while it is active, contends, or is the way back from what is active. Deleting takes the fence of
-activations (``activation.py``), so none is deleted while it is on its way to be active.
+activations (``activation.py``), so none is deleted while it is on its way to be active; and none while a copy of the
+store may still have it as the active one, since a failover to that copy would need it.
 
 What was begun and never finished has no card. It goes when nobody says any more that it is being written: that is
 looked at after it was seen, and then whether it has a card by now, so what was finished meanwhile stays.
@@ -19,12 +20,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from core.errors import Conflict, StoreUnavailable, UnknownVersion, VersionGone
+from core.errors import Conflict, NotReady, StoreUnavailable, UnknownVersion, VersionGone
 from core.serving import LIVE
 from service import activation, contenders, versions
 from service.artifacts import Artifacts
 from service.card import Card
 from service.catalog import ModelKeys
+from service.copied import until_copied
 from service.ending import end
 from service.store import Store, reaching
 
@@ -83,8 +85,11 @@ async def delete(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str)
     UnknownVersion, ArtifactsUnavailable, StoreUnavailable
     Conflict
         It is needed, or a version of the model is just being activated.
+    NotReady
+        It may be needed after a failover: copies of the store are behind.
     """
     async with activation.fence(store, keys):
+        await until_copied(store, 0.0)
         await versions.delete(artifacts, keys, name, await uses(store, keys))
 
 
@@ -118,17 +123,21 @@ async def publish(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str
 
 
 async def retain(store: Store, artifacts: Artifacts, keys: ModelKeys, keep: int) -> list[str]:
-    """Take away what is not needed and not among the newest ``keep``; the ids. None while a version is activated."""
-    gone = []
+    """Take away what is not needed and not among the newest ``keep``; the ids.
+
+    None while a version is activated, or copies of the store are behind.
+    """
+    gone: list[str] = []
     try:
         async with activation.fence(store, keys):
+            await until_copied(store, 0.0)
             needed = await uses(store, keys)
             for card in (await versions.cards(artifacts, keys))[keep:]:
                 if card.id not in needed:
                     with contextlib.suppress(UnknownVersion):
                         await versions.delete(artifacts, keys, card.id)
                     gone.append(card.id)
-    except Conflict:
+    except (Conflict, NotReady):
         return gone
     if gone:
         log.info("took away versions that are not among the newest", model=keys.name, versions=gone)

@@ -15,7 +15,7 @@ from core.errors import NotReady, StoreUnavailable
 from core.live import warmup
 from core.serving import LIVE
 from core.types import START
-from service import activation, indexes, versions
+from service import activation, indexes, version_keeping, versions
 from service.adoption import sweep_indexes
 from service.compaction import rebuild
 from service.copied import is_copied, until_copied
@@ -169,6 +169,25 @@ async def test_a_version_stays_as_long_as_a_failover_would_make_it_active(pair: 
     pair.copy.resume()
     await taking
     assert await versions.ids(house.artifacts, keys) == []
+
+
+async def test_a_version_that_was_active_a_moment_ago_is_not_deleted_yet(pair: Pair, house: House) -> None:
+    keys = (await house.living()).keys
+    card = await activated.write(house.artifacts, keys, activated.fitted("one"))
+    place = activation.Place(house.store, house.artifacts, keys, 2.0)
+    await activation.activate(place, card.id, "r")
+    await until_copied(house.store)
+    pair.copy.pause()
+    newer = await activated.write(house.artifacts, keys, activated.fitted("two"), created=2e9)
+    for name in (LIVE, newer.id):  # neither active nor the way back any more
+        await activation.activate(place, name, "r")
+    with pytest.raises(NotReady):
+        await version_keeping.delete(house.store, house.artifacts, keys, card.id)
+    assert await version_keeping.retain(house.store, house.artifacts, keys, 1) == []
+    assert card.id in await versions.ids(house.artifacts, keys)
+    pair.copy.resume()
+    await until_copied(house.store)
+    assert await version_keeping.retain(house.store, house.artifacts, keys, 1) == [card.id]
 
 
 async def test_an_index_stays_as_long_as_a_copy_is_behind(pair: Pair, house: House) -> None:
