@@ -22,6 +22,8 @@ function colours() {
   return Object.fromEntries(INK.map((name) => [name.slice(2), style.getPropertyValue(name).trim()]));
 }
 
+const isAlone = (points, at) => [points[at - 1], points[at + 1]].every((beside) => (beside?.[1] ?? null) === null);
+
 /** A name with the middle left out: beginning and end tell one from another. */
 const shortened = (name) => ([...name].length > 32 ? `${[...name].slice(0, 19).join("")}…${[...name].slice(-12).join("")}` : name);
 
@@ -106,10 +108,10 @@ class Figure {
         backgroundColor: colour,
         borderWidth: one.isMain ? 2.5 : 1.5,
         borderDash: one.dash,
-        pointRadius: one.points.length > 1 ? 0 : 3,
+        // A line ends where there is nothing to say; a point without neighbours is no line, and would not be seen.
+        pointRadius: one.points.map((_, at) => (isAlone(one.points, at) ? 3 : 0)),
         pointHitRadius: 8,
         cubicInterpolationMode: "monotone",
-        spanGaps: true,
       };
     });
     return { labels: this.shown.names, datasets };

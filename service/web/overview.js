@@ -188,13 +188,17 @@ export function show(root, { model, signal, problem, every }) {
       parts.replicas,
       table(
         "Replicas, how far each has come, and how far it is behind the log",
-        ["replica", "state", "#lag, entries", "offset", "digest"],
+        ["replica", "#lag, entries", "offset, digest"],
         stats.replicas.map((one) => [
-          h("span", { class: "whole" }, `${one.host} `, h("span", { class: "hint" }, `pid ${one.pid}`)),
-          h("span", { class: `tag ${one.ready ? "on" : "bad"}` }, one.ready ? "ready" : "not ready"),
+          [
+            h("div", {}, `${one.host} `, h("span", { class: "hint whole" }, `pid ${one.pid}`)),
+            h("span", { class: `tag ${one.ready ? "on" : "bad"}` }, one.ready ? "ready" : "not ready"),
+          ],
           one.lag === null ? "–" : count(one.lag),
-          h("code", {}, one.offset),
-          h("code", { title: one.digest_offset ? `at ${one.digest_offset}` : null }, one.digest ? one.digest.slice(0, 8) : "–"),
+          [
+            h("div", {}, h("code", {}, one.offset)),
+            h("code", { title: one.digest_offset ? `at ${one.digest_offset}` : null }, one.digest ? one.digest.slice(0, 8) : "–"),
+          ],
         ]),
       ),
       stats.kept

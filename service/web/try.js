@@ -171,7 +171,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
             { type: "button", class: "rank", "aria-pressed": String(one === explained), "data-label": one.label, onclick: () => { chosen = one.label; draw(); } },
             filling,
             h("span", { class: "place" }, `${at + 1}.`),
-            h("span", { class: "name" }, legible(one.label), " ", moved(one.label, at)),
+            h("span", { class: "name", title: legible(one.label) }, legible(one.label), " ", moved(one.label, at)),
             h("span", { class: "score" }, score(one.score)),
           ),
           lacking.learn ? null : h("button", { type: "button", class: "small quiet teaches", "aria-label": `${legible(one.label)} is right: learn it`, "aria-disabled": String(teaching), "data-label": one.label, onclick: () => teach(one.label, given) }, "✓ Right"),
@@ -208,7 +208,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
       names.push(`${because.length - MOST_BARS} more`);
       values.push(rest);
     }
-    fill(parts.because, h("p", {}, "For ", h("strong", { class: "break" }, called), `: the parts sum to its score, ${score(one.score)}.`), chart.element);
+    fill(parts.because, h("p", {}, "For ", h("strong", { class: "break clamped", title: called }, called), `: the parts sum to its score, ${score(one.score)}.`), chart.element);
     chart.set({
       names,
       series: [{ name: called, colour: "accent", values }],

@@ -322,6 +322,62 @@ def test_what_is_wrong_with_an_instance_is_said(open_page: Open) -> None:
     expect(page.get_by_text("has no value yet")).to_be_visible()
 
 
+def test_a_line_ends_where_there_is_nothing_to_say(open_page: Open, serving: Serving) -> None:
+    page = open_page("overview")
+    painted(page, "How well it ranks, over time")
+
+    def with_one_tail(route: Any) -> None:
+        answer = route.fetch()
+        said = answer.json()
+        tail = said["trace"]["groups"]["tail"]
+        middle = len(tail["n"]) // 2
+        tail["R@1"] = [0.5 if at == middle else None for at in range(len(tail["n"]))]
+        tail["n"] = [1] * len(tail["n"])
+        route.fulfill(response=answer, json=said)
+
+    page.route("**/models/default/stats", with_one_tail)
+    canvas = page.get_by_role("region", name="How well it ranks, over time").locator("canvas")
+    page.wait_for_function(
+        """(canvas) => {
+            const chart = Chart.getChart(canvas);
+            const at = chart.data.datasets.findIndex((one) => one.label === "tail labels");
+            const points = at < 0 ? [] : chart.data.datasets[at].data;
+            const there = points.flatMap(({ y }, place) => (y === null ? [] : [place]));
+            const seen = (place) => chart.getDatasetMeta(at).data[place].options.radius > 0;
+            return there.length === 1 && seen(there[0]) && chart.data.datasets.every((one) => !one.spanGaps);
+        }""",
+        arg=canvas.element_handle(),
+    )
+
+
+def test_a_long_label_is_clamped_and_whole_in_its_title(open_page: Open, serving: Serving) -> None:
+    address, long = f"{serving.url}/models/long", "A" * 500
+    httpx.put(address, json={}).raise_for_status()
+    httpx.post(f"{address}/learn", json={"text": "wheat", "labels": [long]}).raise_for_status()
+    page = open_page("labels")
+    page.get_by_label("Model", exact=True).select_option("long")
+    expect(page.locator(".rank .name")).to_have_text([long])
+    for view in ("labels", "try"):
+        if view == "try":
+            page.get_by_role("link", name=VIEWS[view]).click()
+            page.get_by_role("textbox", name="Text").fill("wheat")
+        name = page.locator(".rank .name").first
+        expect(name).to_have_attribute("title", long)
+        assert name.bounding_box()["height"] < 90
+        name.click()
+        said = page.locator("strong.break").first
+        expect(said).to_have_attribute("title", long)
+        assert said.bounding_box()["height"] < 90
+    httpx.delete(address).raise_for_status()
+
+
+def test_replicas_are_told_within_the_card(open_page: Open, serving: Serving) -> None:
+    page = open_page("overview")
+    table = page.get_by_role("region", name="Table: Replicas")
+    expect(table.locator("tbody tr")).to_have_count(2)
+    assert table.evaluate("(scroll) => scroll.scrollWidth - scroll.clientWidth") <= 0
+
+
 def test_an_address_that_names_no_view_shows_the_first_one(open_page: Open) -> None:
     for name in ("constructor", "toString", "__proto__", "nothing", "%"):
         page = open_page(name)
