@@ -24,6 +24,7 @@
     ├── Damaged              a snapshot part, a manifest or a log entry does not have its checksum or shape
     ├── UnknownApplyVersion  a log entry or a snapshot of a release that is newer than this one
     └── CannotStart          the service refuses to start, and says what mends it
+        └── WrongSetting     a setting is none, or has a value that it cannot have
 
 ``service/errors.py`` maps them to HTTP; nothing else does.
 """
@@ -226,3 +227,7 @@ class UnknownApplyVersion(AboundError):
 
 class CannotStart(AboundError):
     """The service refuses to start. Says why and which command or setting mends it."""
+
+
+class WrongSetting(CannotStart):
+    """A setting has a value that it cannot have: wrong use, of a command or of its environment."""

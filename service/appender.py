@@ -301,7 +301,7 @@ class Appender:
             if waiting.deadline >= now:
                 left.append(waiting)
             elif group.entry is None:
-                self._end(waiting, OutcomeUnknown("the store did not answer; the event may or may not be in the log"))
+                self._end(waiting, OutcomeUnknown("the store did not answer"))
             elif waiting.event is not None:
                 self._end(waiting, NotReady("the change is in the log; this replica has not come to it yet"))
             elif any(draft.key is not None for draft in waiting.drafts):

@@ -214,7 +214,7 @@ async def append_to_catalog(line: Line, event: Created | Deleted, seconds: float
     try:
         reply = await link.call("XADD", CATALOG_KEY, "*", "e", payload, "c", checksum, seconds=seconds)
     except LinkLost as error:
-        raise OutcomeUnknown("the store went away in the middle of the change; it may or may not be made") from error
+        raise OutcomeUnknown("the store went away in the middle of the change") from error
     except hiredis.ReplyError as error:
         raise StoreUnavailable(f"the store refused the change: {error}") from error
     return Offset.of_entry(reply)

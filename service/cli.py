@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from core.errors import AboundError
+from core.errors import AboundError, WrongSetting
 from service.commands import (
     datasets,
     demo,
@@ -57,13 +57,13 @@ app.command("worker")(serving.worker)
 
 
 def main() -> None:
-    """Run the command line; every error of the product is one sentence on standard error and exit code 1."""
+    """Run the command line; every error of the product is one sentence on standard error."""
     try:
         place()  # before a command imports numba
         app()
     except AboundError as error:
         sys.stderr.write(f"abound: {error}\n")
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, WrongSetting) else 1)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ KINDS: dict[type[AboundError], Kind] = {
     Overloaded: Kind(503, "overloaded", "Too much at once"),
     StoreUnavailable: Kind(503, "store-unavailable", "The log cannot be reached"),
     ArtifactsUnavailable: Kind(503, "artifacts-unavailable", "The artifact store cannot be used"),
-    OutcomeUnknown: Kind(504, "outcome-unknown", "Learned or not: unknown"),
+    OutcomeUnknown: Kind(504, "outcome-unknown", "Done or not: unknown"),
     NoRoom: Kind(507, "no-room", "The model may not take so much memory"),
     Damaged: Kind(500, "damaged", "Stored data are damaged"),
 }
@@ -111,9 +111,10 @@ INTERNAL = Kind(500, "internal", "An error of the service")
 
 _told: Counter[str] = Counter()
 
-UNKNOWN_OUTCOME = (
-    " The event may or may not have been learned; the same request with the same Idempotency-Key may be sent again."
+LEARNED_OR_NOT = (
+    "It may or may not have been learned; the same request with the same Idempotency-Key may be sent again."
 )
+DONE_OR_NOT = "It may or may not have been done; look whether it was before it is sent again."
 
 
 class Problem(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -140,13 +141,16 @@ def kind_of(error: AboundError) -> Kind:
     return INTERNAL
 
 
-def problem_of(error: AboundError, request_id: str, line: int | None = None) -> Problem:
-    """The document for ``error``; ``line`` is the line of an NDJSON request that it answers."""
+def problem_of(error: AboundError, request_id: str, line: int | None = None, unknown: str = LEARNED_OR_NOT) -> Problem:
+    """The document for ``error``; ``line`` is the line of an NDJSON request that it answers.
+
+    ``unknown``: what an unknown outcome means to the sender.
+    """
     kind = kind_of(error)
     _told[kind.slug] += 1
     detail = str(error)
     if isinstance(error, OutcomeUnknown):
-        detail += UNKNOWN_OUTCOME
+        detail = f"{detail.removesuffix('.')}. {unknown}"
     return Problem(
         type=f"/problems/{kind.slug}",
         title=kind.title,
@@ -240,7 +244,9 @@ def install(app: FastAPI) -> None:
 
     async def of_the_product(request: Request, error: Exception) -> Response:
         assert isinstance(error, AboundError)
-        return ProblemResponse(problem_of(error, request_id(request)), allow=getattr(error, "allow", None))
+        return ProblemResponse(
+            problem_of(error, request_id(request), unknown=DONE_OR_NOT), allow=getattr(error, "allow", None)
+        )
 
     async def of_a_parameter(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

@@ -43,7 +43,7 @@ class RequestLines:
     ----------
     max_bytes, max_lines, max_line_bytes : int
         A body over the first two ends with a line that says so; a line over the third is answered with a problem
-        and skipped.
+        and skipped. Lines without anything in them have a number, and no answer, and do not count.
     """
 
     def __init__(self, receive: Receive, held: Held, max_bytes: int, max_lines: int, max_line_bytes: int) -> None:
@@ -102,7 +102,7 @@ class RequestLines:
 
     async def groups(self) -> AsyncIterator[list[Line]]:
         """Whole lines as they come, some at once; Disconnected when the client is gone."""
-        number = 0
+        number = taken = 0
         rest: list[bytes] = []
         rest_size = 0
         while True:
@@ -112,7 +112,12 @@ class RequestLines:
             if self._gone:
                 raise Disconnected
             last = not self._pieces
-            bodies = [b""] if last else self._pieces.popleft().split(b"\n", LINES_AT_ONCE)
+            piece = b"" if last else self._pieces.popleft()
+            if not rest_size:  # empty lines, of which there can be as many as there are bytes
+                number += len(piece)
+                piece = piece.lstrip(b"\n")
+                number -= len(piece)
+            bodies = piece.split(b"\n", LINES_AT_ONCE)
             if len(bodies) > LINES_AT_ONCE:
                 self._pieces.appendleft(bodies.pop())
                 bodies.append(b"")
@@ -121,9 +126,6 @@ class RequestLines:
                 if last and (not rest_size or self._refusal is not None):
                     break
                 number += 1
-                if number > self._max_lines:
-                    lines.append(Line(number, b"", TooLarge(f"a request has at most {self._max_lines} lines")))
-                    break
                 if rest_size:
                     rest_size += len(body)
                     body = b"".join([*rest, body]) if rest_size <= self._max_line_bytes else b""
@@ -131,15 +133,23 @@ class RequestLines:
                     rest, rest_size = [], 0
                 else:
                     oversize = len(body) > self._max_line_bytes
+                if not oversize and (not body or body.isspace()):
+                    continue
+                taken += 1
+                if taken > self._max_lines:
+                    lines.append(Line(number, b"", TooLarge(f"a request has at most {self._max_lines} lines")))
+                    break
                 if oversize:
                     lines.append(Line(number, b"", TooLarge(f"a line has at most {self._max_line_bytes} bytes")))
-                elif body and not body.isspace():
+                else:
                     lines.append(Line(number, body))
             if last and self._refusal is not None:
                 lines.append(Line(number + 1, b"", self._refusal))
             if lines:
                 yield lines
-            if last or number > self._max_lines:
+            else:
+                await asyncio.sleep(0)
+            if last or taken > self._max_lines:
                 return
             if bodies[-1]:
                 rest_size += len(bodies[-1])

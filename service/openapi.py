@@ -44,7 +44,7 @@ WHEN = {
     429: "More instances than may come in a time; see `Retry-After`.",
     500: "An error of the service.",
     503: "Not now; see `Retry-After`.",
-    504: "Learned or not: unknown. The same Idempotency-Key may be sent again.",
+    504: "Done or not: unknown. The same Idempotency-Key may be sent again.",
     507: "The model may not take so much memory.",
 }
 

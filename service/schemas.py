@@ -25,7 +25,7 @@ EXPLAIN = (
 )
 
 FEATURES_SCHEMA: dict[str, Any] = {
-    "type": "object",
+    "type": ["object", "null"],
     "additionalProperties": {
         "anyOf": [
             {"type": "number"},
@@ -38,11 +38,14 @@ FEATURES_SCHEMA: dict[str, Any] = {
     "description": "A number is a value (<= 0 is ignored), a string the feature `name=string`, a list several of "
     "these, true the value 1, false nothing.",
 }
+TEXT = (
+    "Text, taken apart by the model's analyzer. A word of more bytes than a feature key may have (512) is passed over."
+)
 
 Durability = Literal["log", "fsync", "replica"]
 Reached = Annotated[str, Meta(extra_json_schema={"enum": ["log", "fsync", "replica"]})]
 Features = Annotated[Raw, Meta(extra_json_schema=FEATURES_SCHEMA)]
-Text = Annotated[str, Meta(description="Text, taken apart by the model's analyzer.", examples=["wheat prices rise"])]
+Text = Annotated[str, Meta(description=TEXT, examples=["wheat prices rise"])]
 Chosen = Annotated[list[str], Meta(max_length=MAX_CHOSEN)]
 Labels = Annotated[list[str], Meta(min_length=1, description="The true labels, 1 to 100.", examples=[["grain"]])]
 

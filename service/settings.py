@@ -27,7 +27,7 @@ from pydantic import Field, PrivateAttr, SecretStr, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from core.errors import CannotStart
+from core.errors import CannotStart, WrongSetting
 
 PREFIX = "ABOUND_"
 
@@ -65,6 +65,8 @@ class Described(NamedTuple):
     value: str
     origin: str
     meaning: str
+    plain: str | int | float | None
+    """The value as JSON has it."""
 
 
 class EnvironmentSource(PydanticBaseSettingsSource):
@@ -175,14 +177,14 @@ class Settings(BaseSettings):
 
         Raises
         ------
-        CannotStart
+        WrongSetting
             A value is out of range or a file cannot be read; names the variable and never shows a secret.
         """
         given = {name: value for name, value in options.items() if value is not None}
         try:
             settings = cls(**given)
         except ValidationError as error:
-            raise CannotStart("; ".join(_sentences(error, given))) from None
+            raise WrongSetting("; ".join(_sentences(error, given))) from None
         for name in cls.model_fields:
             found = _variable(name)
             settings._origins[name] = "command line" if name in given else found[1] if found else "default"
@@ -191,14 +193,14 @@ class Settings(BaseSettings):
     def group(self, kind: type[G]) -> G:
         """The group of settings ``kind``, a dataclass named in ``GROUPS``, from the environment and its defaults.
 
-        CannotStart when a value is out of range; names the variable.
+        WrongSetting when a value is out of range; names the variable.
         """
         name = next(group for group, path in GROUPS.items() if path == f"{kind.__module__}.{kind.__qualname__}")
         given = {part: found[0] for part in _parts(kind) if (found := _variable(f"{name}_{part}"))}
         try:
             return TypeAdapter(kind).validate_python(given)
         except ValidationError as error:
-            raise CannotStart("; ".join(_sentences(error, (), f"{name}_"))) from None
+            raise WrongSetting("; ".join(_sentences(error, (), f"{name}_"))) from None
 
     def store_url(self) -> str:
         """The URL of the store, password and all; CannotStart when there is none."""
@@ -236,14 +238,17 @@ class Settings(BaseSettings):
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             shown = masked(value.get_secret_value()) if isinstance(value, SecretStr) else _text(value)
-            described.append(Described(name, shown, self._origins.get(name, "default"), field.description or ""))
+            origin = self._origins.get(name, "default")
+            described.append(Described(name, shown, origin, field.description or "", _plain(value, shown)))
         for group, path in GROUPS.items():
             kind = _kind(path)
             values, meanings = self.group(kind), _meanings(kind)
             for part in _parts(kind):
                 found = _variable(f"{group}_{part}")
-                shown, origin = _text(getattr(values, part)), found[1] if found else "default"
-                described.append(Described(f"{group}_{part}", shown, origin, meanings.get(part, kind.__name__)))
+                value = getattr(values, part)
+                shown, origin = _text(value), found[1] if found else "default"
+                meaning = meanings.get(part, kind.__name__)
+                described.append(Described(f"{group}_{part}", shown, origin, meaning, _plain(value, shown)))
         return described
 
     def check_exposure(self, has_keys: bool = False) -> None:
@@ -328,16 +333,16 @@ def _variable(name: str) -> tuple[str, str] | None:
     variable = _variable_name(name)
     text, path = os.environ.get(variable, ""), os.environ.get(f"{variable}_FILE", "")
     if text and path:
-        raise CannotStart(f"set {variable} or {variable}_FILE, not both")
+        raise WrongSetting(f"set {variable} or {variable}_FILE, not both")
     if not path:
         return (text, variable) if text else None
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(SECRET_FILE_LIMIT + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise CannotStart(f"{variable}_FILE: cannot read {path}: {error}") from None
+        raise WrongSetting(f"{variable}_FILE: cannot read {path}: {error}") from None
     if not text.strip() or len(text) > SECRET_FILE_LIMIT:
-        raise CannotStart(f"{variable}_FILE: {path} is empty or larger than {SECRET_FILE_LIMIT} characters")
+        raise WrongSetting(f"{variable}_FILE: {path} is empty or larger than {SECRET_FILE_LIMIT} characters")
     return text.strip(), f"{variable}_FILE"
 
 
@@ -347,6 +352,10 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)
+
+
+def _plain(value: object, shown: str) -> str | int | float | None:
+    return value if value is None or isinstance(value, (int, float)) else shown
 
 
 def _sentences(error: ValidationError, given: Iterable[str], prefix: str = "") -> Iterator[str]:

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from core.errors import CannotStart
+from core.errors import CannotStart, WrongSetting
 from service.child import FIRST_DELAY, LONGEST_DELAY, Child
 from service.doorkeeper import Doorkeeper, Status
 from service.embedded import EmbeddedStore
@@ -61,7 +61,7 @@ STEP = 0.1
 
 
 def serve(settings: Settings) -> int:
-    """Run the service until it is told to stop; returns the exit code: 0 stopped, 1 could not start or go on."""
+    """Run the service until it is told to stop; the exit code: 0 stopped, 1 could not start or go on, 2 wrong use."""
     teller = Teller(settings.log_format == "json")
     for sentence in unknown_variables(os.environ, groups=False):
         teller.say(sentence, level="warning")
@@ -73,7 +73,7 @@ def serve(settings: Settings) -> int:
             asyncio.run(Supervisor(settings, listening, teller).run())
     except CannotStart as error:
         teller.say(str(error), level="error")
-        return 1
+        return 2 if isinstance(error, WrongSetting) else 1
     return 0
 
 

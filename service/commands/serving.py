@@ -59,7 +59,7 @@ def config(as_json: AsJson = False) -> None:
     described = Settings.load().describe()
     unknown = unknown_variables(os.environ)
     if as_json:
-        fields = {line.name: {"value": line.value, "from": line.origin, "meaning": line.meaning} for line in described}
+        fields = {line.name: {"value": line.plain, "from": line.origin, "meaning": line.meaning} for line in described}
         print_json({"settings": fields, "unknown": unknown})
         return
     from rich.console import Console

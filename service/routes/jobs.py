@@ -50,7 +50,7 @@ JobKey = Annotated[
         "body it is refused. Known as long as the record of the job is kept.",
     ),
 ]
-JobId = Annotated[str, Path(alias="id", pattern=r"^[0-9a-f]{20}$", description="Id of the job.")]
+JobId = Annotated[str, Path(alias="id", description="Id of the job.")]
 Accepted: dict[int | str, dict[str, Any]] = {
     202: {
         "model": JobAnswer,

@@ -76,6 +76,15 @@ def test_fields_of_the_hot_requests_are_those_that_are_decoded(document: dict[st
         assert schema["additionalProperties"] is False
 
 
+@pytest.mark.parametrize("instance", [{"features": None, "text": "a"}, {"features": None}, {"features": {}}, {}])
+def test_features_may_be_null_where_there_is_a_text(
+    service: Served, document: dict[str, Any], instance: dict[str, Any]
+) -> None:
+    schema = {"$ref": "#/components/schemas/ClassifyRequest", "components": document["components"]}
+    taken = service.http.post("/classify", json=instance).status_code == 200
+    assert jsonschema_rs.is_valid(schema, instance) == taken
+
+
 def test_every_kind_of_problem_is_named(document: dict[str, Any]) -> None:
     types = document["components"]["schemas"]["Problem"]["properties"]["type"]["enum"]
     assert set(types) == {f"/problems/{kind.slug}" for kind in [*KINDS.values(), INTERNAL]}

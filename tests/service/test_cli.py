@@ -292,17 +292,21 @@ def test_config_tells_where_each_setting_comes_from(run: Run, monkeypatch: pytes
     monkeypatch.setenv("ABOUND_PROT", "1")
     ran = run("config", "--json")
     settings = ran.json["settings"]
-    assert settings["port"] == {"value": "8123", "from": "ABOUND_PORT", "meaning": settings["port"]["meaning"]}
+    assert settings["port"] == {"value": 8123, "from": "ABOUND_PORT", "meaning": settings["port"]["meaning"]}
     assert settings["host"]["from"] == "default"
+    values = {name: settings[name]["value"] for name in ("worker", "jobs_url", "limits_max_labels", "host")}
+    assert values == {"worker": True, "jobs_url": None, "limits_max_labels": 100, "host": "127.0.0.1"}
     assert "secret" not in ran.out
     assert len(ran.json["unknown"]) == 1
     assert "8123" in run("config").out
 
 
 def test_a_wrong_setting_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = run("serve", "--processes", "0")
+    assert (wrong.code, "--processes" in wrong.err) == (2, True)
     monkeypatch.setenv("ABOUND_PORT", "many")
     ran = run("serve")
-    assert ran.code == 1
+    assert ran.code == 2
     assert "ABOUND_PORT" in ran.err
     assert "Traceback" not in ran.err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -9,7 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
+from core.errors import OutcomeUnknown
+from service.errors import install, problem_of
 from tests.service.served import Served, fresh_model, problem, served
 
 GOOD = b'{"features": {"f": 1}, "labels": ["a"]}'
@@ -283,6 +287,33 @@ def test_another_request_id_is_replaced(service: Served, given: bytes) -> None:
 )  # fmt: skip
 def test_wrong_query_parameters_are_named(service: Served, query: dict[str, Any], field: str) -> None:
     problem(service.http.get("/models/default/labels", params=query), 422, "invalid-field", field)
+
+
+def test_a_word_that_is_too_long_for_a_feature_is_passed_over(service: Served) -> None:
+    model = fresh_model(service)
+    text = f"wheat {'x' * 513} {'y' * 512}"
+    assert learn(service, model, json.dumps({"text": text, "labels": ["grain"]}).encode()).status_code == 200
+    assert service.http.get(f"/models/{model}").json()["features"] == 2
+    described = service.http.get("/openapi.json").json()["components"]["schemas"]["Instance"]["properties"]["text"]
+    assert "(512) is passed over" in json.dumps(described)
+
+
+async def test_an_unknown_outcome_is_told_in_sentences_and_by_what_was_asked(service: Served) -> None:
+    error = OutcomeUnknown("the store went away")
+    told = problem_of(error, "id").detail
+    assert told.startswith("the store went away. It may or may not have been learned; the same request with the same ")
+    failing = FastAPI()
+    install(failing)
+
+    @failing.put("/models/x")
+    async def put() -> None:
+        raise error
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(failing), base_url="http://here") as client:
+        answer = await client.put("/models/x")
+    assert answer.status_code == 504
+    assert answer.json()["detail"].startswith("the store went away. It may or may not have been done; ")
+    assert "Idempotency-Key" not in answer.text
 
 
 def test_problems_have_nothing_that_does_not_help(service: Served) -> None:

@@ -145,8 +145,15 @@ def test_too_many_lines_end_with_a_problem(service: Served, model: str) -> None:
     assert len(answered) == 3001
     assert checked_problem(answered[-1], 413, "too-large")["line"] == 3001
     assert service.learned(model) == 3000
-    blank = lines(service.http.post(f"/models/{model}/classify", content=b"\n" * 1_999_999, headers=NDJSON))
-    assert [one["line"] for one in blank] == [3001]
+
+
+@pytest.mark.parametrize("empty", [b"\n", b" \r\n"])
+def test_lines_without_anything_in_them_do_not_count(service: Served, model: str, empty: bytes) -> None:
+    body = b'{"text": "a"}\n' + empty * 100_000 + b'{"text": "b"}\n' + empty * 5 + b"{\n" + empty * 100_000
+    answered = lines(service.http.post(f"/models/{model}/classify", content=body, headers=NDJSON))
+    assert ["labels" in one for one in answered] == [True, True, False]
+    assert answered[-1]["line"] == 100_008
+    assert lines(service.http.post(f"/models/{model}/classify", content=b"\n" * 1_999_999, headers=NDJSON)) == []
 
 
 def test_too_many_bytes_are_refused_when_they_are_told_or_when_they_show(service: Served, model: str) -> None:
