@@ -64,7 +64,7 @@ function controlFor(name, about, isNeeded) {
       min: about.minimum,
       max: about.maximum,
       value: initial ?? "",
-      placeholder: initial === null ? "by itself" : null,
+      placeholder: initial === null ? "not set" : null,
     });
     const first = control.value;
     return {
