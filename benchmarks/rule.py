@@ -9,6 +9,9 @@ each of them, as the gate does.
 2. With one: drawn from a beta distribution over -1 to 1 with this mean and the standard deviation ``DEVIATION``. Told
    is the median of the instances until the evidence is what the gate asks for by default; None where half of the runs
    do not come to it in ``MOST`` instances.
+3. With one that comes late: worse in the mean by ``LED`` for some time (``AFTER``), then better by ``LATE``, as what
+   was replaced is when the version that took over falls behind. Told is the median of the instances from the change on,
+   of ``--late-runs`` runs.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ MEANS = (0.02, 0.05, 0.1, 0.3)
 DEVIATION = 0.4
 FIRST = 30
 MOST = 50_000
+AFTER = (20_000, 100_000, 200_000)
+LED, LATE = -0.1, 0.05
 SEED = 0
 
 Floats = npt.NDArray[np.float64]
@@ -63,16 +68,41 @@ def z_test(differences: Floats) -> bool:
 
 def until_found(mean: float, runs: int, rng: np.random.Generator) -> float | None:
     """The median of the instances that it takes."""
-    needed, middle = GateParams().needed, (1.0 + mean) / 2.0
-    whole = middle * (1.0 - middle) / (DEVIATION / 2.0) ** 2 - 1.0
+    return median([until_decided(Comparison(), mean, rng) for _ in range(runs)])
+
+
+def until_found_late(worse: int, runs: int, rng: np.random.Generator) -> float | None:
+    """The same, from the change on, when it was worse for so many instances."""
     took = []
     for _ in range(runs):
         one = Comparison()
-        while one.evidence < needed and one.n < MOST:
-            one.note(2.0 * rng.beta(middle * whole, (1.0 - middle) * whole) - 1.0, ALPHA)
-        took.append(one.n if one.evidence >= needed else math.inf)
-    median = statistics.median(took)
-    return None if math.isinf(median) else median
+        for d in drawn(LED, worse, rng).tolist():
+            one.note(d, ALPHA)
+        took.append(until_decided(one, LATE, rng))
+    return median(took)
+
+
+def until_decided(one: Comparison, mean: float, rng: np.random.Generator) -> float:
+    """More instances that a comparison takes."""
+    needed, before = GateParams().needed, one.n
+    for d in drawn(mean, MOST, rng).tolist():
+        one.note(d, ALPHA)
+        if one.evidence >= needed:
+            return one.n - before
+    return math.inf
+
+
+def drawn(mean: float, n: int, rng: np.random.Generator) -> Floats:
+    """Differences of a beta distribution over -1 to 1."""
+    middle = (1.0 + mean) / 2.0
+    whole = middle * (1.0 - middle) / (DEVIATION / 2.0) ** 2 - 1.0
+    return 2.0 * rng.beta(middle * whole, (1.0 - middle) * whole, n) - 1.0
+
+
+def median(took: list[float]) -> float | None:
+    """None where half of them do not come to it."""
+    middle = statistics.median(took)
+    return None if math.isinf(middle) else middle
 
 
 def main() -> None:
@@ -80,18 +110,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rule", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--late-runs", type=int, default=20)
     parser.add_argument("--instances", type=int, default=5000, help="of a run without any difference")
     options = parser.parse_args()
     rng = np.random.default_rng(SEED)
     found = {mean: until_found(mean, options.runs, rng) for mean in MEANS}
     none = without_any(options.runs, options.instances, rng)
+    late = {worse: until_found_late(worse, options.late_runs, rng) for worse in AFTER}
     if options.json:
-        print(json.dumps({"none": none, "until_found": found}))
+        print(json.dumps({"none": none, "until_found": found, "until_found_late": late}))
         return
     print(f"without any difference, {none['runs']:,} runs of {none['instances']:,} instances, wrong at any time:")
     print(", ".join(f"{name} {none[name]:.1%}" for name in ("evidence", "interval", "z_test")))
     print(f"with one, standard deviation {DEVIATION}, instances in the median:")
     print(", ".join(f"{mean}: {many}" for mean, many in found.items()))
+    print(f"of {LATE} after some instances with {LED}, from the change on, in the median:")
+    print(", ".join(f"{worse:,}: {many}" for worse, many in late.items()))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@
  2. ``go_on``: to the log's end, entry by entry. What an entry taught is ranked by all versions, and noted
  3. the gate (``gate.py``) may let a contender take over. What is served is taken from the log alone: a decision counts
     when its ``Activate`` comes back from there
- 4. every so many instances new weights of the blend are appended, if they changed
+ 4. every so many instances new weights of the blend are appended, if they changed, and the ones that are known at once
+    when a version becomes active: until they come back from the log it is blended evenly
  5. ``keep``: the standing is written, under the lease of this work
 
 None of it is part of the replicated state: whatever dies here, replicas learn and answer as before, and a process
@@ -147,7 +148,12 @@ class Contending:
     # who contends
 
     async def call(self) -> None:
-        """See who contends by now; who cannot be loaded is told as trouble. StoreUnavailable."""
+        """See who contends by now, and how what is served is to be blended; who cannot be loaded is told as trouble.
+
+        Raises
+        ------
+        LeaseLost, StoreUnavailable
+        """
         serving = self.model.live.serving
         await self._roster.call([serving.version, *self._gate.fallback(self.standing, serving)])
         self.standing.trouble = self._roster.trouble
@@ -155,6 +161,7 @@ class Contending:
         self.standing.contest.keep([*self._roster.loaded, *self._roster.trouble, LIVE, BLEND])
         self._choose_partner(serving)
         self._set_every()
+        await self._weigh(serving)
 
     def _choose_partner(self, serving: Serving) -> None:
         """The version to blend with: what is served, else the first that contends.

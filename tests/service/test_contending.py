@@ -14,7 +14,7 @@ from core.config import ModelConfig
 from core.contenders import Contest, GateParams
 from core.errors import Conflict
 from core.live import LiveModel, warmup
-from core.serving import BLEND, LIVE
+from core.serving import BLEND, EVEN, LIVE
 from core.types import START
 from service import activation, contenders, housekeeping, shelf, standing
 from service.card import Card
@@ -182,7 +182,46 @@ async def test_weights_of_the_blend_come_as_events_for_what_is_active(house: Hou
         assert contending.standing.contest.served == card.id  # what was activated by hand is left alone
     weights = [event.weights for _, event in await house.elements() if isinstance(event, Weigh)]
     assert 2 <= len(weights) <= 20
-    assert weights[0][1] <= 0.2  # by all that was seen before the first of them, and not by the one instance
+    assert weights[0] == Weighing().weights  # of a version of which nothing is known
+    assert weights[1][1] <= 0.2  # by all that was seen before, and not by the one instance
+
+
+async def test_what_becomes_active_is_blended_as_is_known_before_anything_more_is_learned(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    at = place(house.store, house.artifacts, (await house.living()).keys)
+    async with contest(house, gate=NEVER) as contending:
+        model = replica.model("default").live
+        await teach(replica, changed(20 * LABELS))
+        await contending.go_on()
+        known = contending.standing.weighing.weights
+        assert known != EVEN
+        await activation.activate(at, card.id, "by hand")
+        await go_on_until(contending, lambda: contending.model.live.serving.weights == known)
+        await activation.activate(at, LIVE, "by hand")
+        await activation.activate(at, card.id, "by hand")
+        await go_on_until(contending, lambda: contending.model.live.serving.former == LIVE)
+        known = contending.standing.weighing.weights
+        assert known != EVEN
+        await go_on_until(contending, lambda: contending.model.live.serving.weights == known)
+        for _ in range(3):
+            await contending.call()
+        await contending.go_on()
+        await until(lambda: model.serving == contending.model.live.serving)
+    assert [type(event) for _, event in await house.elements()].count(Weigh) == 2
+
+
+async def test_what_was_active_before_anybody_followed_is_blended_as_it_was_judged(house: House) -> None:
+    replica = await house.replica()
+    await teach(replica, changed(20 * LABELS))
+    card = await version(house, metrics={"MRR": 0.0, "held_out": 20}, data_range={"after": None, "until": "0-0.0"})
+    keys = (await house.living()).keys
+    await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
+    async with contest(house) as contending:
+        assert contending.standing.weighing.weights != EVEN
+        await go_on_until(
+            contending, lambda: contending.model.live.serving.weights == contending.standing.weighing.weights
+        )
 
 
 @pytest.mark.parametrize(
