@@ -195,8 +195,8 @@ class Emptying:
 
     async def rewritten(self, element: Element) -> Element:
         """The next entry, without what is to be forgotten."""
-        name, fields = element
-        entry = decode_entry(fields)
+        name = element[0]
+        entry = past.entry_of(element)
         event, at = entry.event, Offset.of_entry(name)
         if self._adoptions and at[:2] > self._adoptions[0].after[:2]:
             await self._come_to_adoption(self._adoptions[0], at)

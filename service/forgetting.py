@@ -165,8 +165,8 @@ class Forgetting:
         reading = past.entries(place.store, place.artifacts, place.keys, self.after, at, params=place.log)
         async with contextlib.aclosing(reading):
             async for elements in reading:
-                for _, fields in elements:
-                    event = decode_entry(fields).event
+                for element in elements:
+                    event = past.entry_of(element).event
                     if isinstance(event, Learn) and any((one.key, one.body) in self._forgotten for one in event.units):
                         return True
         return False

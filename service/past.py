@@ -15,7 +15,7 @@ from core.types import Offset
 from service import log as stream
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
-from service.events import Learn, decode_entry
+from service.events import Entry, Learn, decode_entry
 from service.history import History
 from service.link import Link
 from service.log import MOST_ENTRIES, Element, LogParams
@@ -91,6 +91,21 @@ async def entries(
     finally:
         if own is not None:
             own.close()
+
+
+def entry_of(element: Element) -> Entry:
+    """What an element says.
+
+    Raises
+    ------
+    Damaged
+        It is not what was written; names it, and the command that mends it.
+    UnknownApplyVersion
+    """
+    try:
+        return decode_entry(element[1])
+    except Damaged as error:
+        raise Damaged(f"the entry {element[0].decode()} cannot be applied: {error}. {stream.MENDING}") from error
 
 
 async def end(store: Store, keys: ModelKeys) -> Offset:

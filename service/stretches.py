@@ -20,6 +20,7 @@ from service.artifacts import Artifacts
 from service.catalog import ModelKeys
 from service.events import MOST_POSITIONS, Adopt, Event, Learn, decode_entry
 from service.log import Element
+from service.past import entry_of
 
 Read = Callable[[Offset, Offset], AsyncGenerator[list[Element]]]
 """The entries past one offset, up to and with the entry of another."""
@@ -94,9 +95,9 @@ async def events(read: Read, stretch: Stretch) -> AsyncGenerator[list[tuple[Offs
     async with contextlib.aclosing(read(stretch.after, stretch.until)) as reading:
         async for elements in reading:
             group = []
-            for entry_id, fields in elements:
-                at = Offset.of_entry(entry_id)
-                event = decode_entry(fields).event
+            for element in elements:
+                at = Offset.of_entry(element[0])
+                event = entry_of(element).event
                 if at[:2] == stretch.until[:2] and type(event) is Learn:
                     event = up_to(event, stretch.until.position)
                 group.append((at, event))

@@ -8,8 +8,10 @@ from functools import cache
 from core.config import ModelConfig
 from core.limits import Limits
 from core.record import pack_labels
+from core.types import Offset
 from core.vectorize import Vectorizer
 from service.appender import Draft
+from service.store import Store
 
 
 @cache
@@ -40,3 +42,14 @@ def drafts(n: int, seed: int = 1, n_features: int = 40, n_labels: int = 9) -> li
 def batch(n: int, seed: int = 1, key: str | None = None) -> Draft:
     """One request with ``n`` instances."""
     return Draft(b"".join(one.records for one in drafts(n, seed)), n, key, b"hash" if key else b"")
+
+
+async def flip(store: Store, log: bytes, at: Offset) -> None:
+    """Change a bit of what an entry says; in place of the log comes a copy with it, as a damaged file gives back."""
+    for entry_id, fields in await store.client.xrange(log):
+        if entry_id.decode() == at.entry:
+            payload = bytearray(fields[b"e"])
+            payload[len(payload) // 2] ^= 1
+            fields[b"e"] = bytes(payload)
+        await store.client.xadd("copied", fields, id=entry_id)
+    await store.client.rename("copied", log)

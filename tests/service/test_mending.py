@@ -31,6 +31,7 @@ from service.sweeping import sweep_store
 from service.verify import verify
 from tests.service.archived import Archived
 from tests.service.conftest import QUICK, StartReplica
+from tests.service.streams import flip
 from tests.service.test_replica import digests, teach, until
 from tests.service.test_snapshots import create
 from tests.service.valkey import Server
@@ -100,17 +101,6 @@ async def test_an_unreadable_entry_is_mended_by_the_command_that_the_refusal_nam
     await teach(other, 5, 3)
     assert len(await digests(other, one)) == 1
     assert await asyncio.to_thread(run, server, "mend") == (0, "nothing is wrong\n")
-
-
-async def flip(store: Store, log: bytes, at: Offset) -> None:
-    """Change a bit of what an entry says; in place of the log comes a copy with it, as a damaged file gives back."""
-    for entry_id, fields in await store.client.xrange(log):
-        if entry_id.decode() == at.entry:
-            payload = bytearray(fields[b"e"])
-            payload[len(payload) // 2] ^= 1
-            fields[b"e"] = bytes(payload)
-        await store.client.xadd("copied", fields, id=entry_id)
-    await store.client.rename("copied", log)
 
 
 async def test_no_snapshot_has_what_was_given_up(server: Server, start_replica: StartReplica) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from core.applying import Unit
 from core.config import ModelConfig
-from core.errors import Cancelled, Conflict, InvalidInstance, UnknownOffset
+from core.errors import Cancelled, Conflict, Damaged, InvalidInstance, UnknownOffset
 from core.live import LiveModel, warmup
 from core.types import START, Offset
 from service import indexes, past
@@ -34,7 +34,7 @@ from service.verify import verify
 from tests.service.adopting import SMALL, House, apply, digest_at, digest_of, events, learning, model_of
 from tests.service.conftest import QUICK
 from tests.service.proxy import Proxy
-from tests.service.streams import drafts, record
+from tests.service.streams import drafts, flip, record
 from tests.service.valkey import Server
 
 
@@ -773,6 +773,25 @@ async def test_what_came_again_is_forgotten_by_the_one_who_goes_on(house: House,
     await teach(house, *events(3, 9))
     await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
     assert not any(unit.source == "bad" for unit in _learned(await house.elements()))
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        (refit, RefitParams(passes=1, search={})),
+        (refit, RefitParams(passes=2)),
+        (forget, ForgetParams(source="bad", reason="r")),
+    ],
+)
+async def test_what_cannot_be_read_of_the_past_is_named_with_the_way_out(
+    house: House, method: Any, params: Any
+) -> None:
+    one = await house.replica()
+    lost = (await teach(house, *events(10, 1), *events(5, 2, "bad"), *events(5, 3)))[12]
+    await digest_at(one, house.past[-1][0])
+    await flip(house.store, (await house.living()).keys.log, lost)
+    with pytest.raises(Damaged, match=f"entry {lost.entry} .*its checksum is wrong. `abound mend`"):
+        await run(house, method, params)
 
 
 async def test_a_retry_of_what_a_restore_took_back_stays_when_something_earlier_is_forgotten(house: House) -> None:
