@@ -385,10 +385,11 @@ async def delete_indexes(place: Place, before: Callable[[list[str]], Awaitable[N
                 if adoption_after(element) is not None:
                     event = decode_entry(element[1]).event
                     there -= {event.index} if isinstance(event, Adopt) else set()
-    await before(sorted(there))
-    for name in there:
+    going = sorted(there)
+    await before(going)
+    for name in going:
         await indexes.delete(place.artifacts, place.keys, name)
-    return sorted(there)
+    return going
 
 
 async def _keep_pin(place: Place, pin: pins.Pin) -> None:

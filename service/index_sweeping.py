@@ -51,7 +51,7 @@ class IndexSweep:
         self._unneeded = {keys: names for keys, names in self._unneeded.items() if keys in living}
         self._needed = {keys: known for keys, known in self._needed.items() if keys in living}
         swept = 0
-        for keys in living:
+        for keys in [one.keys for one in catalog]:
             with contextlib.suppress(Conflict, LeaseLost):
                 try:
                     swept += await self._sweep(artifacts, keys)

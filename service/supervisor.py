@@ -90,7 +90,8 @@ class Teller:
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             line = json.dumps({"timestamp": now, "level": level, "event": sentence})
         with contextlib.suppress(OSError):  # the terminal may be gone; the service is not
-            print(line, file=sys.stderr, flush=True)
+            sys.stderr.write(f"{line}\n")  # in one piece: other processes write there as well
+            sys.stderr.flush()
 
 
 class Supervisor:

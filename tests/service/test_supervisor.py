@@ -25,6 +25,26 @@ from service.supervisor import Supervisor, Teller
 PROGRAM = "tests.service.child_program"
 
 
+# what it says
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_line_is_written_in_one_piece(as_json, monkeypatch):
+    """Else what a replica writes to the same place at that moment stands in the middle of it."""
+    pieces = []
+
+    class Stderr:
+        write = staticmethod(pieces.append)
+
+        def flush(self):
+            """Nothing is held back."""
+
+    monkeypatch.setattr("sys.stderr", Stderr())
+    Teller(as_json).say("ready")
+    assert len(pieces) == 1
+    assert pieces[0].endswith("\n")
+
+
 # the port
 
 
