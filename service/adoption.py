@@ -281,7 +281,7 @@ async def begin(
     while not await pending.say(place.store, place.keys, Pending(name)):
         if waiting is not None:
             waiting()
-        elif (await pending.pending(place.store, [place.keys]))[0] != Pending(SWEEP):  # that is soon over
+        elif (await pending.pending(place.store, [place.keys]))[0] not in (None, Pending(SWEEP)):  # that is soon over
             raise Conflict(f"another index is being made for {place.keys.name}")
         await place.between()
         await asyncio.sleep(WAIT_SECONDS)

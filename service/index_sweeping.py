@@ -22,7 +22,7 @@ from service import log as stream
 from service.archive import BASE_PREFIX, adoption_after
 from service.artifacts import Artifacts
 from service.catalog import Catalog, ModelKeys
-from service.events import Adopt, decode_entry
+from service.events import Adopt, check, decode_entry
 from service.history import Contents, History
 from service.lease import Lease, LeaseLost, take
 from service.log import Element, LogParams
@@ -136,5 +136,7 @@ def _is_whole(contents: Contents | None, artifacts: Artifacts, trim: stream.Trim
 
 
 def _adopted(elements: list[Element]) -> set[str]:
+    for _, fields in elements:
+        check(fields)  # an adoption that is damaged may look like none
     events = [decode_entry(one[1]).event for one in elements if adoption_after(one) is not None]
     return {event.index for event in events if isinstance(event, Adopt)}

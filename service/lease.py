@@ -90,6 +90,11 @@ class Lease:
         self._seconds = seconds
 
     @property
+    def fence(self) -> bytes:
+        """The key with the token that was given out last."""
+        return _part(self.keys, self.purpose, "fence")
+
+    @property
     def number(self) -> int:
         """What grows with each lease of a model."""
         return int(self.token.partition(b":")[0])
@@ -105,7 +110,7 @@ class Lease:
             Nothing or all of it was carried out.
         """
         words: list[Any] = [self.token]
-        keys = [_part(self.keys, self.purpose, "fence")]
+        keys = [self.fence]
         for command in commands:
             words += [len(command), *command]
             keys.append(_key_of(command))

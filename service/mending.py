@@ -20,6 +20,7 @@ away too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import redis.exceptions
@@ -52,6 +53,7 @@ from service.events import (
     encode,
 )
 from service.history import MENDING as BEGIN_ANEW
+from service.lease import Lease, take
 from service.log import Element
 from service.model_replica import ModelReplica
 from service.snapshots import restore_newest
@@ -104,8 +106,9 @@ async def mend(store: Store, finding: Finding, artifacts: Artifacts | None = Non
     Raises
     ------
     Conflict
-        Only another release, or an artifact store that is there, can do that, or something was changed meanwhile.
-        Or the state before an entry, which snapshots past it stand in for, could not be made any more.
+        Only another release, or an artifact store that is there, can do that, or something was changed meanwhile, or
+        another process makes a snapshot. Or the state before an entry, which snapshots past it stand in for, could not
+        be made any more. Nothing was changed.
     ArtifactsUnavailable, StoreUnavailable
     """
     if not finding.is_mendable:
@@ -118,17 +121,23 @@ async def mend(store: Store, finding: Finding, artifacts: Artifacts | None = Non
     if living is None:
         raise Conflict(f"the model {finding.model} is not there any more")
     blank = encode(Entry(APPLY_VERSION, b"mending", 0, Mark(f"mended {finding.entry}")))
-    if finding.kind == "unadoptable":
-        at = Offset.of_entry(finding.entry)
-        await drop_snapshots(store, living, at)
-        if (await stream.trim_of(store, living.keys.log)).covers(at):
-            await replace_in_history(store, artifacts, living, at, blank)
-            return
-    if finding.kind == "unreadable":
-        await _drop_snapshots_of(store, artifacts, living, Offset.of_entry(finding.entry))
-    if finding.kind != "baseless":
-        await _rewrite(store, living.keys.log, {finding.entry: blank})
+    if finding.kind == "baseless":
+        await _begin_with_log(store, living)
         return
+    at = Offset.of_entry(finding.entry)
+    if (await stream.trim_of(store, living.keys.log)).covers(at):
+        await drop_snapshots(store, living, at)
+        await replace_in_history(store, artifacts, living, at, blank)
+        return
+    async with take(store, living.keys) as lease:  # a snapshot that is just being made may have what the entry said
+        past = [name for name in await manifests.ids(store, living.keys) if manifests.offset_in(name)[:2] >= at[:2]]
+        if finding.kind == "unreadable" and past:
+            await _check_without(store, artifacts, living, at)
+        await _rewrite(store, living.keys.log, {finding.entry: blank}, lease, past)
+
+
+async def _begin_with_log(store: Store, living: Living) -> None:
+    """Let a model be what its log makes of it, without what was before."""
     await _rewrite(store, living.keys.log, {})
     with reaching():
         gone = (stream.trimmed_key(living.keys.log), living.keys.of("history"), living.keys.of("snapshots"))
@@ -243,10 +252,8 @@ async def _of_other_release(store: Store, living: Living) -> str | None:
     return None
 
 
-async def _drop_snapshots_of(store: Store, artifacts: Artifacts | None, living: Living, at: Offset) -> None:
-    """Let go of the snapshots that have what an entry said, once the model is known to be made without them."""
-    if not any(manifests.offset_in(name)[:2] >= at[:2] for name in await manifests.ids(store, living.keys)):
-        return
+async def _check_without(store: Store, artifacts: Artifacts | None, living: Living, at: Offset) -> None:
+    """Conflict unless the model can be made without the snapshots that have what an entry said."""
     try:
         await rebuild(store, living, at.before, artifacts=artifacts)
     except (Damaged, UnknownArtifact, UnknownOffset) as error:
@@ -254,11 +261,19 @@ async def _drop_snapshots_of(store: Store, artifacts: Artifacts | None, living: 
             f"the entry {at.entry} of {living.keys.name} cannot be given up, since only snapshots past it are good: "
             f"what was before cannot be made anew ({error}). {BEGIN_ANEW}, and that entry with it"
         ) from error
-    await drop_snapshots(store, living, at)
 
 
-async def _rewrite(store: Store, key: bytes, replaced: dict[str, tuple[bytes, bytes]]) -> None:
-    """Put a copy of a stream into its place, with some entries replaced. Conflict when it was changed meanwhile."""
+async def _rewrite(
+    store: Store,
+    key: bytes,
+    replaced: dict[str, tuple[bytes, bytes]],
+    lease: Lease | None = None,
+    snapshots: Sequence[str] = (),
+) -> None:
+    """Put a copy of a stream into its place, with some entries replaced. Conflict when it was changed meanwhile.
+
+    In the same moment nothing points to some snapshots any more, whose model the lease is of.
+    """
     beside = stream.mended_key(key)
     after, n_copied = START, 0
     with reaching():
@@ -279,11 +294,15 @@ async def _rewrite(store: Store, key: bytes, replaced: dict[str, tuple[bytes, by
             return
         async with store.client.pipeline(transaction=True) as pipe:
             try:
-                await pipe.watch(key, beside)
+                await pipe.watch(key, beside, *([] if lease is None else [lease.fence]))
+                held = lease is None or await pipe.get(lease.fence) == lease.token
                 whole = await pipe.xlen(beside) == n_copied  # a sweep takes away what may be left of one who died
-                if whole and not await pipe.xrevrange(key, "+", f"({after.entry}", 1):
+                if held and whole and not await pipe.xrevrange(key, "+", f"({after.entry}", 1):
                     pipe.multi()
                     pipe.rename(beside, key)
+                    if lease is not None:
+                        for name in snapshots:
+                            pipe.lrem(lease.keys.of("snapshots"), 0, name)
                     await pipe.execute()
                     return
             except redis.exceptions.WatchError:

@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,13 +17,15 @@ from core.config import ModelConfig
 from core.errors import CannotStart, Conflict, Damaged
 from core.types import Offset
 from service import log as stream
+from service import manifest as manifests
 from service import mending
 from service.artifacts import Artifacts
 from service.audit import acts
-from service.catalog import CATALOG_KEY, read_catalog
+from service.catalog import CATALOG_KEY, Living, read_catalog
 from service.cli import app
 from service.compaction import compact, rebuild
 from service.events import APPLY_VERSION, Entry, Mark, encode
+from service.lease import LeaseLost, take
 from service.mending import examine, mend
 from service.replica import Replica
 from service.snapshots import SnapshotParams
@@ -126,6 +129,75 @@ async def test_no_snapshot_has_what_was_given_up(server: Server, start_replica: 
         await compact(store, living, SnapshotParams())
     result = await verify(store, "default")
     assert (result.good, len(result.replicas)) == (True, 1)
+    await store.close()
+
+
+async def damaged(server: Server, start_replica: StartReplica) -> tuple[Store, Living]:
+    """A store with a snapshot before and one past an entry that is damaged, and the model."""
+    replica = await start_replica(server)
+    living = (await read_catalog(replica.store)).get("default")
+    assert living is not None
+    await teach(replica, 10, 1)
+    await compact(replica.store, living, SnapshotParams())
+    lost = await teach(replica, 10, 2)
+    await teach(replica, 10, 3)
+    await compact(replica.store, living, SnapshotParams())
+    await flip(replica.store, living.keys.log, lost)
+    await replica.stop()
+    return Store(server.url, QUICK), living
+
+
+async def test_a_mend_that_something_came_in_between_has_let_go_of_no_snapshot(
+    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, living = await damaged(server, start_replica)
+    [finding] = await examine(store, None)
+    before = await manifests.ids(store, living.keys)
+    read = store.client.xrange
+    sent: list[bytes] = []
+
+    async def copying(*given: Any, **named: Any) -> Any:
+        found = await read(*given, **named)
+        if not found and not sent:  # the copy is whole
+            sent.append(await store.client.xadd(living.keys.log, good_entry()))
+        return found
+
+    monkeypatch.setattr(store.client, "xrange", copying)
+    with pytest.raises(Conflict, match="appended meanwhile"):
+        await mend(store, finding)
+    assert sent
+    assert await manifests.ids(store, living.keys) == before
+    assert (await rebuild(store, living)).live.n_learned == 30
+    await mend(store, finding)
+    assert len(await manifests.ids(store, living.keys)) == 1
+    assert (await verify(store, "default", offline=True)).good
+    await store.close()
+
+
+async def test_nothing_is_mended_while_a_snapshot_is_made(server: Server, start_replica: StartReplica) -> None:
+    """It may have what the entry said."""
+    store, living = await damaged(server, start_replica)
+    [finding] = await examine(store, None)
+    before = await manifests.ids(store, living.keys)
+    async with take(store, living.keys):
+        with pytest.raises(Conflict, match="another process works on"):
+            await mend(store, finding)
+    assert await manifests.ids(store, living.keys) == before
+    assert [one.entry for one in await examine(store, None)] == [finding.entry]
+    await store.close()
+
+
+async def test_who_made_a_snapshot_too_slowly_cannot_point_to_it_once_an_entry_was_mended(
+    server: Server, start_replica: StartReplica
+) -> None:
+    store, living = await damaged(server, start_replica)
+    [finding] = await examine(store, None)
+    async with take(store, living.keys) as slow:
+        await store.client.delete(living.keys.of("lease"))  # it was stopped for longer than its lease lasts
+        slow.lost = True
+        await mend(store, finding)
+        with pytest.raises(LeaseLost):
+            await slow.check()
     await store.close()
 
 
