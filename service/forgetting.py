@@ -124,8 +124,9 @@ class Forgetting:
         snapshots = await manifests.ids(place.store, place.keys)
         await self._remembered.read()
         self._complete = {at for at in await forgotten.complete(place.store, place.keys) if at[:2] <= after[:2]}
-        self._adoptions = [one for one in await adoptions_of(place, after) if one.at not in self._complete]
-        adopted = {one.event.adoption for one in self._adoptions} - {self._name}
+        adoptions = await adoptions_of(place, after)
+        self._adoptions = [one for one in adoptions if one.at not in self._complete]
+        adopted = {one.event.adoption for one in adoptions} - {self._name}
         others = await forgotten.unfinished(place.store, place.keys)
         self._others = {job: what for job, what in others.items() if job in adopted}
         async for elements in self.without(self._beginning, after, self._count):
@@ -151,6 +152,13 @@ class Forgetting:
             f"there as an index, of which no event can be taken out: {hint}",
             self._beginning,
         )
+
+    async def end_others(self) -> None:
+        """Say that what former ones forget is gone, once ``look`` has found nothing: not all have said so themselves.
+
+        One that was begun by a worker may be finished by another, of older code, that does not know it has to.
+        """
+        await forgotten.end(self._place.store, self._place.keys, self._others)
 
     async def repeated(self, at: Offset) -> bool:
         """Whether a request that is forgotten came again past ``after``, before the adoption at ``at``.

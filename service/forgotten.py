@@ -59,6 +59,14 @@ async def begin(store: Store, keys: ModelKeys, job: str, what: Unfinished) -> No
         await store.client.hset(_unfinished_key(keys), job, msgspec.json.encode(what))
 
 
+async def end(store: Store, keys: ModelKeys, jobs: Iterable[str]) -> None:
+    """Say that history has nothing any more of what these jobs forget. StoreUnavailable."""
+    names = sorted(jobs)
+    if names:
+        with reaching():
+            await store.client.hdel(_unfinished_key(keys), *names)
+
+
 async def unfinished(store: Store, keys: ModelKeys) -> dict[str, Unfinished]:
     """What jobs forget that are not complete, whether they have adopted it or not. Damaged, StoreUnavailable."""
     with reaching():

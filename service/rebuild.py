@@ -131,13 +131,15 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
 
     async def make(adoption: Adoption) -> Made:
         counts = await forgetting.look(adoption.after)
-        live = await forgetting.state() if forgetting.first is not None else None
-        return Made(live, {"method": "forget"}, counts)
+        if forgetting.first is None:
+            await forgetting.end_others()
+            return Made(None, {"method": "forget"}, counts)
+        return Made(await forgetting.state(), {"method": "forget"}, counts)
 
     async def commit(*prefixes: str) -> None:
-        if forgetting.after is not None:
-            what = Unfinished(str(forgetting.after), params.key, params.source, params.since, params.until)
-            await forgotten.begin(place.store, place.keys, context.job.id, what)
+        index = await indexes.manifest_of(place.artifacts, place.keys, prefixes[0].rpartition("/")[2])
+        what = Unfinished(index.after, params.key, params.source, params.since, params.until)
+        await forgotten.begin(place.store, place.keys, context.job.id, what)  # also one that was prepared before
         await context.commit(*prefixes)
 
     async def again(adoption: Adoption, at: Offset) -> bool:

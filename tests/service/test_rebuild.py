@@ -16,9 +16,9 @@ from core.config import ModelConfig
 from core.errors import Cancelled, Conflict, Damaged, InvalidInstance, UnknownOffset
 from core.live import LiveModel, warmup
 from core.types import START, Offset
-from service import indexes, past
+from service import forgotten, indexes, past
 from service import manifest as manifests
-from service.adoption import begin
+from service.adoption import Adoption, begin
 from service.archive import Archiving, archive
 from service.catalog import DEFAULT_MODEL
 from service.compaction import compact, rebuild
@@ -1070,3 +1070,77 @@ async def test_a_forgetting_goes_on_after_the_next_has_put_a_mark_in_its_adoptio
     assert (outcome["forgotten"]["requests"], bool(outcome["segments_rewritten"])) == (15, True)
     assert [event.adoption for event in await _of_history(house) if isinstance(event, Adopt)] == ["next"]
     await same(house, one, await without(house, lambda unit, at: unit.source in ("bad", "other")))
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+async def test_who_goes_on_with_a_prepared_index_says_what_it_forgets(
+    house: House, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """One died before it adopted, with what it said lost by the store; or in its second round, before it said it."""
+    one = await house.replica()
+    await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"), *events(5, 4, "other"))
+    await archived(house)
+    params, keys = ForgetParams(source="bad", reason="r"), (await house.living()).keys
+    context = Repeating(house, await house.living(), rounds - 1)
+
+    class Died(Exception):
+        pass
+
+    append, n_appended = Adoption._append, [0]
+
+    async def dying_append(self: Adoption, entry: Entry, adopts: str = "", index: Any = None) -> Offset:
+        n_appended[0] += 1
+        if adopts and rounds == 1:
+            raise Died
+        at = await append(self, entry, adopts, index)
+        if not adopts and n_appended[0] > 2:
+            raise Died
+        return at
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Adoption, "_append", dying_append)
+        with pytest.raises(Died):
+            await forget(cast("Any", context), params, context.progress)
+    assert "forget" in await forgotten.unfinished(house.store, keys)
+    if rounds == 1:
+        await house.store.client.delete(keys.of("forgetting"))
+    again = Repeating(
+        house, await house.living(), 0, committed=True, outcome=context.job.outcome, kept=context.job.kept
+    )
+
+    def dying(now: str, fraction: float) -> None:
+        if now.startswith("making snapshots"):
+            raise Died
+
+    with pytest.raises(Died):
+        await forget(cast("Any", again), params, dying)
+    adopted = [event for event in await _of_history(house) if isinstance(event, Adopt)]
+    assert len(adopted) == rounds
+    assert (await forgotten.unfinished(house.store, keys))["forget"].after == adopted[-1].after
+    with pytest.raises(Conflict, match="the job forget has not taken"):
+        await run(house, refit, RefitParams(search={}, passes=1), job="between")
+    await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
+    await same(house, one, await without(house, lambda unit, at: unit.source in ("bad", "other")))
+    assert not any(unit.source == "bad" for unit in _learned([(START, said) for said in await _of_history(house)]))
+
+
+@pytest.mark.parametrize("says_complete", [False, True])
+async def test_a_forgetting_that_older_code_has_finished_does_not_stop_the_others_for_ever(
+    house: House, monkeypatch: pytest.MonkeyPatch, says_complete: bool
+) -> None:
+    """As where workers are replaced one by one: the older code does not know what was said before the adoption."""
+    one = await house.replica()
+    await teach(house, *events(20, 1), *events(10, 2, "bad"), *events(10, 3))
+    await archived(house)
+    keys, saying = (await house.living()).keys, forgotten.saying
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            forgotten, "saying", lambda keys, adoptions, jobs: saying(keys, adoptions, []) if says_complete else []
+        )
+        await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget")
+    with pytest.raises(Conflict, match="the job forget has not taken"):
+        await run(house, refit, RefitParams(search={}, passes=1), job="refit")
+    await run(house, forget, ForgetParams(source="bad", reason="r"), job="the same once more")
+    assert not await forgotten.unfinished(house.store, keys)
+    await run(house, refit, RefitParams(search={}, passes=1), job="refit")
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
