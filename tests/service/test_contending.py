@@ -191,7 +191,6 @@ async def test_what_becomes_active_is_blended_as_is_known_before_anything_more_i
     card = await entered(house)
     at = place(house.store, house.artifacts, (await house.living()).keys)
     async with contest(house, gate=NEVER) as contending:
-        model = replica.model("default").live
         await teach(replica, changed(20 * LABELS))
         await contending.go_on()
         known = contending.standing.weighing.weights
@@ -206,8 +205,7 @@ async def test_what_becomes_active_is_blended_as_is_known_before_anything_more_i
         await go_on_until(contending, lambda: contending.model.live.serving.weights == known)
         for _ in range(3):
             await contending.call()
-        await contending.go_on()
-        await until(lambda: model.serving == contending.model.live.serving)
+        await go_on_until(contending, lambda: replica.model("default").live.serving == contending.model.live.serving)
     assert [type(event) for _, event in await house.elements()].count(Weigh) == 2
 
 
