@@ -106,7 +106,8 @@ async def test_an_unreadable_entry_is_mended_by_the_command_that_the_refusal_nam
     assert await asyncio.to_thread(run, server, "mend") == (0, "nothing is wrong\n")
 
 
-async def test_no_snapshot_has_what_was_given_up(server: Server, start_replica: StartReplica) -> None:
+async def damaged(server: Server, start_replica: StartReplica) -> tuple[Store, Living, Offset]:
+    """A store with a snapshot before and one past an entry that is damaged, the model, and where that is."""
     replica = await start_replica(server)
     living = (await read_catalog(replica.store)).get("default")
     assert living is not None
@@ -117,7 +118,11 @@ async def test_no_snapshot_has_what_was_given_up(server: Server, start_replica: 
     await compact(replica.store, living, SnapshotParams())
     await flip(replica.store, living.keys.log, lost)
     await replica.stop()
-    store = Store(server.url, QUICK)
+    return Store(server.url, QUICK), living, lost
+
+
+async def test_no_snapshot_has_what_was_given_up(server: Server, start_replica: StartReplica) -> None:
+    store, living, lost = await damaged(server, start_replica)
     [finding] = await examine(store, None)
     assert (finding.kind, finding.entry) == ("unreadable", lost.entry)
     await mend(store, finding)
@@ -132,25 +137,10 @@ async def test_no_snapshot_has_what_was_given_up(server: Server, start_replica: 
     await store.close()
 
 
-async def damaged(server: Server, start_replica: StartReplica) -> tuple[Store, Living]:
-    """A store with a snapshot before and one past an entry that is damaged, and the model."""
-    replica = await start_replica(server)
-    living = (await read_catalog(replica.store)).get("default")
-    assert living is not None
-    await teach(replica, 10, 1)
-    await compact(replica.store, living, SnapshotParams())
-    lost = await teach(replica, 10, 2)
-    await teach(replica, 10, 3)
-    await compact(replica.store, living, SnapshotParams())
-    await flip(replica.store, living.keys.log, lost)
-    await replica.stop()
-    return Store(server.url, QUICK), living
-
-
 async def test_a_mend_that_something_came_in_between_has_let_go_of_no_snapshot(
     server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, living = await damaged(server, start_replica)
+    store, living, _ = await damaged(server, start_replica)
     [finding] = await examine(store, None)
     before = await manifests.ids(store, living.keys)
     read = store.client.xrange
@@ -176,7 +166,7 @@ async def test_a_mend_that_something_came_in_between_has_let_go_of_no_snapshot(
 
 async def test_nothing_is_mended_while_a_snapshot_is_made(server: Server, start_replica: StartReplica) -> None:
     """It may have what the entry said."""
-    store, living = await damaged(server, start_replica)
+    store, living, _ = await damaged(server, start_replica)
     [finding] = await examine(store, None)
     before = await manifests.ids(store, living.keys)
     async with take(store, living.keys):
@@ -190,7 +180,7 @@ async def test_nothing_is_mended_while_a_snapshot_is_made(server: Server, start_
 async def test_who_made_a_snapshot_too_slowly_cannot_point_to_it_once_an_entry_was_mended(
     server: Server, start_replica: StartReplica
 ) -> None:
-    store, living = await damaged(server, start_replica)
+    store, living, _ = await damaged(server, start_replica)
     [finding] = await examine(store, None)
     async with take(store, living.keys) as slow:
         await store.client.delete(living.keys.of("lease"))  # it was stopped for longer than its lease lasts
