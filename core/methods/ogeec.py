@@ -76,8 +76,8 @@ class Learner:
     Attributes
     ----------
     order : int32 array, shape (n,)
-        The instance of each vector. Every learner has an order of its own, since of equally near instances the first
-        ones count: where many are equal, the learners would otherwise all take the same.
+        The instance of each vector. Of equally near instances the first ones count, so the learners go through one
+        shuffled order, each from another place on: where many are equal, they take different ones.
     """
 
     seed: np.uint64
@@ -205,14 +205,14 @@ def check(data: Matrices, params: Params) -> None:
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
     """Project the training data; nothing is learned."""
     seeds = rng.integers(0, 2**63, params.learners, dtype=np.uint64)
-    learners = []
+    n, learners = data.X.shape[0], []
+    order = rng.permutation(n).astype(np.int32)
     for number, seed in enumerate(seeds):
         whole = part(progress, number / len(seeds), (number + 1) / len(seeds))
-        order = rng.permutation(data.X.shape[0]).astype(np.int32)
-        learners.append(_learner(data.X, seed, order, params, whole))
+        learners.append(_learner(data.X, seed, np.roll(order, -(number * n // len(seeds))), params, whole))
     recall = 1.0
     if params.index != "exact":
-        places = rng.choice(data.X.shape[0], min(SAMPLE, data.X.shape[0]), replace=False)
+        places = rng.choice(n, min(SAMPLE, n), replace=False)
         recall = float(np.mean([_recall(learner, places, params.neighbors) for learner in learners]))
     return Model(params, tuple(learners), data.Y, recall)
 

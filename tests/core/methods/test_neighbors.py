@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy import sparse
 
 from core.errors import InvalidInstance
 from core.methods import nearest, ogeec, registry
@@ -32,8 +35,6 @@ def test_exact_neighbours_are_those_of_the_whole_product(n: int) -> None:
 
 def test_projected_vectors_are_products_with_independent_normals() -> None:
     """Mean 0, variance 1, no correlation; another seed is another matrix; rows do not depend on what else is there."""
-    from scipy import sparse
-
     eye = sparse.identity(3000, dtype=np.float32, format="csr")
     seed = np.uint64(7)
     drawn = np.empty((3000, 51), np.float32)
@@ -93,6 +94,16 @@ def test_scores_are_means_of_cosines_over_the_learners() -> None:
     dense = np.zeros_like(expected)
     dense[np.repeat(np.arange(11), np.diff(found.starts)), found.ids] = found.scores
     np.testing.assert_allclose(dense, expected, atol=1e-5)
+
+
+def test_of_equal_instances_the_learners_take_different_ones() -> None:
+    data = made(60, seed=0)
+    X = sparse.vstack([data.X[0]] * 60, format="csr")
+    alike = replace(data, X=X, Y=sparse.identity(60, np.int8, format="csr"), labels=[str(i) for i in range(60)])
+    model = ogeec.fit(alike, ogeec.Params(neighbors=12, learners=5), np.random.default_rng(0), quietly)
+    found = model.rank(X[:1], 60)
+    assert sorted(found.ids) == list(range(60))
+    np.testing.assert_allclose(found.scores, 1 / 5, rtol=1e-5)
 
 
 def test_the_number_of_neighbours_is_searched_for() -> None:
