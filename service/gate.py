@@ -31,6 +31,15 @@ QUIET_SECONDS = 30.0
 GATE = "gate: "
 """How the reason of an activation by the gate begins."""
 
+DONE = "done at "
+"""How the outcome of a decision begins that came back from the log."""
+
+
+def reason_of(decision: Decision) -> str:
+    """The reason of the activation that carries a decision out."""
+    said = f"{GATE}{decision.kind}, difference {decision.difference:+.4f} over {decision.n} instances"
+    return f"{said} (from {decision.low:+.4f} to {decision.high:+.4f}), evidence {decision.evidence:.4g}"
+
 
 class Gate:
     """The gate of one model.
@@ -76,8 +85,7 @@ class Gate:
             self._activating = asyncio.create_task(self._carry_out(standing, standing.offset, decision))
 
     async def _carry_out(self, standing: Standing, at: str, decision: Decision) -> None:
-        said = f"{GATE}{decision.kind}, difference {decision.difference:+.4f} over {decision.n} instances"
-        said += f" (from {decision.low:+.4f} to {decision.high:+.4f}), evidence {decision.evidence:.4g}"
+        said = reason_of(decision)
         log.info("the gate decides", model=self._place.keys.name, version=decision.version, reason=said)
         try:
             await self._lease.check()
@@ -90,17 +98,20 @@ class Gate:
             self._quiet_until = asyncio.get_running_loop().time() + QUIET_SECONDS
 
     def activated(self, standing: Standing, serving: Serving, reason: str) -> bool:
-        """Take notice of an activation in the log; whether it was the gate's."""
-        if not reason.startswith(GATE):
-            standing.promoted = ""
-            return False
-        standing.promoted = "" if serving.is_live else serving.activation
-        for one in standing.decisions[-1:]:
-            if one.decision.version == serving.version:
-                standing.decided(one.offset, one.decision, f"done at {serving.at}")
+        """Take notice of an activation in the log; whether it was the gate's: decided by it, and not done yet.
+
+        Anybody can give any reason, so how one begins says nothing.
+        """
+        for one in standing.decisions:
+            decided = (one.decision.version, reason_of(one.decision))
+            if decided == (serving.version, reason) and not one.outcome.startswith(DONE):
+                standing.promoted = "" if serving.is_live else serving.activation
+                standing.decided(one.offset, one.decision, f"{DONE}{serving.at}")
                 standing.promotions += one.decision.kind == "promote"
                 standing.rollbacks += one.decision.kind == "roll back"
-        return True
+                return True
+        standing.promoted = ""
+        return False
 
     async def close(self) -> None:
         """End what is under way: it may or may not have been done."""

@@ -11,7 +11,7 @@ import pytest
 from core.applying import Unit
 from core.blend import DEPTH, MIXTURES, Listed, Weighing
 from core.config import ModelConfig
-from core.contenders import Contest, GateParams
+from core.contenders import Contest, Decision, GateParams
 from core.errors import Conflict
 from core.live import LiveModel, warmup
 from core.serving import BLEND, EVEN, LIVE
@@ -22,6 +22,7 @@ from service.contending import Contending
 from service.contending_params import ContendingParams
 from service.events import Activate, Learn, Weigh
 from service.gate import GATE as BY_GATE
+from service.gate import reason_of
 from service.lease import LeaseLost, take
 from service.scoring import rank_in
 from service.standing import PURPOSE
@@ -334,8 +335,10 @@ async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_serve
     keys = (await house.living()).keys
     at = activation.Place(house.store, house.artifacts, keys, 10.0)
     async with contest(house) as contending:
+        decision = Decision("promote", promoted.id, former.id, 60, 0.5, 0.1, 0.9, 200.0)
+        contending.standing.decided(contending.standing.offset, decision, "under way")
         await activation.activate(at, former.id, "a test")
-        await activation.activate(at, promoted.id, BY_GATE)
+        await activation.activate(at, promoted.id, reason_of(decision))
         await until(lambda: replica.model("default").live.serving.version == promoted.id)
         serving = replica.model("default").live.serving
         await contending.go_on()
@@ -344,7 +347,28 @@ async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_serve
             contending.standing.contest.note({promoted.id: 0, former.id: 1, LIVE: 2})
         contending.standing.trouble = {former.id: "it is lost"}
         await contending._gate.decide(contending.standing, serving, [])
-        assert [one.decision.version for one in contending.standing.decisions] == [LIVE]
+        assert [one.decision.version for one in contending.standing.decisions] == [promoted.id, LIVE]
+
+
+async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(house: House) -> None:
+    """Anybody can give any reason, also one that the gate gave before."""
+    replica = await house.replica()
+    card = await entered(house)
+    model, keys = replica.model("default"), (await house.living()).keys
+    async with contest(house) as contending:
+        await teach(replica, familiar(60))
+        await go_on_until(contending, lambda: contending.standing.contest.served == card.id)
+        *_, promoted = (event for _, event in await house.elements() if isinstance(event, Activate))
+        for reason in (f"{BY_GATE}that of our own deployments", promoted.reason):
+            for version in (LIVE, card.id):
+                await activation.activate(place(house.store, house.artifacts, keys), version, reason)
+                await contenders.enter(house.store, keys, card.id, "a test")
+            await go_on_until(contending, lambda: model.live.serving.version == card.id)
+            await teach(replica, changed(40 * LABELS))
+            await contending.go_on()
+            assert contending.standing.contest.comparisons[LIVE].evidence > GATE.needed
+            assert contending._gate.fallback(contending.standing, model.live.serving) == []
+        assert (contending.standing.promotions, contending.standing.rollbacks) == (1, 0)
 
 
 async def test_no_more_than_four_contend(house: House) -> None:
