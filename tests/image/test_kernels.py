@@ -40,6 +40,24 @@ def test_what_was_compiled_is_copied_and_nothing_is_compiled_again(tmp_path: Pat
     assert SAVED not in started(compiled, place)
 
 
+def test_a_start_that_ended_while_it_copied_leaves_nothing_that_the_next_one_takes(tmp_path: Path) -> None:
+    compiled, place, programs = tmp_path / "compiled", tmp_path / "tmp" / "kernels", tmp_path / "programs"
+    compiled.mkdir()
+    (compiled / "one.nbi").write_text("whole")
+    programs.mkdir()
+    (programs / "cp").write_text(
+        '#!/bin/sh\nfor to do :; done\nprintf wh > "$to/one.nbi"; printf 1 > "$to/gone"; exit 1\n'
+    )
+    (programs / "cp").chmod(0o755)
+    environment = {"PATH": os.environ["PATH"], "COMPILED_KERNELS": str(compiled), "NUMBA_CACHE_DIR": str(place)}
+    words = ["sh", str(ROOT / "docker" / "entrypoint.sh"), "true"]
+    full = environment | {"PATH": f"{programs}:{environment['PATH']}"}
+    assert subprocess.run(words, env=full).returncode != 0
+    assert subprocess.run(words, env=environment).returncode == 0
+    assert [(one.name, one.read_text()) for one in place.iterdir()] == [("one.nbi", "whole")]
+    assert [one.name for one in place.parent.iterdir()] == ["kernels"]
+
+
 def test_what_is_compiled_after_all_would_show(tmp_path: Path) -> None:
     (tmp_path / "small.py").write_text("import numba\n\n\n@numba.njit(cache=True)\ndef same(x):\n    return x\n")
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "NUMBA_DEBUG_CACHE": "1"}
