@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from core.applying import Applying, Unit
 from core.kernels.apply import pass_over_records
-from core.receipts import Receipts
+from core.receipts import Outcome, Receipts
 from core.types import START, Offset
 
 ALL_AT_ONCE = 2**31 - 1
@@ -34,10 +34,15 @@ class Outcomes:
 
     def of(self, records: bytes, units: Sequence[Unit], entry: Offset = START) -> list[bool]:
         """Whether each unit of the next entry was learned: not emptied, no repeat, no other body under a known key."""
+        told = self.told(records, units, entry)
+        return [outcome is None and not unit.emptied for outcome, unit in zip(told, units, strict=True)]
+
+    def told(self, records: bytes, units: Sequence[Unit], entry: Offset = START) -> list[Outcome]:
+        """What applying did with each unit of the next entry; None for one that is emptied as well."""
         applying = Applying(self, records, sum([unit.n for unit in units]), units, entry)
         while not applying.done:
             applying.step(ALL_AT_ONCE)
-        return [outcome is None and not unit.emptied for outcome, unit in zip(applying.outcomes, units, strict=True)]
+        return applying.outcomes
 
     def apply(
         self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]

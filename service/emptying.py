@@ -9,8 +9,11 @@ index, which may not know what it repeats, since a restore took that back. So bo
 has learned stays.
 
 What came after the offset up to which is looked is replayed on top of the index that is adopted, which does not know
-what it repeats. So a repeat that came before that adoption, and was answered as one, was learned all the same: it is
-taken out by a second round, with another adoption (``rebuild.py``). One that comes later counts as sent anew.
+what it repeats. So what came before that adoption under a forgotten key, and was answered as a repeat or refused since
+its body was another one, was learned all the same: it is taken out by a second round, with another adoption
+(``rebuild.py``), in which only the live state says what was learned before the adoptions of forgettings. What comes
+later counts as sent anew; also a request that had been refused, and is answered as the repeat of what the adoption
+made of it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import msgspec
 from core.applying import Unit
 from core.limits import Limits
 from core.outcomes import Outcomes
+from core.receipts import AnotherBody, Receipt
 from core.record import record_ends
 from core.types import START, Offset
 from service import indexes, past
@@ -139,8 +143,8 @@ class Emptying:
     note : callable
     own : str
         The name of the adoptions that forget the same, in rounds before.
-    others : sequence of Unfinished
-        What former forgettings have left in history; it is left out as well.
+    others : mapping
+        By the name of its adoptions, what a former forgetting has left in history; it is left out as well.
 
     Attributes
     ----------
@@ -162,19 +166,20 @@ class Emptying:
         remade: Mapping[str, IndexManifest],
         note: Note,
         own: str,
-        others: Sequence[Unfinished] = (),
+        others: Mapping[str, Unfinished],
     ) -> None:
         self._place = place
         self._params = params
         self._after = after
         self._remade = remade
         self._note = note
-        self._own = own
+        self._own = {own, *others}
         self._others = [
             (ForgetParams(reason="r", key=one.key, source=one.source, since=one.since, until=one.until), one.after)
-            for one in others
+            for one in others.values()
         ]
         self.forgotten: set[tuple[str, bytes]] = set()
+        self._refused: set[tuple[str, bytes]] = set()  # and learned by the adoption of a forgetting
         self._outcomes = Outcomes()
         self._ahead: Outcomes | None = None
         self._adoptions = deque(adoptions)
@@ -230,12 +235,7 @@ class Emptying:
         if at[:2] > self._after[:2]:
             return event
         units = event.units
-        learned = was_new = self._outcomes.of(event.records, units, at)
-        if self._ahead is not None:
-            ahead = self._ahead.of(event.records, units, at)
-            learned = [one or other for one, other in zip(learned, ahead, strict=True)]
-            if self._adoptions[0].event.adoption != self._own:
-                was_new = learned
+        learned = self._learned(event, at)
         matching = [self._params, *(one for one, after in self._others if at[:2] <= Offset.parse(after)[:2])]
         gone = [not unit.emptied and any(one.matches(unit, at) for one in matching) for unit in units]
         for i, unit in enumerate(units):
@@ -243,7 +243,7 @@ class Emptying:
                 continue
             if gone[i]:
                 self.forgotten.add((unit.key, unit.body))
-            elif (unit.key, unit.body) in self.forgotten and not was_new[i]:
+            elif (unit.key, unit.body) in self.forgotten and not learned[i]:
                 gone[i] = True
         if any(gone):
             self._began = True
@@ -265,6 +265,25 @@ class Emptying:
                 records.append(event.records[ends[place] : ends[place + n]])
             place += n
         return Learn(b"".join(records), event.n, kept)
+
+    def _learned(self, event: Learn, at: Offset) -> list[bool]:
+        """Which requests of the next entry are learned, as far as they are not forgotten."""
+        units = event.units
+        told = self._outcomes.told(event.records, units, at)
+        learned = [one is None and not unit.emptied for one, unit in zip(told, units, strict=True)]
+        for i, unit in enumerate(units):
+            if isinstance(told[i], Receipt) and (unit.key, unit.body) in self._refused:
+                self._refused.discard((unit.key or "", unit.body))
+                learned[i] = True
+        if self._ahead is None:
+            return learned
+        ahead = self._ahead.of(event.records, units, at)
+        if self._adoptions[0].event.adoption not in self._own:
+            return [one or other for one, other in zip(learned, ahead, strict=True)]
+        for unit, one, is_learned in zip(units, told, ahead, strict=True):
+            if unit.key is not None and is_learned and isinstance(one, AnotherBody):
+                self._refused.add((unit.key, unit.body))
+        return learned
 
 
 def element_of(name: bytes, entry: Entry) -> Element:

@@ -161,21 +161,23 @@ class Forgetting:
         await forgotten.end(self._place.store, self._place.keys, self._others)
 
     async def repeated(self, at: Offset) -> bool:
-        """Whether a request that is forgotten came again past ``after``, before the adoption at ``at``.
+        """Whether a key of a request that is forgotten came again past ``after``, before the adoption at ``at``.
 
-        It was answered as a repeat, and is learned on top of what was adopted, which does not know the first one.
+        It was answered as a repeat, or refused with another body, and is learned on top of what was adopted, which
+        does not know the first one.
         """
         place = self._place
         if self.after is None:
             raise AssertionError("look first")
-        if not self._forgotten:
+        keys = {key for key, _ in self._forgotten}
+        if not keys:
             return False
         reading = past.entries(place.store, place.artifacts, place.keys, self.after, at, params=place.log)
         async with contextlib.aclosing(reading):
             async for elements in reading:
                 for element in elements:
                     event = past.entry_of(element).event
-                    if isinstance(event, Learn) and any((one.key, one.body) in self._forgotten for one in event.units):
+                    if isinstance(event, Learn) and any(one.key in keys for one in event.units):
                         return True
         return False
 
@@ -393,7 +395,7 @@ class Forgetting:
             self._remade,
             note,
             self._name,
-            list(self._others.values()),
+            self._others,
         )
         await emptying.begin()
         if emptying.came_before and self._all_time:

@@ -732,6 +732,95 @@ async def test_a_repeat_that_comes_while_it_is_forgotten_is_forgotten_as_well(
     assert one.model(DEFAULT_MODEL).live.receipts.get("k0") is not None
 
 
+class Coming(Context):
+    """What comes after the end up to which each round looks, before its adoption: one list a round."""
+
+    def __init__(self, house: House, living: Any, *rounds: list[Learn], **given: Any) -> None:
+        super().__init__(house, living, "forget", **given)
+        self.house = house
+        self.rounds = [*rounds]
+
+    async def commit(self, *prefixes: str) -> None:
+        await super().commit(*prefixes)
+        if self.rounds:
+            await teach(self.house, *self.rounds.pop(0))
+
+
+def one_of(seed: int, key: str, body: bytes) -> Learn:
+    return Learn(drafts(1, seed)[0].records, 1, [Unit(1, key, body)])
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+async def test_what_is_refused_while_its_key_is_forgotten_is_not_learned_by_the_adoption(
+    house: House, by_key: bool
+) -> None:
+    """Another body under the key, alone or in a batch: refused by the live state, new to the index that is adopted."""
+    one = await house.replica()
+    plain = [draft.records for draft in drafts(2, 7)]
+    await teach(house, *events(10, 1), *keyed(3, 3, "k", "bad"), *events(5, 4))
+    batch = Learn(b"".join(plain), 2, [Unit(1, "k1", b"other", batch=2), Unit(1, "l", b"l")])
+    refused = [one_of(5, "k0", b"other"), batch]
+    context = Coming(house, await house.living(), [*refused, *keyed(2, 6, "new")])
+    params = ForgetParams(key="k0", reason="r") if by_key else ForgetParams(source="bad", reason="r")
+    await forget(cast("Any", context), params, context.progress)
+    await teach(house, *events(3, 9))
+    house.past = [(at, event) for at, event in house.past if event not in refused]
+    gone = {"k0"} if by_key else {"k0", "k1", "k2"}
+    await same(house, one, await without(house, lambda unit, at: unit.key in gone))
+    assert one.model(DEFAULT_MODEL).live.n_learned == 10 + (2 if by_key else 0) + 5 + 2 + 3
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_what_was_refused_and_then_answered_as_a_repeat_stays(
+    house: House, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """After the first adoption, which has learned what was refused; before the end of the second round, or after it."""
+    one = await house.replica()
+    await teach(house, *events(10, 1), *keyed(3, 3, "k", "bad"), *events(5, 4))
+    other, third = one_of(5, "k0", b"other"), one_of(6, "k0", b"third")
+    answered = [other, third, *keyed(1, 3, "k", "bad"), other]  # a repeat, refused, refused, a repeat
+    context = Coming(house, await house.living(), [other], *([answered] if is_late else []))
+    go_on = Adoption.go_on
+
+    async def later(self: Adoption) -> None:
+        if not is_late:
+            await teach(house, *answered)
+        await go_on(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Adoption, "go_on", later)
+        await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
+    at = [at for at, event in house.past if event == other]
+    assert len(at) == 3
+    await same(
+        house,
+        one,
+        await without(house, lambda unit, where: unit.source == "bad" or (unit.key == "k0" and where != at[1])),
+    )
+    assert one.model(DEFAULT_MODEL).live.n_learned == 10 + 5 + 1
+
+
+@pytest.mark.parametrize("body", [b"body", b"other"])
+async def test_what_came_while_one_forgot_that_died_is_left_out_by_the_next(house: House, body: bytes) -> None:
+    """Under a key that it forgot: answered as a repeat, or refused."""
+    one = await house.replica()
+    await teach(house, *events(10, 1), *keyed(3, 3, "k", "bad"), *events(5, 4, "other"))
+    context = Coming(house, await house.living(), [one_of(5, "k0", body)])
+
+    class Died(Exception):
+        pass
+
+    def dying(now: str, fraction: float) -> None:
+        if now.startswith("looking: at") and not context.rounds:
+            raise Died
+
+    with pytest.raises(Died):
+        await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), dying)
+    await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
+    await same(house, one, await without(house, lambda unit, at: unit.source is not None or unit.key == "k0"))
+    assert one.model(DEFAULT_MODEL).live.n_learned == 10
+
+
 async def test_what_comes_again_all_the_time_does_not_keep_a_forgetting_for_ever(house: House) -> None:
     one = await house.replica()
     await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"))
