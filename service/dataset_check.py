@@ -1,8 +1,9 @@
 """Checking a data set: ``python -m service.dataset_check FILE BYTES``, in a process of its own.
 
 Reads a file of the artifact store line by line, as a job would, and says on standard output, as JSON, what is in it, or
-what is wrong with it (``error``, with the number of the line) or that it has more than BYTES unpacked, or more names
-than there may be (``too_large``). What it takes of memory is every name once; the system holds it to ``ROOM_BYTES``.
+what is wrong with it (``error``, with the number of the line), that it has more than BYTES unpacked, or more names
+than there may be (``too_large``), or that it cannot be had now (``away``). What it takes of memory is every name once;
+the system holds it to ``ROOM_BYTES``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from core.config import ModelConfig
-from core.errors import AboundError, InvalidInstance, Malformed, TooLarge
+from core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, Malformed, StoreUnavailable, TooLarge
 from core.evaluate import LIMITS
 from core.kernels.keys import intern_vector
 from core.record import pack_labels
@@ -103,6 +104,8 @@ async def check(name: str, plain_bytes: int) -> dict[str, Any]:
         return {"too_large": "checking the file takes more memory than it may"}
     except TooLarge as error:
         return {"too_large": str(error)}
+    except (ArtifactsUnavailable, StoreUnavailable) as error:
+        return {"away": str(error)}
     except AboundError as error:
         return {"error": str(error)}
     finally:

@@ -27,7 +27,16 @@ from typing import Any
 import msgspec
 import structlog
 
-from core.errors import Conflict, Damaged, InvalidInstance, Overloaded, StoreUnavailable, TooLarge, UnknownDataset
+from core.errors import (
+    ArtifactsUnavailable,
+    Conflict,
+    Damaged,
+    InvalidInstance,
+    Overloaded,
+    StoreUnavailable,
+    TooLarge,
+    UnknownDataset,
+)
 from service.artifacts import Artifacts
 from service.ending import end
 from service.files import format_of
@@ -189,17 +198,21 @@ class Datasets:
                     counts = await self._counts(file, environment)
                     with reaching():
                         seconds, microseconds = await self._store.client.time()
-                    card = DatasetCard(
-                        name=name,
-                        file=file,
-                        format=form,
-                        compression=compression,
-                        bytes=size,
-                        created=seconds + microseconds / 1e6,
-                        **counts,
-                    )
-                    before = await self._point(card)
                 except BaseException:
+                    await artifacts.delete(file)
+                    raise
+                card = DatasetCard(
+                    name=name,
+                    file=file,
+                    format=form,
+                    compression=compression,
+                    bytes=size,
+                    created=seconds + microseconds / 1e6,
+                    **counts,
+                )
+                try:
+                    before = await self._point(card)
+                except Conflict:  # whatever else ends it: the pointer may be set, and what nothing points to is swept
                     await artifacts.delete(file)
                     raise
         finally:
@@ -273,6 +286,8 @@ class Datasets:
             raise Overloaded("the process that checks the file has died, perhaps for lack of memory") from None
         if "too_large" in found:
             raise TooLarge(found["too_large"])
+        if "away" in found:
+            raise ArtifactsUnavailable(f"the file could not be checked: {found['away']}")
         if "error" in found:
             raise InvalidInstance(found["error"], "body")
         return found
