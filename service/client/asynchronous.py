@@ -26,6 +26,7 @@ from service.client.errors import (
     decode,
     document,
     is_on_this_machine,
+    no_cookies,
     of_environment,
     refused,
     told_apart,
@@ -68,7 +69,9 @@ class AsyncClient:
         with of_environment(self.url):
             if transport is None and is_on_this_machine(self.url):
                 transport = httpx.AsyncHTTPTransport()  # a given transport takes no proxy
-            self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
+            self._http = httpx.AsyncClient(
+                base_url=self.url, headers=headers, timeout=timeout, transport=transport, cookies=no_cookies()
+            )
 
     async def __aenter__(self) -> Self:
         return self

@@ -89,7 +89,7 @@ def may_be_sent_again(refused: Refused, repeatable: bool) -> bool:
 def pause_of(problem: Answer) -> float:
     """Seconds that the service asked for, bounded."""
     asked = problem.get("retry_after")
-    return min(float(asked), MAX_PAUSE) if isinstance(asked, (int, float)) and asked >= 0 else 1.0
+    return float(min(asked, MAX_PAUSE)) if isinstance(asked, (int, float)) and asked >= 0 else 1.0
 
 
 def backoff(attempt: int) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ipaddress import IPv6Address, ip_address
 from typing import Any, TypeVar
 from urllib.request import getproxies, proxy_bypass
@@ -24,6 +25,9 @@ Answer = dict[str, Any]
 """A JSON document as the service answers it; ``/openapi.json`` describes each."""
 
 Shape = TypeVar("Shape")
+
+LONGEST_PAUSE = 9
+"""Digits of a pause that a service asks for; what is longer is none."""
 
 
 _decode = msgspec.json.Decoder(Answer).decode
@@ -89,7 +93,7 @@ def refused(response: httpx.Response) -> Refused:
     except msgspec.DecodeError:
         problem = {"detail": f"{response.request.url} answers {response.status_code} {response.reason_phrase}"}
     pause = response.headers.get("Retry-After", "")
-    if pause.isascii() and pause.isdigit():
+    if pause.isascii() and pause.isdigit() and len(pause) <= LONGEST_PAUSE:
         problem.setdefault("retry_after", int(pause))
     return Refused(response.status_code, problem)
 
@@ -139,6 +143,11 @@ def bearer(key: str | None) -> dict[str, str]:
     if not (key.isascii() and key.isprintable()):
         raise ValueError("the key has a character that no key has: it has to be printable ASCII, without a line end")
     return {"Authorization": f"Bearer {key}"}
+
+
+def no_cookies() -> CookieJar:
+    """Takes no cookie: one of a balancer would hold a client to one replica, and an odd one breaks its requests."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
 
 
 def address(url: str) -> str:

@@ -25,6 +25,7 @@ from service.client.errors import (
     decode,
     document,
     is_on_this_machine,
+    no_cookies,
     of_environment,
     refused,
     told_apart,
@@ -72,7 +73,9 @@ class Client:
         with of_environment(self.url):
             if transport is None and is_on_this_machine(self.url):
                 transport = httpx.HTTPTransport()  # a given transport takes no proxy
-            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
+            self._http = httpx.Client(
+                base_url=self.url, headers=headers, timeout=timeout, transport=transport, cookies=no_cookies()
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ import pytest
 
 from service.client import (
     ATTEMPTS,
+    MAX_PAUSE,
     AsyncClient,
     Client,
     ClientError,
@@ -593,6 +594,39 @@ def test_a_pause_that_is_no_number_is_none() -> None:
     with pytest.raises(Refused) as raised:
         model.classify(text="a")
     assert "retry_after" not in raised.value.problem
+
+
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "pause"),
+    [
+        ({"Retry-After": HUGE * 20}, "{}", 1.0),
+        ({}, f'{{"title": "X", "retry_after": {HUGE}}}', MAX_PAUSE),
+        ({}, '{"title": "X", "retry_after": 1e300}', MAX_PAUSE),
+    ],
+    ids=["header", "integer", "number"],
+)
+def test_a_pause_of_ages_is_bounded(headers: dict[str, str], body: str, pause: float) -> None:
+    pauses: list[float] = []
+    made = client(lambda request: httpx.Response(503, headers=headers, content=body), pauses)
+    with pytest.raises(Refused):
+        made.submit({})
+    assert pauses == [pause] * (ATTEMPTS - 1)
+
+
+def test_no_cookie_is_kept() -> None:
+    sent = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append("cookie" in request.headers)
+        return httpx.Response(200, headers=[(b"Set-Cookie", b"replica=2"), (b"Set-Cookie", b"\xff=1")], json={})
+
+    made = client(answer)
+    made.models()
+    made.models()
+    assert sent == [False, False]
 
 
 @pytest.mark.parametrize("answer", [broken_gzip, lambda request: httpx.Response(200, content=b'data: {"n": 1}\n\n')])
