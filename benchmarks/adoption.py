@@ -22,10 +22,11 @@ from core.limits import Limits
 from core.live import LiveModel
 from core.record import pack_labels, pack_vector
 from service import indexes
-from service.adoption import Place, begin
+from service.adoption import begin
 from service.appender import Draft
 from service.artifacts import Artifacts
 from service.catalog import DEFAULT_MODEL, read_catalog
+from service.place import Place
 from service.replica import Replica
 from service.store import Store
 from service.telemetry import configure_logging

@@ -17,32 +17,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 
-from core.errors import Conflict, Damaged, NotReady, OutcomeUnknown, StoreUnavailable
-from core.types import START, Offset
+from core.errors import Conflict, Damaged, OutcomeUnknown, StoreUnavailable
+from core.types import Offset
 from service import indexes, pending, pins, presence
 from service import log as stream
 from service import manifest as manifests
-from service.archive import adoption_after
-from service.artifacts import Artifacts
-from service.catalog import DEFAULT_MODEL, Living, ModelKeys, read_catalog
+from service.catalog import DEFAULT_MODEL, read_catalog
 from service.compaction import compact
-from service.copied import until_copied
 from service.ending import end
 from service.events import APPLY_VERSION, Adopt, Entry, Mark, Prepare, decode_entry, encode
 from service.forgotten import mark_token
-from service.history import History, HistoryParams
+from service.history import History
 from service.indexes import IndexManifest
-from service.lease import LeaseLost, take
-from service.log import LogParams
+from service.lease import LeaseLost
 from service.manifest import Manifest
 from service.past import entries
 from service.pending import PENDING_SECONDS, SWEEP, Pending
-from service.snapshots import SnapshotParams
+from service.place import Place
 from service.store import Store, reaching
 
 log = structlog.get_logger(__name__)
@@ -58,50 +53,6 @@ RENEW_SECONDS = 5.0
 APPEND_SECONDS = 60.0
 SNAPSHOT_SECONDS = 600.0
 MOST_PADDING = 2**20
-
-
-async def _nothing(*_: str) -> None:
-    """Nobody has to be told."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where an index is made and adopted.
-
-    Attributes
-    ----------
-    store : Store
-    artifacts : Artifacts
-        Joined.
-    living : Living
-        The model.
-    between : async callable
-        Awaited now and then; what it raises ends the work, until it is committed.
-    will_write : async callable
-        Told the folder in the artifact store that is written next.
-    commit : async callable
-        Told right before the adoption is appended, with the folders that are the model's own from then on; what it
-        raises ends the work.
-    prepare_seconds : float
-        Longest wait for replicas to be ready; those that are not by then halt until they are.
-    log, snapshots, history : parameters of these
-    """
-
-    store: Store
-    artifacts: Artifacts
-    living: Living
-    between: Callable[[], Awaitable[None]] = _nothing
-    will_write: Callable[[str], Awaitable[None]] = _nothing
-    commit: Callable[..., Awaitable[None]] = _nothing
-    prepare_seconds: float = 300.0
-    log: LogParams = field(default_factory=LogParams)
-    snapshots: SnapshotParams = field(default_factory=SnapshotParams)
-    history: HistoryParams = field(default_factory=HistoryParams)
-
-    @property
-    def keys(self) -> ModelKeys:
-        """Of the model."""
-        return self.living.keys
 
 
 class Adoption:
@@ -347,49 +298,6 @@ async def snapshot_past(place: Place, at: Offset) -> Manifest:
             if loop.time() > deadline:
                 raise Damaged(f"no snapshot past the adoption at {at} came to be") from None
             await asyncio.sleep(POLL_SECONDS)
-
-
-async def sweep_indexes(place: Place) -> list[str]:
-    """Take away the indexes that nothing needs any more: no adoption in history or log, and no history as its base.
-
-    For whoever has begun an adoption, so that none is being made. Their ids; none while the worker has the model, or
-    copies of the store are behind.
-    """
-    try:
-        async with take(place.store, place.keys):
-            return await delete_indexes(place)
-    except (Conflict, NotReady):
-        return []
-
-
-async def _nobody(ids: list[str]) -> None:
-    """Nobody has to be told which go."""
-
-
-async def delete_indexes(place: Place, before: Callable[[list[str]], Awaitable[None]] = _nobody) -> list[str]:
-    """What ``sweep_indexes`` does, for whoever has the lease as well. ``before`` is told of them first.
-
-    Only once all copies of the store have what it says by now: a failover to one that has not would need them again.
-    NotReady when they have not.
-    """
-    await until_copied(place.store, 0.0)
-    there = set(await indexes.ids(place.artifacts, place.keys))
-    contents = await History(place.store, place.artifacts, place.keys).contents()
-    if contents is not None and contents.base is not None:
-        there.discard(contents.base.index)
-    beginning = START if contents is None else contents.beginning
-    reading = entries(place.store, place.artifacts, place.keys, beginning, params=place.log)
-    async with contextlib.aclosing(reading):
-        async for elements in reading:
-            for element in elements:
-                if adoption_after(element) is not None:
-                    event = decode_entry(element[1]).event
-                    there -= {event.index} if isinstance(event, Adopt) else set()
-    going = sorted(there)
-    await before(going)
-    for name in going:
-        await indexes.delete(place.artifacts, place.keys, name)
-    return going
 
 
 async def _keep_pin(place: Place, pin: pins.Pin) -> None:

@@ -21,9 +21,10 @@ import structlog
 
 from core.errors import ArtifactsUnavailable, NotReady, StoreUnavailable
 from service import presence, versions
-from service.adoption import SILENT_SECONDS, Place
+from service.adoption import SILENT_SECONDS
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
+from service.place import Place
 from service.store import Store, reaching
 
 log = structlog.get_logger(__name__)

@@ -33,13 +33,13 @@ from core.receipts import AnotherBody, Receipt
 from core.record import record_ends
 from core.types import START, Offset
 from service import indexes, past
-from service.adoption import Place
 from service.archive import adoption_after
 from service.events import Adopt, Entry, Learn, Prepare, decode_entry, encode
 from service.forgotten import Unfinished, mark_of
 from service.history import History
 from service.indexes import IndexManifest
 from service.log import Element
+from service.place import Place
 from service.schemas import MAX_SOURCE_CHARACTERS
 
 Note = Callable[[Learn, list[bool], Offset], None]

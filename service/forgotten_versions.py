@@ -16,9 +16,10 @@ from core.errors import Conflict, Damaged, NotReady, UnknownApplyVersion, Unknow
 from core.serving import LIVE
 from core.types import Offset
 from service import activation, contenders, copies, presence, versions
-from service.adoption import SILENT_SECONDS, Place
+from service.adoption import SILENT_SECONDS
 from service.card import CARD, Card
 from service.copied import is_copied
+from service.place import Place
 
 log = structlog.get_logger(__name__)
 

@@ -24,8 +24,9 @@ from core.live import LiveModel
 from core.types import START, Offset
 from service import forgotten, indexes, past
 from service import log as stream
-from service.adoption import Adoption, Place, begin, found, snapshot_past, sweep_indexes
+from service.adoption import Adoption, begin, found, snapshot_past
 from service.cleared import Cleared
+from service.clearing import Clearing
 from service.compaction import rebuild
 from service.emptying import ForgetParams
 from service.events import Learn, Prepare, decode_entry, encode
@@ -35,12 +36,15 @@ from service.history import History, HistoryParams
 from service.indexes import IndexManifest
 from service.log import Element, LogParams
 from service.model_replica import ModelReplica
+from service.place import Place
 from service.refitting import RefitParams, Refitting, start_of
+from service.remaking import Remaking
 from service.shadow import apply
 from service.snapshots import SnapshotParams
 from service.source import Source
 from service.store import reaching
 from service.stretches import Start, stretches_of, up_to
+from service.unneeded import sweep_indexes
 
 if TYPE_CHECKING:
     from service.job_context import JobContext
@@ -128,13 +132,14 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
     if not context.job.committed and not (params.since is None and params.until is None):
         await _check_clock(place, params)
     forgetting = Forgetting(place, params, progress, Cleared(known, context.so_far), context.job.id)
+    remaking = Remaking(forgetting)
 
     async def make(adoption: Adoption) -> Made:
         counts = await forgetting.look(adoption.after)
         if forgetting.first is None:
             await forgetting.end_others()
             return Made(None, {"method": "forget"}, counts)
-        return Made(await forgetting.state(), {"method": "forget"}, counts)
+        return Made(await remaking.state(), {"method": "forget"}, counts)
 
     async def commit(*prefixes: str) -> None:
         index = await indexes.manifest_of(place.artifacts, place.keys, prefixes[0].rpartition("/")[2])
@@ -145,7 +150,7 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
     async def again(adoption: Adoption, at: Offset) -> bool:
         if forgetting.after is None:  # begun again after the adoption
             await forgetting.look(adoption.after, again=True)
-            await forgetting.state()
+            await remaking.state()
         return await forgetting.repeated(at)
 
     return await _adopted(
@@ -155,7 +160,7 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
         progress,
         make,
         again=again,
-        clear=forgetting.clear,
+        clear=Clearing(forgetting).clear,
         pinned=START,
         padded=True,
     )

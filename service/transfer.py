@@ -35,7 +35,7 @@ from core.limits import Limits
 from core.live import LiveModel
 from core.types import Offset
 from service import indexes, snapshots
-from service.adoption import Place, begin
+from service.adoption import begin
 from service.array_parts import live_of
 from service.artifacts import Artifacts
 from service.budget import Budget
@@ -44,6 +44,7 @@ from service.events import APPLY_VERSION
 from service.indexes import IndexManifest
 from service.manifest import Manifest
 from service.model_file import Header, Reader, packed
+from service.place import Place
 from service.replica import Replica
 from service.store import reaching
 

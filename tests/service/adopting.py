@@ -13,7 +13,6 @@ from core.config import ModelConfig
 from core.live import LiveModel
 from core.types import START, Offset
 from service import indexes
-from service.adoption import Place
 from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, DEFAULT_MODEL, Living, read_catalog
 from service.events import (
@@ -31,6 +30,7 @@ from service.events import (
 )
 from service.indexes import IndexManifest
 from service.model_replica import ModelReplica
+from service.place import Place
 from service.replica import Replica, ReplicaParams
 from service.snapshots import SnapshotParams
 from service.store import Store

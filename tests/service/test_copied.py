@@ -16,13 +16,13 @@ from core.live import warmup
 from core.serving import LIVE
 from core.types import START
 from service import activation, indexes, version_keeping, versions
-from service.adoption import sweep_indexes
 from service.compaction import rebuild
 from service.copied import is_copied, until_copied
 from service.forgotten_versions import take_away
 from service.history import History
 from service.rebuild import ForgetParams, forget
 from service.store import Store
+from service.unneeded import sweep_indexes
 from tests.service import activated
 from tests.service.adopting import House, events, model_of
 from tests.service.conftest import QUICK

@@ -12,7 +12,6 @@ import pytest
 from core.config import ModelConfig
 from core.errors import NotReady, UnknownVersion
 from service import versions
-from service.adoption import Place
 from service.artifacts import Artifacts
 from service.card import Card
 from service.catalog import DEFAULT_MODEL, Living, ModelKeys
@@ -20,6 +19,7 @@ from service.copies import COPIES_KEY, N_ASKED
 from service.file_cache import FileCache
 from service.forgotten_versions import take_away
 from service.gatekeeper import Gatekeeper
+from service.place import Place
 from service.replica import Replica
 from service.store import Store
 from tests.service.conftest import StartReplica

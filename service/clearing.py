@@ -1,0 +1,159 @@
+"""Clearing: the events of a forgetting go out of everything that is kept, once an index without them is adopted.
+
+Versions, snapshots, log, history and remembered instances, in this order, since what finds the events goes last
+(``forgetting.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from core.errors import Conflict, NotReady, StoreUnavailable
+from core.types import Offset
+from service import forgotten, indexes
+from service import manifest as manifests
+from service.archive import Archiving, archive, swap, write_segment
+from service.compaction import compact
+from service.copied import until_copied
+from service.forgetting import Forgetting
+from service.forgotten_versions import fitted_on, take_away
+from service.history import Contents, History, Segment, folder
+from service.lease import Lease, take
+from service.log import mended_key
+from service.snapshots import unlisted
+from service.store import reaching
+from service.store_file import write_file_anew
+from service.unneeded import delete_indexes
+
+LEASE_WAIT_SECONDS = 600.0
+POLL_SECONDS = 0.2
+
+
+class Clearing:
+    """What takes the events of a forgetting out of all that is kept."""
+
+    def __init__(self, forgetting: Forgetting) -> None:
+        self._forgetting = forgetting
+        self._place = forgetting.place
+        self._tell = forgetting.tell
+
+    async def clear(self, at: Offset) -> dict[str, Any]:
+        """Take the events out of everything that is kept, once an index without them is adopted at ``at``.
+
+        What nothing points to any more is deleted last, when the store has what points on disk, and all of its copies
+        have it: were that lost, the files would be needed again.
+
+        Raises
+        ------
+        NotReady
+            Others have what is needed for too long, or copies of the store do not come so far.
+        StoreUnavailable
+            Also when a failover has lost the adoption, or what was written since. All can be done again.
+        """
+        place = self._place
+        cleared = self._forgetting.cleared
+        if self._forgetting.first is not None:  # else history has lost the events already, and these went before
+            self._tell("deleting the versions that were fitted on the events", 0.9)
+            fitted = await fitted_on(place, self._forgetting.first)
+            await take_away(place, fitted, self._forgetting.reason, cleared.will_delete_versions)
+        async with contextlib.AsyncExitStack() as stack:
+            lease = await self._lease(stack)
+            keep = replace(place.snapshots, keep=2)
+            await cleared.will_delete_snapshots(await manifests.ids(place.store, place.keys))
+            self._tell("making snapshots without the events", 0.91)
+            for _ in range(2):
+                made = await compact(place.store, place.living, keep, place.log, artifacts=place.artifacts, lease=lease)
+                if made.position.adopted[:2] < at[:2]:
+                    raise StoreUnavailable(f"the store has lost the adoption at {at}")
+            cleared.kept_snapshots(await manifests.ids(place.store, place.keys))
+            await self._drop_unfinished()
+            self._tell("archiving the log", 0.92)
+            to = Archiving(place.store, place.artifacts, place.living, lease, place.history, place.log)
+            await archive(to)
+            self._tell("looking through the remembered instances", 0.93)
+            await cleared.will_forget_remembered(await self._forgetting.remembered.count())
+            await self._forgetting.remembered.forget()  # while history still tells which those are
+            if self._forgetting.remade:  # history is about to name them, so they are not the job's own any more
+                await place.commit(
+                    *[f"{indexes.folder(place.keys)}/{new.id}" for new in self._forgetting.remade.values()]
+                )
+            rewritten = await self._rewrite(to, at)
+            self._tell("letting the store write its file anew", 0.97)
+            store_file = await write_file_anew(place.store)
+            self._tell("waiting until copies of the store have all of it", 0.98)
+            await until_copied(place.store)
+            await lease.check()
+            await self._delete_unlisted(to, rewritten)
+            await delete_indexes(place, cleared.will_delete_indexes)
+        return cleared.record(store_file=store_file)
+
+    async def _lease(self, stack: contextlib.AsyncExitStack) -> Lease:
+        """The lease of the model, as soon as the worker lets go of it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LEASE_WAIT_SECONDS
+        while True:
+            try:
+                return await stack.enter_async_context(take(self._place.store, self._place.keys))
+            except Conflict:
+                if loop.time() > deadline:
+                    raise NotReady("the worker has the snapshots and the history of the model", 60.0) from None
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _drop_unfinished(self) -> None:
+        """Take out what those who died have left, of snapshots and of mends: nothing points to it, and the events may
+        be in it."""
+        store = self._place.store
+        found = await unlisted(store, self._place.keys)
+        await self._forgetting.cleared.will_delete_snapshots(found)
+        with reaching():
+            await store.client.unlink(mended_key(self._place.keys.log))
+            for some in found.values():
+                await store.client.unlink(*some)
+
+    async def _rewrite(self, to: Archiving, at: Offset) -> Contents | None:
+        """Write the segments that hold any of the events anew; the list of history that there is then.
+
+        From that moment on the adoption at ``at``, and those of rounds before it, say nothing any more.
+        """
+        history = History(to.store, to.artifacts, to.keys)
+        contents = await history.contents()
+        if contents is None:
+            return None
+        segments: list[Segment] = []
+        old: list[str] = []
+        emptying = await self._forgetting.emptying()
+        for number, segment in enumerate(contents.segments):
+            self._tell(f"rewriting history, segment {number + 1} of {len(contents.segments)}", 0.94)
+            elements = await history.elements(segment)
+            rewritten = [await emptying.rewritten(element) for element in elements]
+            if rewritten != elements:
+                old.append(segment.name)
+                segment = await write_segment(to, rewritten, segment.n_before, segment.bytes_before, segment.log_bytes)
+            segments.append(segment)
+        complete = await forgotten.complete(to.store, to.keys)
+        if old or at not in complete:
+            await self._forgetting.cleared.will_rewrite(
+                old, {name: new.id for name, new in self._forgetting.remade.items()}
+            )
+            own = {self._forgetting.name, *self._forgetting.others}
+            by_own = {at} | {one.at for one in self._forgetting.adoptions if one.event.adoption in own}
+            too_late = await forgotten.unfinished(to.store, to.keys)  # those would be passed over
+            own |= {job for job, what in too_late.items() if Offset.parse(what.after) < at}
+            said = forgotten.saying(to.keys, complete - self._forgetting.complete | by_own, own)
+            contents = await swap(to, msgspec.structs.replace(contents, segments=segments), also=said)
+        return contents
+
+    async def _delete_unlisted(self, to: Archiving, rewritten: Contents | None) -> None:
+        """Delete the files of history that are not in its list, if that is still the one that was written."""
+        contents = await History(to.store, to.artifacts, to.keys).contents()
+        if contents != rewritten:
+            raise StoreUnavailable("the store has lost the list of history that was written last")
+        listed = {segment.name for segment in contents.segments} if contents is not None else set()
+        for name in await to.artifacts.names(folder(to.keys, "history")):
+            if name not in listed:
+                await to.artifacts.delete(name)
