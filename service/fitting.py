@@ -202,7 +202,8 @@ async def _read(context: JobContext, config: ModelConfig, progress: Progress) ->
     if context.job.data == HISTORY:
         found = await matrices_of_past(context, progress)
         if not found.data.X.shape[0]:
-            raise InvalidInstance(f"the model {context.living.keys.name} has learned nothing", "data")
+            why = "" if found.is_all else " of which there is more than an index: it was imported, or history was cut"
+            raise InvalidInstance(f"the model {context.living.keys.name} has learned nothing{why}", "data")
         return Read(found.data, found.range, found.until)
     card = await Datasets(context.store).get(context.job.data)
     if context.job.upload not in (None, card.upload):

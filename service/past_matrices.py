@@ -38,11 +38,15 @@ AT_ONCE = 256
 
 
 class Past(NamedTuple):
-    """The instances that count, and which events they were read from: those past ``after``, up to ``until``."""
+    """The instances that count, and which events they were read from: those past ``after``, up to ``until``.
+
+    ``is_all``: False where the model has learned more, before, of which there is an index only.
+    """
 
     data: Matrices
     after: Offset
     until: Offset
+    is_all: bool
 
     @property
     def range(self) -> dict[str, str | None]:
@@ -88,7 +92,7 @@ async def matrices_of_past(context: JobContext, progress: Progress) -> Past:
                         await _add(gathering, outcomes, event, at, progress, _share(at, after, until))
     progress("putting the data in order", 0.95)
     data = await asyncio.to_thread(gathering.matrices)
-    return Past(data, after, until)
+    return Past(data, after, until, found.start is None)
 
 
 async def _outcomes(context: JobContext, found: Stretches) -> Outcomes:

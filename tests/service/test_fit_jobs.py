@@ -241,6 +241,15 @@ def test_an_empty_model_has_nothing_to_fit_on(place: Place) -> None:
     assert place.files("empty") == []
 
 
+def test_an_imported_model_has_nothing_to_fit_on_before_it_learns(place: Place) -> None:
+    place.client.configure("exported", {})
+    place.client.learn("exported", {"features": {"a": 1}, "labels": ["b"]})
+    place.client.import_("imported", place.client.export("exported"))
+    job = place.done("ind", "imported")
+    assert job["state"] == "failed"
+    assert job["error"].startswith("the model imported has learned nothing of which there is more than an index")
+
+
 def test_parameters_are_searched_for(place: Place) -> None:
     job = place.done("ind", auto=False)
     found = place.done("swnn", auto=True)
