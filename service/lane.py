@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
+import hiredis
+
 from core.errors import StoreUnavailable
 from core.types import Offset
 from service.facts import LEVELS, WHOLE_SECONDS, Facts, always_synced, is_at_rest, settings_of, wait_whole
@@ -106,6 +108,21 @@ class Lane:
         if not self._busy and self.queue:
             self._busy = True
             self._send()
+
+
+async def confirmed(line: Line, seconds: float) -> str:
+    """How safe the store at the end of a line says that all it has is: ``fsync``, or ``log``.
+
+    While it writes its file anew that is ``log``: what tells more has to stand behind a write.
+    """
+    link, facts = line.link, line.facts
+    if link is None or facts is None or not facts.syncs:
+        return "log"
+    try:
+        settings, persistence = await link.call_all(facts.asks_fsync, ("INFO", "persistence"), seconds=seconds)
+    except (LinkLost, hiredis.ReplyError):
+        return "log"
+    return "fsync" if always_synced(settings_of(settings)) and is_at_rest(persistence) else "log"
 
 
 def _waits(facts: Facts, level: int, params: LogParams) -> list[tuple[str | int, ...]]:

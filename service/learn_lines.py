@@ -126,7 +126,7 @@ class LearnLines:
         if request.instances is not None:
             raise InvalidInstance("instances: a line is one instance", "instances")
         terms = self._learning.terms(request, request.key is not None)
-        learned = self._learning.again(model, request, request.source, request.durability)
+        learned = await self._learning.again(model, request, request.source, request.durability)
         if learned is not None:
             return terms, learned
         record = await self._learning.record(model, config, request, new)

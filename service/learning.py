@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from core.config import ModelConfig
 from core.errors import InvalidInstance
 from core.record import pack_labels
@@ -58,18 +60,20 @@ class Learning:
         """Of a request: with a key it waits until it is applied, for only then is known whether it is a repeat."""
         return Terms("applied" if keyed else request.wait, request.durability or self._durability)
 
-    def again(
+    async def again(
         self, model: ModelReplica, instance: LabelledInstance, source: str | None, durability: str | None
     ) -> Learned | None:
         """What came of a remembered instance under this key the first time: it may be forgotten by now."""
         if instance.prediction is None or instance.key is None:
             return None
-        return first_time(model, instance.key, body_hash([instance], source), self.reached(durability))
+        return await self.first_time(model, instance.key, body_hash([instance], source), durability)
 
-    def reached(self, durability: str | None) -> str:
-        """How safe what is in the log is known to be without asking again, as far as is asked."""
-        facts = self._replica.facts()
-        return "fsync" if facts is not None and facts.syncs and (durability or self._durability) != "log" else "log"
+    async def first_time(self, model: ModelReplica, key: str, body: bytes, durability: str | None) -> Learned | None:
+        """What came of the first request under a key, and how safe that is by now, as far as is asked."""
+        learned = first_time(model, key, body)
+        if learned is None or (durability or self._durability) == "log":
+            return learned
+        return msgspec.structs.replace(learned, durability=await self._replica.confirmed())
 
     async def record(
         self, model: ModelReplica, config: ModelConfig, instance: LabelledInstance, new: NewClasses

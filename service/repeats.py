@@ -40,14 +40,17 @@ def body_hash(instances: list[LabelledInstance], source: str | None) -> bytes:
     return hashlib.blake2b(_encode((parts, source)), digest_size=16).digest()
 
 
-def first_time(model: ModelReplica, key: str, body: bytes, durability: str) -> Learned | None:
-    """What came of the first request under ``key``; None when none has come. InvalidInstance: it had another body."""
+def first_time(model: ModelReplica, key: str, body: bytes) -> Learned | None:
+    """What came of the first request under ``key``, which is in the log; None when none has come.
+
+    InvalidInstance: it had another body.
+    """
     receipt = model.live.receipts.get(key)
     if receipt is None:
         return None
     if receipt.body != body:
         raise InvalidInstance("this idempotency key came before with another body", "key")
-    return Learned(Offset(*receipt.offset), len(receipt.ranks), receipt.ranks, receipt.updated, True, durability)
+    return Learned(Offset(*receipt.offset), len(receipt.ranks), receipt.ranks, receipt.updated, True, "log")
 
 
 def check_keys(

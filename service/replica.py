@@ -37,6 +37,7 @@ from service.facts import Facts
 from service.follower import Follower
 from service.housekeeping import Housekeeping
 from service.keeping import Keeping
+from service.lane import confirmed
 from service.line import Line
 from service.loader import Progress
 from service.log import LogParams
@@ -199,6 +200,10 @@ class Replica:
     def facts(self) -> Facts | None:
         """What the store said of itself last; None before the first connection."""
         return self._line.facts
+
+    async def confirmed(self) -> str:
+        """How safe what was applied here is in the store, which is asked: ``fsync``, or ``log``."""
+        return await confirmed(self._line, self.store.params.reply_seconds)
 
     # models
 

@@ -25,7 +25,7 @@ from service.ndjson import AnswerLines, RequestLines
 from service.pace import Pace
 from service.rates import Rates
 from service.reading import decode
-from service.repeats import KEY_HEADER, body_hash, check_keys, first_time, key_of
+from service.repeats import KEY_HEADER, body_hash, check_keys, key_of
 from service.replica import Replica
 from service.routes.classify import check_batch
 from service.schemas import LabelledInstance, LearnRequest, encoder, learn_decoder
@@ -59,7 +59,7 @@ class Learn:
             if request.key is not None and request.key != header_key:
                 raise InvalidInstance("key is not the one of the header Idempotency-Key", "key")
             request.key = header_key
-        learned = self._learning.again(model, request, request.source, request.durability)
+        learned = await self._learning.again(model, request, request.source, request.durability)
         if learned is None:
             config = model.live.config
             record = await self._learning.record(model, config, request, NewClasses(model))
@@ -100,7 +100,7 @@ class Learn:
         check_keys(model, request, instances, header_key)
         if header_key is not None and any(instance.prediction is not None for instance in instances):
             body = body_hash(instances, request.source)
-            first = first_time(model, header_key, body, self._learning.reached(request.durability))
+            first = await self._learning.first_time(model, header_key, body, request.durability)
             if first is not None:
                 return 200, encoder.encode(batch_answer_of([first]))
         config = model.live.config
@@ -138,7 +138,7 @@ class Learn:
         records = []
         for at, instance in enumerate(instances):
             try:
-                outcomes.append(self._learning.again(model, instance, request.source, request.durability))
+                outcomes.append(await self._learning.again(model, instance, request.source, request.durability))
                 if outcomes[-1] is None:
                     records.append(await self._learning.record(model, config, instance, new))
                     room.take(len(records[-1]))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from core.types import Offset
-from tests.service.served import Served, fresh_model, lines, ndjson, problem, served
+from tests.service.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
 WHEAT: dict[str, Any] = {"features": {"wheat": 0.4, "price": 3}, "labels": ["grain"]}
 
@@ -395,3 +395,33 @@ def test_classify_outlives_the_store() -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert service.learned() == 2
+
+
+@pytest.mark.parametrize("form", ["key", "header", "line", "batch"])
+def test_fsync_is_not_claimed_for_a_repeat_after_the_policy_was_changed(service: Served, model: str, form: str) -> None:
+    """What came of a remembered instance is answered from memory; how safe it is, the store is asked."""
+    id_ = service.http.post(f"/models/{model}/classify", json={"text": "tin", "remember": True}).json()["id"]
+    one = {"prediction": id_, "labels": ["metal"]}
+    headers: dict[str, str] = {}
+    body: Any = one | {"key": form, "durability": "fsync"}
+    if form == "header":
+        body, headers = {"instances": [one], "durability": "fsync"}, {"Idempotency-Key": form}
+    elif form == "batch":
+        body = {"instances": [one | {"key": form}], "durability": "fsync"}
+
+    def learn() -> Any:
+        path = f"/models/{model}/learn"
+        if form == "line":
+            return lines(service.http.post(path, content=ndjson(body), headers=NDJSON))[0]["durability"]
+        return service.http.post(path, json=body, headers=headers).json()["durability"]
+
+    with service.server.client() as client:
+        while "fsync" not in service.http.get("/readyz").json()["durability"]["levels"]:
+            time.sleep(0.05)
+        try:
+            assert [learn(), learn()] == ["fsync", "fsync"]
+            client.config_set("appendfsync", "everysec")
+            assert learn() == "log"
+        finally:
+            client.config_set("appendfsync", "always")
+    assert service.learned(model) == 1
