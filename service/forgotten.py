@@ -1,7 +1,7 @@
 """Forgettings that are complete: history has none of their events any more, so their adoptions say nothing.
 
     ...:forgotten     set: the entries of such adoptions; changed in the moment in which history is written anew
-    ...:forgetting    hash: job -> ``Unfinished``, from right before its adoption until that moment
+    ...:forgetting    hash: job -> ``Unfinished``, from between its commit and its adoption until that moment
 
 An index that leaves out events is what history makes once it is without them. So the next forgetting, which writes
 history anew anyway, puts a mark in the place of such an adoption: no former index has to be made anew or kept. Not at

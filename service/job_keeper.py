@@ -7,7 +7,8 @@ Several times a second it looks at the jobs that have not ended:
 * One that runs, and whose process is gone or has been silent for ``lost_seconds`` of this keeper's own clock, is
   **taken over**: from then on its former holder can change nothing. What it wrote is deleted, and it waits again; or
   it is cancelled, if it was told to stop; or it has failed, if it was begun often enough. One that has committed can
-  only be finished: it does not fail, waits twice as long each time, and its record says why.
+  only be finished: it does not fail, waits twice as long each time, and its record says why. It goes before all that
+  wait: other jobs of its model may have to wait for it.
 
 Now and then it takes out of the records what ended long ago. Any number of keepers may look at one time: who takes a
 job over is decided by the store, and one that dies meanwhile is followed by another.
@@ -165,7 +166,7 @@ class JobKeeper:
             await self._jobs.end(taken, "cancelled")
         elif taken.given_back or taken.attempt < self._jobs.params.attempts:
             if await self._jobs.requeue(taken, why, counts=not taken.given_back):
-                await asyncio.to_thread(enqueue, self._client, job.kind, job.id)
+                await asyncio.to_thread(enqueue, self._client, job.kind, job.id, job.committed)
             log.warning("a job waits to be begun again", job=job.id, method=job.method, reason=why)
         elif taken.committed:
             await self._jobs.requeue(taken, f"{why}; it was begun {_times(taken.attempt)}, and can only be finished")
@@ -195,7 +196,7 @@ class JobKeeper:
                     continue
                 absent[job.id] = self._absent.get(job.id, 0) + 1
                 if absent[job.id] > LOOKS_WITHOUT * 2 ** self._tries(job):
-                    await asyncio.to_thread(enqueue, self._client, kind, job.id)
+                    await asyncio.to_thread(enqueue, self._client, kind, job.id, job.committed)
                     absent[job.id] = 0
         self._absent = absent
 

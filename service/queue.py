@@ -86,8 +86,8 @@ def queue_of(kind: str, client: redis.Redis) -> Queue:
     return Queue(f"abound-{kind}", connection=client, serializer=JSONSerializer, job_class=Ticket)
 
 
-def enqueue(client: redis.Redis, kind: str, job_id: str) -> None:
-    """Put a job's id into its queue; StoreUnavailable."""
+def enqueue(client: redis.Redis, kind: str, job_id: str, first: bool = False) -> None:
+    """Put a job's id into its queue, behind all others or before them; StoreUnavailable."""
     with reaching():
         queue_of(kind, client).enqueue_call(
             FUNCTION,
@@ -97,6 +97,7 @@ def enqueue(client: redis.Redis, kind: str, job_id: str) -> None:
             result_ttl=0,
             failure_ttl=0,
             description=f"job {job_id}",
+            at_front=first,
         )
 
 

@@ -144,8 +144,8 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
     async def commit(*prefixes: str) -> None:
         index = await indexes.manifest_of(place.artifacts, place.keys, prefixes[0].rpartition("/")[2])
         what = Unfinished(index.after, params.key, params.source, params.since, params.until)
+        await context.commit(*prefixes)  # a job that is cancelled until now says nothing
         await forgotten.begin(place.store, place.keys, context.job.id, what)  # also one that was prepared before
-        await context.commit(*prefixes)
 
     async def again(adoption: Adoption, at: Offset) -> bool:
         if forgetting.after is None:  # begun again after the adoption

@@ -19,7 +19,7 @@ from service.job import Job, new_id
 from service.job_keeper import LOOK_SECONDS, LOOKS_WITHOUT, JobKeeper
 from service.jobs import JobParams, Jobs
 from service.pending import Pending
-from service.queue import connect, waiting
+from service.queue import connect, enqueue, queue_of, waiting
 from service.settings import Settings
 from service.store import Store
 from tests.service.valkey import Server
@@ -200,6 +200,26 @@ async def test_a_committed_job_does_not_fail_and_says_why_it_waits(
     client.close()
     given_up = await jobs.cancel(job.id, "not wanted")
     assert (given_up.state, given_up.error) == ("cancelled", "not wanted")
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_a_committed_job_that_is_begun_again_comes_before_those_that_wait(
+    settings: Settings, store: Store, server: Server, attempts: int
+) -> None:
+    """Whether it was begun as often as others are, or not."""
+    jobs = Jobs(store, JobParams(attempts=attempts))
+    job = await running(jobs)
+    assert await jobs.commit(job)
+    waits = await submitted(jobs)
+    client = connect(server.url, 2.0)
+    enqueue(client, "rebuild", waits.id)
+    async with keeping(settings, jobs):
+        await jobs.note(job, gone="its process was ended by SIGKILL")
+        async with asyncio.timeout(10):
+            while job.id not in waiting(client, "rebuild"):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    assert queue_of("rebuild", client).get_job_ids() == [job.id, waits.id]
+    client.close()
 
 
 async def test_a_job_that_is_gone_holds_up_no_other_rebuild(settings: Settings, store: Store) -> None:

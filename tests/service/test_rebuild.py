@@ -668,6 +668,19 @@ async def test_events_of_an_imported_index_cannot_be_forgotten(house: House) -> 
         assert (await run(house, forget, one, job=str(one.key)))["forgotten"]["requests"] > 0
 
 
+async def test_one_that_is_cancelled_when_it_is_to_commit_says_nothing_of_what_it_forgets(house: House) -> None:
+    await teach(house, *events(10, 1), *events(5, 2, "bad"))
+    context = Context(house, await house.living(), job="forget")
+
+    async def commit(*prefixes: str) -> None:
+        raise Cancelled("the job was told to stop")
+
+    context.commit = commit  # type: ignore[method-assign]
+    with pytest.raises(Cancelled):
+        await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
+    assert not await forgotten.unfinished(house.store, (await house.living()).keys)
+
+
 async def test_forgetting_what_never_was_changes_nothing(house: House) -> None:
     one = await house.replica()
     await teach(house, *events(5))
