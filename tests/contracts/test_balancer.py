@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
+import re
 import socket
 import subprocess
 import threading
@@ -53,10 +56,10 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        """It is ready, whatever it does with requests."""
+        """It is ready, whatever it does with requests, unless it starts."""
         if self.path != "/readyz":
             self._take_time()
-        self._answer(200)
+        self._answer(503 if self.server.how == "starts" else 200)
 
     def do_PUT(self) -> None:
         """As any other."""
@@ -169,6 +172,29 @@ def test_another_one_answers(url: str, replicas: tuple[Replica, Replica], path: 
     bad.how, before = how, bad.asked
     assert statuses(url, path, characters) == {200: ASKED}
     assert bad.asked > before, "the bad one was never asked, so nothing was sent again"
+
+
+def test_a_browser_gets_a_page_that_asks_again_while_nobody_is_there(
+    replicas: tuple[Replica, Replica], tmp_path: Path
+) -> None:
+    with balanced(replicas, tmp_path) as url:
+        assert httpx.get(url).status_code == 200
+        for one in replicas:
+            one.how = "starts"
+        deadline = time.monotonic() + 30
+        while (answer := httpx.get(url)).headers.get("content-type", "") != "text/html; charset=utf-8":
+            assert time.monotonic() < deadline, answer.text
+            time.sleep(0.05)
+        others = [httpx.get(f"{url}/models"), httpx.post(f"{url}/classify", json={}), httpx.post(url, json={})]
+        for one in replicas:
+            one.how = "well"
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert "This page asks again by itself." in answer.text
+    [script] = re.findall("<script>(.*)</script>", answer.text)
+    assert "location.reload()" in script
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in answer.headers["content-security-policy"]
+    assert {(one.status_code, one.headers["content-type"]) for one in others} == {(503, "application/problem+json")}
 
 
 def test_a_learn_of_which_nobody_knows_what_became_is_not_sent_again(
