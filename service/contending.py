@@ -46,7 +46,7 @@ from service.scoring import Seen, Watched, learned_up_to, listed_by, rank_in
 from service.shadow import apply
 from service.snapshots import restore_newest
 from service.source import Source
-from service.standing import Standing
+from service.standing import NEVER_WEIGHED, Standing
 from service.store import Store
 
 AT_ONCE = 256
@@ -174,7 +174,7 @@ class Contending:
         if partner != self.standing.partner:
             self.standing.partner = partner
             self.standing.weighing.begin_anew(self._advantage(self._roster.loaded[partner].card) if partner else 0.0)
-            self.standing.weighed = 0
+            self.standing.weighed = NEVER_WEIGHED
             self.standing.contest.scores.pop(BLEND, None)
             self.standing.contest.comparisons.pop(BLEND, None)
 
@@ -261,7 +261,7 @@ class Contending:
             # Somebody has decided otherwise: the gate does not bring it back.
             await contenders.leave(self._store, self._keys, before.version)
         self.standing.contest.serve(serving.version)
-        self.standing.weighed = 0
+        self.standing.weighed = NEVER_WEIGHED
         await self.call()
 
     async def _flush(self) -> None:
@@ -312,16 +312,21 @@ class Contending:
     # 4
 
     async def _weigh(self, serving: Serving) -> None:
-        """Append the weights of the blend, if there are new ones and it is time."""
+        """Append the weights of the blend, if there are new ones and it is time.
+
+        That is kept first: one that dies each time before it writes would append them each time. All up to the model's
+        offset is noted here.
+        """
         weighing = self.standing.weighing
         partner, weights = self.standing.partner, self.standing.weighing.weights
         if partner is None or partner != serving.version:
             return
-        if self.standing.weighed and not weighing.due(self.standing.weighed, self._params.weigh_every):
+        if not weighing.due(self.standing.weighed, self._params.weigh_every):
             return
         self.standing.weighed = weighing.since
         if weights != serving.weights:
-            await self._lease.check()
+            self.standing.offset = str(self.model.offset)
+            await standing.keep(self._lease, self.standing)
             await activation.weigh(self._store, self._keys, partner, weights)
 
     # 5

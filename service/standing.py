@@ -28,6 +28,9 @@ DECISIONS = 20
 PURPOSE = "contending"
 """Of the lease."""
 
+NEVER_WEIGHED = -1
+"""``weighed`` before any weights were appended."""
+
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
     """A decision of the gate, where it was taken, and what came of it."""
@@ -51,7 +54,7 @@ class Standing(msgspec.Struct, kw_only=True):
     partner : str or None
         The version that is blended with the index.
     weighed : int
-        Instances with the partner (``weighing.since``) when weights were last appended.
+        Instances with the partner (``weighing.since``) when weights were last appended, or about to be.
     promoted : str
         The activation by which the gate brought what is served, empty when somebody else did.
     decisions : list of Decided
@@ -74,7 +77,7 @@ class Standing(msgspec.Struct, kw_only=True):
     contest: Contest
     weighing: Weighing = msgspec.field(default_factory=Weighing)
     partner: str | None = None
-    weighed: int = 0
+    weighed: int = NEVER_WEIGHED
     promoted: str = ""
     decisions: list[Decided] = msgspec.field(default_factory=list)
     promotions: int = 0

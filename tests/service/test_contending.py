@@ -223,6 +223,27 @@ async def test_what_was_active_before_anybody_followed_is_blended_as_it_was_judg
         )
 
 
+async def test_who_dies_again_and_again_before_it_writes_appends_weights_once(house: House) -> None:
+    replica = await house.replica()
+    await teach(replica, changed(20 * LABELS))
+    card = await version(house, metrics={"MRR": 0.0, "held_out": 20}, data_range={"after": None, "until": "0-0.0"})
+    keys = (await house.living()).keys
+    async with contest(house) as contending:
+        await contending.keep()
+    await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
+    for _ in range(3):
+        async with contest(house) as contending:  # and dies
+            await contending.go_on()
+    assert [type(event) for _, event in await house.elements()].count(Weigh) == 1
+    assert contending.model.live.serving.weights == contending.standing.weighing.weights != EVEN
+    for _ in range(2):
+        await teach(replica, changed(20))
+        async with contest(house) as contending:
+            await contending.go_on()
+    weights = [event.weights for _, event in await house.elements() if isinstance(event, Weigh)]
+    assert len(weights) == len(set(weights))
+
+
 @pytest.mark.parametrize(
     ("fields", "known"),
     [
