@@ -90,8 +90,7 @@ class Descent:
         for epoch in range(epochs):
             order = rng.permutation(n)
             for first in range(0, n, size):
-                if (first // size) % 16 == 0:
-                    progress("decoder", (epoch + first / n) / epochs)
+                progress("decoder", (epoch + first / n) / epochs)
                 rows = order[first : first + size]
                 inputs = H[rows]
                 errors = self._errors(inputs @ Q, Y[rows])

@@ -86,7 +86,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
         Z = embed(Y, params, rng, part(progress, 0.0, 0.7))
-        return Ridge(X, params.ridge).fit(Z, part(progress, 0.7, 1.0))
+        return Ridge(X, params.ridge, progress=part(progress, 0.7, 0.9)).fit(Z, part(progress, 0.9, 1.0))
 
     return ensemble.fit(data, params.shape, learn, rng, progress)
 

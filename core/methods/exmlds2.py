@@ -106,7 +106,8 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
         Z = unit(embed(Y, params, rng, part(progress, 0.0, 0.9)))
-        return Ridge(X, params.ridge).fit(Z.astype(np.float64), part(progress, 0.9, 1.0))
+        least = Ridge(X, params.ridge, progress=part(progress, 0.9, 0.95))
+        return least.fit(Z.astype(np.float64), part(progress, 0.95, 1.0))
 
     return ensemble.fit(data, params.shape, learn, rng, progress)
 

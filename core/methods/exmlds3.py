@@ -177,7 +177,8 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
         found = sppmi.embedding(P, params.dim, rng, part(progress, 0.3, 0.8))
         Z[:, : found.shape[1]] = found
         label_vectors.append(Z[len(Z) - Y.shape[1] :].astype(np.float32))
-        return Ridge(X, params.ridge).fit(Z[: X.shape[0]], part(progress, 0.8, 1.0))
+        least = Ridge(X, params.ridge, progress=part(progress, 0.8, 0.9))
+        return least.fit(Z[: X.shape[0]], part(progress, 0.9, 1.0))
 
     model = ensemble.fit(data, params.shape, learn, rng, progress, travels=False)
     return Model(model, np.stack(label_vectors))

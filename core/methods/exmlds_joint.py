@@ -88,7 +88,8 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> Singles:
         Z = exmlds1.embed(Y, params, rng, part(progress, 0.0, 0.3))
-        V = Ridge(X, params.ridge).fit(Z, part(progress, 0.3, 0.4)).astype(np.float32)
+        least = Ridge(X, params.ridge, progress=part(progress, 0.3, 0.35))
+        V = least.fit(Z, part(progress, 0.35, 0.4)).astype(np.float32)
         return climb(X, Y, V, params, rng, part(progress, 0.4, 1.0))
 
     return ensemble.fit(data, params.shape, learn, rng, progress)

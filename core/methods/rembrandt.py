@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
+from scipy import linalg, sparse
 
 from core.methods import checks, fourier, loading, ridge
 from core.methods.data import Csr, Matrices, Sizes
@@ -24,7 +24,7 @@ from core.methods.fourier import Waves
 from core.methods.hierarchy import sibling_share
 from core.methods.progress import Progress, part, rising
 from core.methods.rankings import Rankings, dense_top, in_blocks
-from core.methods.ridge import Floats, Ridge, product
+from core.methods.ridge import BLOCK_BYTES, Floats, Ridge, product
 from core.methods.subspace import leading
 
 COST = (
@@ -32,6 +32,12 @@ COST = (
     "rank O(l k + k L)"
 )
 USE = "Many labels that a few dozen directions tell apart; dense features; a small model: k (d + L) numbers."
+
+PRODUCTS = 2**33
+"""Of two inputs of the decoder, or of an input and a label, between two reports."""
+
+RANKED = 2**24
+"""Inputs, or scores, that are held at a time while ranking."""
 
 DENSE = 4_096
 """Most features for ``embedding: none``."""
@@ -119,7 +125,7 @@ class Model:
         def block(first: int, end: int) -> Rankings:
             return dense_top(self._inputs(X[first:end]) @ self.Q, k)
 
-        return in_blocks(X.shape[0], max(16, 2**24 // self.Q.shape[1]), block)
+        return in_blocks(X.shape[0], max(16, RANKED // max(self.Q.shape)), block)
 
     def _inputs(self, X: Csr) -> npt.NDArray[np.float32]:
         inputs = product(X, self.W)
@@ -164,8 +170,9 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     return {
         "least squares": ridge.needs(sizes, width),
         "the embedding of labels": 8 * 4 * sizes.L * width,
-        "the embedded instances": 12 * sizes.n * k + 4 * sizes.n * (params.fourier + 1),
-        "the decoder": 4 * 5 * (inputs + 1) * sizes.L + 8 * 2 * BATCH * sizes.L,
+        f"embedded instances, 4 B x {sizes.n:,} x {k}": 4 * sizes.n * k,
+        f"inputs of the decoder, 2 x 4 B x {sizes.n:,} x {inputs + 1:,}": 8 * sizes.n * (inputs + 1),
+        "the decoder": 4 * 5 * (inputs + 1) * sizes.L + 8 * 2 * BATCH * sizes.L + 32 * (inputs + 1) ** 2,
     }
 
 
@@ -190,11 +197,13 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     W[-1] -= mean @ whitening
     for rows in blocks:
         H[rows] = product(X[rows], W)
-    waves = None
-    if params.fourier:
-        waves = fourier.drawn(H, params.fourier, params.kernel, params.bandwidth, rng)
-        H = waves.of(H)
-    Q = _decoder(with_ones(H), data.Y, params, rng, part(progress, 0.3, 1.0))
+    waves = fourier.drawn(H, params.fourier, params.kernel, params.bandwidth, rng) if params.fourier else None
+    inputs = np.ones((H.shape[0], (params.fourier or H.shape[1]) + 1), np.float32)
+    for rows in Ridge.blocks_of(*inputs.shape):
+        progress("inputs", 0.3)
+        inputs[rows, :-1] = H[rows] if waves is None else waves.of(H[rows])
+    del H  # there is room for one of both
+    Q = _decoder(inputs, data.Y, params, rng, part(progress, 0.3, 1.0))
     return Model(W.astype(np.float32), waves, Q, siblings)
 
 
@@ -256,8 +265,8 @@ def _inputs(
         return np.vstack([np.eye(data.X.shape[1]), np.zeros((1, data.X.shape[1]))]), None
     if params.embedding == "pca":
         return _principal(data.X, params, rng, progress), None
-    least = Ridge(data.X, params.ridge, relative=True)
-    labels = _label_embedding(data, params, least, rng, part(progress, 0.0, 0.7))
+    least = Ridge(data.X, params.ridge, relative=True, progress=part(progress, 0.0, 0.3))
+    labels = _label_embedding(data, params, least, rng, part(progress, 0.3, 0.7))
     siblings = None if data.hierarchy is None else sibling_share(labels, data.hierarchy)
     return least.fit_product(data.Y, labels, part(progress, 0.7, 1.0)), siblings
 
@@ -281,13 +290,28 @@ def _decoder(
     if loss == "auto":
         loss = "softmax" if np.diff(Y.indptr).max(initial=0) <= 1 else "squared"
     if loss == "squared":
-        progress("decoder", 0.0)
-        inputs = H.astype(np.float64)
-        gram = inputs.T @ inputs
-        gram[np.diag_indices(len(gram))] += 1e-6 * np.trace(gram) / len(gram)
-        right = sparse.csr_matrix(Y.T).astype(np.float64) @ inputs
-        return np.linalg.solve(gram, right.T).astype(np.float32)
+        return _least_squares(H, Y, progress)
     return Descent(loss=loss, epochs=params.epochs).fit(H, Y, rng, progress)
+
+
+def _least_squares(H: npt.NDArray[np.float32], Y: Csr, progress: Progress) -> npt.NDArray[np.float32]:
+    """The map Q with the least |Y - HQ|, in blocks of rows and of labels that take no longer than a second or two."""
+    n, m = H.shape
+    size = max(1, min(BLOCK_BYTES // (8 * m), PRODUCTS // m**2))
+    gram, right = np.zeros((m, m)), np.zeros((m, Y.shape[1]))
+    for first in range(0, n, size):
+        progress("decoder", 0.5 * first / n)
+        inputs = H[first : first + size].astype(np.float64)
+        gram += inputs.T @ inputs
+        right += (sparse.csr_matrix(Y[first : first + size].T).astype(np.float64) @ inputs).T
+    gram[np.diag_indices(m)] += 1e-6 * np.trace(gram) / m
+    factor = linalg.cho_factor(gram, overwrite_a=True, check_finite=False)
+    Q = np.empty(right.shape, np.float32)
+    size = max(1, PRODUCTS // m**2)
+    for first in range(0, Y.shape[1], size):
+        progress("decoder", 0.5 + 0.5 * first / Y.shape[1])
+        Q[:, first : first + size] = linalg.cho_solve(factor, right[:, first : first + size], check_finite=False)
+    return Q
 
 
 def with_ones(H: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -14,7 +14,7 @@ from scipy import linalg
 
 from core.kernels.gram import add_gram, fill_outer
 from core.methods.data import Csr, Sizes
-from core.methods.progress import Progress
+from core.methods.progress import Progress, quietly
 
 Floats = npt.NDArray[np.float64]
 Real = TypeVar("Real", np.float32, np.float64)
@@ -36,6 +36,9 @@ PRECISE = 1e-4
 BLOCK_BYTES = 2**27
 """Of a block of rows, times the targets."""
 
+PRODUCTS = 2**29
+"""Of two features of an instance, that are added to X'X between two reports: about half a second."""
+
 
 class Ridge:
     """The fit for one X and any targets.
@@ -49,9 +52,16 @@ class Ridge:
     penalty : float
         > 0; relative: times the mean of the diagonal of X'X.
     relative : bool
+    progress : callable
+        Told of the factoring, which takes long where rows are long.
+
+    Raises
+    ------
+    Cancelled
+        By ``progress``.
     """
 
-    def __init__(self, X: Csr, penalty: float, *, relative: bool = False) -> None:
+    def __init__(self, X: Csr, penalty: float, *, relative: bool = False, progress: Progress = quietly) -> None:
         self.X = X
         n, d = X.shape
         if relative:
@@ -63,15 +73,21 @@ class Ridge:
             counts = np.bincount(X.indices, weights=X.data.astype(np.float64) ** 2, minlength=d)
             self._scale = 1.0 / (np.append(counts, n) + penalty)
         else:
-            gram = self._by_features() if d < n else self._by_instances()
+            gram = self._by_features(progress) if d < n else self._by_instances()
             gram[np.diag_indices(self.order)] += penalty
             self._factor = linalg.cho_factor(gram, lower=False, overwrite_a=True, check_finite=False)
 
-    def _by_features(self) -> Floats:
+    def _by_features(self, progress: Progress) -> Floats:
         X = self.X
-        d = X.shape[1]
+        n, d = X.shape
         gram = np.zeros((d + 1, d + 1))
-        add_gram(X.indptr, X.indices, X.data, gram)
+        work = np.concatenate(([0], np.cumsum(np.diff(X.indptr).astype(np.int64) ** 2)))
+        first = 0
+        while first < n:
+            progress("least squares", first / n)
+            end = max(first + 1, int(np.searchsorted(work, work[first] + PRODUCTS, side="right")) - 1)
+            add_gram(X.indptr[first : end + 1], X.indices, X.data, gram)
+            first = end
         gram[:d, d] = np.bincount(X.indices, weights=X.data, minlength=d)
         gram[d, d] = X.shape[0]
         return gram

@@ -137,6 +137,47 @@ def test_ranks_as_dense_arithmetic_does(changes):
     np.testing.assert_allclose(ranked, -np.sort(-scores, axis=1), atol=1e-4)
 
 
+@pytest.mark.parametrize("decoder", ["squared", "softmax", "logistic"])
+@pytest.mark.parametrize("fourier", [0, 1000])
+def test_it_takes_no_more_memory_than_it_says(monkeypatch, decoder, fourier):
+    for module in ("ridge", "rembrandt"):
+        monkeypatch.setattr(f"core.methods.{module}.BLOCK_BYTES", 2**20)
+    data = made(3000, seed=0)
+    params = rembrandt.Params(k=20, fourier=fourier, decoder=decoder, epochs=2)
+    tracemalloc.start()
+    model = rembrandt.fit(data, params, np.random.default_rng(0), quietly)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < sum(rembrandt.needs(data.sizes, params).values())
+    tracemalloc.start()
+    monkeypatch.setattr("core.methods.rembrandt.RANKED", 2**16)
+    model.rank(data.X, 3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**22
+
+
+def test_long_rows_and_many_inputs_are_reported_on_the_way(monkeypatch):
+    """And the outcome is the same, however often."""
+    data = made(1000, seed=0)
+    params = rembrandt.Params(k=6, fourier=50, decoder="squared")
+
+    def fit():
+        told = []
+        model = rembrandt.fit(data, params, np.random.default_rng(0), lambda stage, done: told.append(stage))
+        return model, told
+
+    whole, few = fit()
+    monkeypatch.setattr("core.methods.ridge.PRODUCTS", int(100 * (data.X.nnz / 1000) ** 2))
+    monkeypatch.setattr("core.methods.rembrandt.PRODUCTS", 100 * 51**2)
+    parts, many = fit()
+    assert few.count("decoder") <= 3
+    assert many.count("decoder") >= 10
+    assert many.count("least squares") >= few.count("least squares") + 8
+    np.testing.assert_array_equal(parts.W, whole.W)
+    np.testing.assert_allclose(parts.Q, whole.Q, atol=1e-4)
+
+
 def test_none_is_refused_for_many_features(monkeypatch):
     data = made(50, seed=0)
     rembrandt.check(data, rembrandt.Params(embedding="none"))
