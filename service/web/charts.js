@@ -1,6 +1,6 @@
 // Charts by Chart.js, which is loaded when the first one is wanted. Each says in words and in a table what it shows.
 
-import { fill, h, table } from "./dom.js";
+import { h, refill, table } from "./dom.js";
 
 const INK = ["--ink", "--soft", "--line", "--head", "--torso", "--tail", "--accent", "--bad", "--paper"];
 const charts = new Set();
@@ -73,7 +73,7 @@ class Figure {
   async set(shown) {
     this.shown = shown;
     this.canvas.setAttribute("aria-label", shown.said);
-    fill(this.table, table(this.options.title, shown.columns, shown.rows));
+    refill(this.table, table(this.options.title, shown.columns, shown.rows));
     const Chart = await load();
     if (this.shown !== shown) return;
     if (!this.canvas.isConnected) {

@@ -1,6 +1,6 @@
 // Data sets: files that jobs can learn from, in the place of history.
 
-import { announce, card, confirmed, empty, field, fill, h, table } from "./dom.js";
+import { announce, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
 import { ask, get, part, upload } from "./api.js";
 import { bytes, count, when } from "./format.js";
 
@@ -43,7 +43,7 @@ export function show(root, { signal, problem, refused }) {
         fill(parts.list, empty("No data sets yet.", "Upload one above; a job can then be fitted on it."));
         return;
       }
-      fill(
+      refill(
         parts.list,
         table(
           "All data sets",

@@ -19,6 +19,36 @@ export function fill(element, ...children) {
   return element;
 }
 
+/**
+ * As `fill`, for what a view shows anew by itself: an element that is there already stays where it is, and so do tables
+ * of the same name, so that focus and scrolling do. The focus of what is made anew goes to what has its name then, or to
+ * the table that it stood in.
+ */
+export function refill(element, ...children) {
+  const focused = element.contains(document.activeElement) ? document.activeElement : null;
+  const around = focused?.closest(".scroll");
+  const shown = children.flat(3).filter((child) => child !== null && child !== undefined && child !== false).map((one) => kept(element, one));
+  for (const one of [...element.childNodes]) if (!shown.includes(one)) one.remove();
+  let next = element.firstChild;
+  for (const one of shown) {
+    if (one === next) next = one.nextSibling;
+    else element.insertBefore(one, next);
+  }
+  if (!focused || focused.isConnected) return;
+  const again = [...element.querySelectorAll(focused.tagName)].find((one) => called(one) === called(focused));
+  (again || (around?.isConnected ? around : null))?.focus({ preventScroll: true });
+}
+
+/** What is to be shown: in the place of a table, the one of that name which is there, with the rows of this one. */
+function kept(element, made) {
+  if (!made.matches?.(".scroll")) return made;
+  const there = [...element.children].find((one) => one.matches(".scroll") && called(one) === called(made));
+  if (there && there !== made) there.replaceChildren(...made.childNodes);
+  return there || made;
+}
+
+const called = (one) => one.getAttribute("aria-label") ?? one.textContent;
+
 let lastId = 0;
 
 /** An id that no other element has. */

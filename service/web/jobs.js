@@ -1,6 +1,6 @@
 // Jobs: ask for one by a form, follow it while it runs, cancel it.
 
-import { announce, card, confirmed, empty, field, fill, h, pastDoubleClick } from "./dom.js";
+import { announce, card, confirmed, empty, field, fill, h, pastDoubleClick, refill } from "./dom.js";
 import { ask, follow, get, newKey, part, post } from "./api.js";
 import { formOf } from "./form.js";
 import { duration, percent, when } from "./format.js";
@@ -50,8 +50,7 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
       take(job);
     }
     const elements = all.map((job) => shown.get(job.id).element);
-    const isSame = list.children.length === elements.length && elements.every((one, at) => list.children[at] === one);
-    if (!isSame) fill(list, elements);
+    refill(list, elements);
   }
 
   function take(job) {
@@ -88,7 +87,10 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
     if (job.state === "running") progress.value = job.progress;
     if (job.state === "queued") progress.value = 0;
     const measures = MEASURES.filter((name) => typeof job.metrics?.[name] === "number").map((name) => `${name} ${percent(job.metrics[name])}`);
-    fill(
+    entry.cancel ??= h("button", { type: "button", class: "small", "aria-label": `Cancel ${job.method}`, onclick: () => cancel(job, entry) }, "Cancel");
+    entry.acts ??= h("div", { class: "row" }, entry.cancel);
+    entry.cancel.disabled = job.cancelling;
+    refill(
       entry.element,
       h(
         "div",
@@ -102,7 +104,7 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
       measures.length ? h("p", {}, measures.join(" · "), h("span", { class: "hint" }, " on what it had not seen")) : null,
       job.version ? h("p", { class: "hint" }, "Version ", h("code", {}, job.version)) : null,
       h("p", { class: "hint break" }, `from ${job.data}`, Object.keys(job.params).length ? " · " : "", h("code", {}, paramsOf(job.params))),
-      isOver ? null : h("div", { class: "row" }, h("button", { type: "button", class: "small", disabled: job.cancelling, onclick: () => cancel(job, entry) }, "Cancel")),
+      isOver ? null : entry.acts,
     );
   }
 

@@ -1,6 +1,6 @@
 // How well a model does, how large it is, and whether its replicas are one.
 
-import { card, empty, fill, h, table } from "./dom.js";
+import { card, empty, fill, h, refill, table } from "./dom.js";
 import { get, modelPath } from "./api.js";
 import { bars, lines } from "./charts.js";
 import { bytes, change, compact, count, duration, percent, rate } from "./format.js";
@@ -121,7 +121,7 @@ export function show(root, { model, signal, problem, every }) {
 
   function drawTrace(trace, marks) {
     if (!trace || trace.learned.length === 0) {
-      fill(parts.trace, empty("No events yet.", h("a", { href: document.querySelector('.views a[href^="#try"]').getAttribute("href") }, "Teach it something"), ", or stream a file to it: ", h("code", {}, "abound learn FILE")));
+      if (!parts.trace.querySelector(".empty")) fill(parts.trace, empty("No events yet.", h("a", { href: document.querySelector('.views a[href^="#try"]').getAttribute("href") }, "Teach it something"), ", or stream a file to it: ", h("code", {}, "abound learn FILE")));
       return;
     }
     if (!charts.trace.element.isConnected) fill(parts.trace, charts.trace.element);
@@ -184,7 +184,7 @@ export function show(root, { model, signal, problem, every }) {
       fill(parts.replicas, empty("No replica has said where it is.", "They do every few seconds, unless the store is away."));
       return;
     }
-    fill(
+    refill(
       parts.replicas,
       table(
         "Replicas, how far each has come, and how far it is behind the log",
@@ -213,7 +213,7 @@ export function show(root, { model, signal, problem, every }) {
   function drawSize(stats, about) {
     const { config } = about;
     const names = { index: "index", features: "names of features", labels: "names of labels", receipts: "idempotency keys" };
-    fill(
+    refill(
       parts.size,
       gauge("Memory", stats.memory, config.max_memory, bytes, "max_memory", "no bound of its own: all models share the memory of a replica"),
       gauge("Features", stats.features, config.max_features, count, "max_features"),

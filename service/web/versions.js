@@ -1,6 +1,6 @@
 // Versions: which one serves, which ones contend and how they do, activate and roll back.
 
-import { announce, card, confirmed, empty, fill, h, pastDoubleClick, table } from "./dom.js";
+import { announce, card, confirmed, empty, fill, h, pastDoubleClick, refill, table } from "./dom.js";
 import { ask, get, modelPath, part, post } from "./api.js";
 import { bars } from "./charts.js";
 import { bytes, count, percent, points, score, when } from "./format.js";
@@ -64,7 +64,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
   function drawNow(about, found) {
     const card = (found || []).find((one) => one.id === about.version);
     const { former, weights } = about.serving;
-    fill(
+    refill(
       parts.now,
       h(
         "div",
@@ -93,7 +93,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
     }
     for (const id of chosen) if (!found.some((one) => one.id === id)) chosen.delete(id);
     const contending = new Set(contest.contenders.map((one) => one.version));
-    fill(
+    refill(
       parts.list,
       table(
         "Versions, newest first",
@@ -111,7 +111,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
             "div",
             { class: "row end" },
             contending.has(one.id)
-              ? h("button", { type: "button", class: "small quiet", onclick: () => contend(one, false) }, "Stop contending")
+              ? h("button", { type: "button", class: "small quiet", "aria-label": `Stop contending: ${one.method} ${one.id.slice(0, 8)}`, onclick: () => contend(one, false) }, "Stop contending")
               : h("button", { type: "button", class: "small quiet", "aria-label": `Let ${one.method} ${one.id.slice(0, 8)} contend`, onclick: () => contend(one, true) }, "Contend"),
             one.id === about.version ? null : h("button", { type: "button", class: "small", "aria-label": `Activate ${one.method} ${one.id.slice(0, 8)}`, onclick: () => activate(one.id, found, "Activate") }, "Activate"),
             one.needed ? null : h("button", { type: "button", class: "small quiet danger", "aria-label": `Delete ${one.method} ${one.id.slice(0, 8)}`, onclick: () => remove(one, found) }, "Delete"),
@@ -177,7 +177,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
     }
     const { gate } = contest;
     const names = all.map((one) => nameOf(one.version, found));
-    fill(
+    refill(
       parts.contenders,
       notes,
       chart.element,

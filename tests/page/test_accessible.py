@@ -157,6 +157,35 @@ def test_all_by_keyboard(open_page: Open) -> None:
     expect(page.get_by_text("Learned “grain”.")).to_be_visible()
 
 
+def test_what_is_shown_anew_keeps_the_focus_and_stays_scrolled(open_page: Open) -> None:
+    page = open_page("overview", viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True)
+    focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
+    replicas = page.get_by_role("region", name="Table: Replicas")
+    replicas.focus()
+    for _ in range(2):  # the second one is asked for behind what the first one shows
+        page.wait_for_event("response", lambda answer: answer.url.endswith("/stats"))
+    assert page.evaluate(focused).startswith("Table: Replicas")
+
+    asked = []
+    version = {"method": "unweighted", "bytes": 2**30, "needed": False, "metrics": {}, "sizes": {"classes": 10**5}}
+
+    def other_each_time(route: Any) -> None:
+        asked.append(route)
+        shown = [version | {"id": name * 32, "created": 1.7e9 + len(asked)} for name in "01"]
+        route.fulfill(json={"versions": shown})
+
+    page.route("**/models/default/versions", other_each_time)
+    page.evaluate("location.hash = 'versions/default'")
+    versions = page.get_by_role("region", name="Table: Versions")
+    for name in ("Compare unweighted 11111111", "Activate unweighted 11111111"):
+        versions.get_by_label(name).focus()
+        versions.evaluate("(one) => { one.scrollLeft = 60; }")
+        for _ in range(2):
+            page.wait_for_event("response", lambda answer: answer.url.endswith("/default/versions"))
+        assert page.evaluate(focused) == name
+        assert versions.evaluate("(one) => one.scrollLeft") == 60
+
+
 def test_a_dialog_holds_the_focus_and_gives_it_back(open_page: Open) -> None:
     page = open_page("labels")
     page.evaluate(
