@@ -188,7 +188,7 @@ def search_live(instances: Iterable[Instance], config: ModelConfig, seed: int) -
 
 def _needed(method: str, data: Matrices, params: Any) -> int:
     """Bytes that a fit takes at most, besides the data: those that it is refused for where there are fewer."""
-    return sum(registry.method_of(method).needs(data.sizes, params).values())
+    return sum(registry.method_of(method).needs_of(data, params).values())
 
 
 class _Clock:

@@ -2,9 +2,10 @@
 
 A method is a file with ``Params`` (a frozen value that validates itself: ValueError with the field's name),
 ``fit(data, params, rng, progress) -> Model``, ``needs(sizes, params)`` (bytes of memory, by what they are for), and the
-sentences ``COST`` and ``USE``. Where it cannot take all data it has ``check(data, params)``, which raises ValueError
-before anything starts; where its parameters can be searched for, ``search(data, rng, progress) -> Params``; where idf
-weights do not suit it, ``IDF`` = False. A ``Model`` has frozen arrays, ``rank(X, k) -> Rankings``, ``to_arrays()`` and
+sentences ``COST`` and ``USE``. Where more than sizes decides on the memory it has ``needs_of(data, params)``; where it
+cannot take all data, ``check(data, params)``, which raises ValueError before anything starts; where its parameters can
+be searched for, ``search(data, rng, progress) -> Params``; where idf weights do not suit it, ``IDF`` = False. A
+``Model`` has frozen arrays, ``rank(X, k) -> Rankings``, ``to_arrays()`` and
 ``from_arrays(arrays, d, n_labels)``, which checks them all (``loading.py``) and raises Damaged, and ``facts()`` where
 there is more to tell of it.
 """
@@ -66,6 +67,7 @@ class Method:
     fit: Fit
     load: Callable[[Arrays, int, int], Model]
     needs: Callable[[Sizes, Any], dict[str, int]]
+    needs_of: Callable[[Matrices, Any], dict[str, int]]
     check: Callable[[Matrices, Any], None]
     search: Search | None
     idf: bool
@@ -80,6 +82,7 @@ class Method:
             fit=module.fit,
             load=module.Model.from_arrays,
             needs=module.needs,
+            needs_of=getattr(module, "needs_of", lambda data, params: module.needs(data.sizes, params)),
             check=getattr(module, "check", _take_all),
             search=getattr(module, "search", None),
             idf=getattr(module, "IDF", True),
@@ -180,7 +183,7 @@ def fit(
         params = method.search(data, rng, part(progress, 0.0, 0.7))
         progress = part(progress, 0.7, 1.0)
     if memory is not None:
-        _refuse_beyond(memory, name, method.needs(data.sizes, params))
+        _refuse_beyond(memory, name, method.needs_of(data, params))
     try:
         method.check(data, params)
     except ValueError as error:

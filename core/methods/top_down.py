@@ -18,7 +18,7 @@ from scipy import sparse
 
 from core.errors import Damaged
 from core.methods import checks, hierarchy, linear, loading
-from core.methods.data import Csr, Matrices, Sizes
+from core.methods.data import Csr, Hierarchy, Matrices, Sizes
 from core.methods.ensemble import narrowed
 from core.methods.progress import Progress, part, rising
 from core.methods.rankings import Rankings, dense_top, in_blocks
@@ -179,6 +179,68 @@ class Model:
         return cls(n_labels, n_nodes, float(loading.taken(arrays, "p_min", np.float64)), tuple(nodes))
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Layout:
+    """Where the instances are in a hierarchy.
+
+    Attributes
+    ----------
+    n_nodes : int
+        The root has this number.
+    carries, own : csc_matrix, shapes (n, n_nodes), (n, L)
+        Instances below each node; and those of each label itself.
+    below : csc_matrix, shape (n_nodes, n_nodes)
+        The children of each node.
+    tops : int array
+        Nodes with instances that nothing is above.
+    inner : list of int
+        The root and the nodes with instances that have children, each before those below it.
+    """
+
+    n_nodes: int
+    carries: sparse.csc_matrix
+    own: sparse.csc_matrix
+    below: sparse.csc_matrix
+    tops: npt.NDArray[np.int64]
+    inner: list[int]
+
+    @classmethod
+    def of(cls, Y: Csr, tree: Hierarchy) -> Layout:
+        """That of labels; ValueError where some node is above itself."""
+        n_nodes = tree.parents.shape[0]
+        above = hierarchy.above(tree)
+        carries = sparse.csc_matrix(sparse.csr_matrix(Y.astype(np.int32) @ above[: Y.shape[1]]))
+        below = sparse.csc_matrix(tree.parents)
+        seen = np.diff(carries.indptr) > 0
+        order = np.argsort(np.diff(above.indptr), kind="stable")
+        inner = [n_nodes, *(int(node) for node in order if seen[node] and below.indptr[node + 1] > below.indptr[node])]
+        tops = np.flatnonzero((np.diff(tree.parents.indptr) == 0) & seen)
+        return cls(n_nodes=n_nodes, carries=carries, own=sparse.csc_matrix(Y), below=below, tops=tops, inner=inner)
+
+    def rows(self, place: int) -> npt.NDArray[np.int64]:
+        """The instances of a node, in order."""
+        if place == self.n_nodes:
+            return np.arange(self.carries.shape[0])
+        return np.sort(_column(self.carries, place))
+
+    def children(self, place: int) -> npt.NDArray[np.int64]:
+        """The children of a node that have instances; itself, where it is a label with instances of its own."""
+        if place == self.n_nodes:
+            return self.tops
+        under = _column(self.below, place)
+        under = under[np.diff(self.carries.indptr)[under] > 0]
+        itself = place < self.own.shape[1] and len(_column(self.own, place)) > 0
+        return np.append(under, place) if itself else under
+
+    def member(self, place: int, child: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of the instances of a node are those of a child."""
+        return np.isin(rows, _column(self.own if child == place else self.carries, child), assume_unique=True)
+
+
+def _column(matrix: sparse.csc_matrix, column: int) -> npt.NDArray[np.int64]:
+    return matrix.indices[matrix.indptr[column] : matrix.indptr[column + 1]].astype(np.int64)
+
+
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     """Bytes of memory, by what they are for; as if the hierarchy had ``branches`` children everywhere."""
     depth = max(1, int(np.ceil(np.log(max(sizes.L, 2)) / np.log(params.branches))))
@@ -186,6 +248,33 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     return {
         f"weights, 4 B x {depth} levels x {width} children x up to {sizes.nnz:,}": 4 * depth * width * sizes.nnz,
         "instances of each node": 16 * depth * sizes.assertions,
+    } | _needs_at_node(sizes.n, width, sizes.nnz, params)
+
+
+def needs_of(data: Matrices, params: Params) -> dict[str, int]:
+    """``needs`` for data at hand, whose hierarchy may have any number of children at a node."""
+    if data.hierarchy is None:
+        return needs(data.sizes, params)
+    layout = Layout.of(data.Y, data.hierarchy)
+    n, d = data.X.shape
+    active = np.append(layout.carries.T @ np.diff(data.X.indptr).astype(np.int64), data.X.nnz)
+    rows = np.append(np.diff(layout.carries.indptr), n)
+    widths = np.array([len(layout.children(place)) for place in layout.inner])
+    inner = np.array(layout.inner)
+    most = int(np.argmax(rows[inner] * widths))
+    weights = int(np.sum((np.minimum(active[inner], d) + 1) * widths * (widths > 1)))
+    return {
+        f"weights, 4 B x {weights:,}, of {len(inner):,} nodes with up to {int(widths.max()):,} children": 4 * weights,
+        "instances of each node": 16 * layout.carries.nnz,
+    } | _needs_at_node(int(rows[inner[most]]), int(widths[most]), int(active[inner[most]]), params)
+
+
+def _needs_at_node(n: int, children: int, nnz: int, params: Params) -> dict[str, int]:
+    scores = int(HELD_OUT * n) * children * params.trials
+    return {
+        f"which of {n:,} instances are of which of {children:,} children": n * children,
+        "rows of a node": 24 * nnz,
+        f"the fit of a sigmoid, 90 B x {scores:,} scores": 90 * scores,
     }
 
 
@@ -202,38 +291,21 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     progress = rising(progress)
     progress("hierarchy", 0.0)
     tree = data.hierarchy or hierarchy.made(data, params.branches, rng, part(progress, 0.0, 0.05))
-    n_labels, n_nodes = data.Y.shape[1], tree.parents.shape[0]
-    above = hierarchy.above(tree)
-    carries = sparse.csc_matrix(sparse.csr_matrix(data.Y.astype(np.int32) @ above[:n_labels]))
-    own = sparse.csc_matrix(data.Y)
-    below = sparse.csc_matrix(tree.parents)
-    seen = np.diff(carries.indptr) > 0
-    tops = np.flatnonzero((np.diff(tree.parents.indptr) == 0) & seen)
-    order = np.argsort(np.diff(above.indptr), kind="stable")
-    inner = [n_nodes, *(int(node) for node in order if seen[node] and below.indptr[node + 1] > below.indptr[node])]
+    layout = Layout.of(data.Y, tree)
+    inner = layout.inner
     seeds = rng.integers(0, 2**63, len(inner))
-
-    def rows_of(matrix: sparse.csc_matrix, column: int) -> npt.NDArray[np.int64]:
-        return matrix.indices[matrix.indptr[column] : matrix.indptr[column + 1]].astype(np.int64)
 
     def one(number: int) -> Node:
         progress("classifiers", 0.05 + 0.95 * number / len(inner))
         place = inner[number]
-        if place == n_nodes:
-            children, rows = tops, np.arange(data.X.shape[0])
-        else:
-            under = rows_of(below, place)
-            children, rows = under[seen[under]], np.sort(rows_of(carries, place))
-        members = [np.isin(rows, rows_of(carries, int(child)), assume_unique=True) for child in children]
-        if place < n_labels and len(rows_of(own, place)):
-            children = np.append(children, place)
-            members.append(np.isin(rows, rows_of(own, place), assume_unique=True))
+        children, rows = layout.children(place), layout.rows(place)
+        members = [layout.member(place, child, rows) for child in children.tolist()]
         tell = part(progress, 0.05 + 0.95 * number / len(inner), 1.0)
         return _node(data.X[rows], place, children, members, params, np.random.default_rng(seeds[number]), tell)
 
     with linear.quiet():
         nodes = Parallel(require="sharedmem")(delayed(one)(number) for number in range(len(inner)))
-    return Model(n_labels, n_nodes, params.p_min, tuple(nodes))
+    return Model(data.Y.shape[1], layout.n_nodes, params.p_min, tuple(nodes))
 
 
 def _node(
@@ -251,11 +323,10 @@ def _node(
     ids = children.astype(np.int32)
     if len(children) == 1:
         return Node(place, ids, features, np.zeros((1, 1), np.float32), FIXED)
-    columns = []
-    for member in members:
+    weights = np.empty((len(features) + 1, len(members)), np.float32)
+    for number, member in enumerate(members):
         progress("classifiers", 0.0)
-        columns.append(params.fit(X, member, rng))
-    weights = np.stack(columns, axis=1).astype(np.float32)
+        weights[:, number] = params.fit(X, member, rng)
     n = X.shape[0]
     if n < FEWEST or not params.trials:
         return Node(place, ids, features, weights, FIXED)

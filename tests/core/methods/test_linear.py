@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from core.kernels.perceptron import learn_perceptron
 from core.methods import hierarchy, one_vs_rest, top_down
 from core.methods.data import Hierarchy
 from core.methods.progress import quietly
+from core.methods.registry import METHODS
 from tests.core.methods.toy import made, queries
 
 
@@ -85,6 +87,25 @@ def test_chances_are_multiplied_along_the_path(trials):
     kept = top_down.fit(data, replace(params, p_min=0.3), np.random.default_rng(0), quietly).rank(X, 6)
     assert kept.scores.min() >= 0.3
     assert len(kept.scores) == np.count_nonzero(expected >= 0.3)
+
+
+@pytest.mark.parametrize("trials", [0, 1])
+@pytest.mark.parametrize("given", [True, False])
+def test_top_down_takes_no_more_memory_than_it_says(given, trials):
+    """Also where a node has far more children than ``branches``."""
+    rng = np.random.default_rng(0)
+    data, n_labels = made(2000, seed=0), 1000
+    places = rng.integers(0, n_labels, 2000).astype(np.int32)
+    Y = sparse.csr_matrix((np.ones(2000, np.int8), places, np.arange(2001)), (2000, n_labels))
+    flat = hierarchy.of_pairs([str(i) for i in range(n_labels)], [(str(i), "all") for i in range(n_labels)])
+    data = replace(data, Y=Y, labels=[str(i) for i in range(n_labels)], hierarchy=flat if given else None)
+    params = top_down.Params(kind="perceptron", trials=trials, branches=4)
+    top_down.fit(data, params, np.random.default_rng(0), quietly)
+    tracemalloc.start()
+    top_down.fit(data, params, np.random.default_rng(0), quietly)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < sum(METHODS["top_down"].needs_of(data, params).values()) + 2**19
 
 
 def test_a_classifier_learns_from_the_instances_of_its_siblings_only():
