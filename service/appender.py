@@ -209,8 +209,12 @@ class Appender:
         return group
 
     def command(self, group: Group) -> bytes:
-        """The packed command that appends a group."""
-        return xadd(self.key, *encode(Entry(APPLY_VERSION, self._origin, group.sequence, group.event())))
+        """The packed command that appends a group.
+
+        A log that had something begins only once: a store that was emptied has no model that a new one would belong to.
+        """
+        entry = Entry(APPLY_VERSION, self._origin, group.sequence, group.event())
+        return xadd(self.key, *encode(entry), begun=self._log_bytes() > 0)
 
     def settle(self, group: Group) -> None:
         """End the requests of a group that have what they wait for."""

@@ -95,6 +95,8 @@ class Lane:
         elif isinstance(reply, LinkLost):
             group.lost = True
             self._appender.settle(group)
+        elif reply is None:
+            self._appender.fail(group, StoreUnavailable("the store has lost the log; nothing was appended"))
         else:
             if str(reply).startswith("READONLY") and self.line.link is not None:
                 self.line.link.close()  # a failover: the primary is to be found behind the same address, by a new link

@@ -173,9 +173,10 @@ class Pace:
         self.count = max(1, min(self._most, longest * 4, longest * self._read_bytes // max(1, size)))
 
 
-def xadd(key: bytes, payload: bytes, checksum: bytes) -> bytes:
-    """The packed command that appends an entry."""
-    return packed((b"XADD", key, b"*", b"e", payload, b"c", checksum))
+def xadd(key: bytes, payload: bytes, checksum: bytes, begun: bool = False) -> bytes:
+    """The packed command that appends an entry. ``begun``: only to a log that is there, else the reply is None."""
+    there = (b"NOMKSTREAM",) if begun else ()
+    return packed((b"XADD", key, *there, b"*", b"e", payload, b"c", checksum))
 
 
 def trimmed_key(key: bytes) -> bytes:

@@ -7,9 +7,10 @@ import time
 import pytest
 
 from core.config import ModelConfig
-from core.errors import InvalidInstance
+from core.errors import InvalidInstance, StoreUnavailable
 from service.catalog import CATALOG_KEY
 from tests.service.conftest import StartReplica
+from tests.service.streams import draft
 from tests.service.test_replica import digests, teach, until
 from tests.service.valkey import Server
 
@@ -30,6 +31,21 @@ async def test_a_store_that_is_emptied_under_open_connections_is_started_anew(
     assert replica.model("default").live.n_learned == 0
     await teach(replica, 7)
     assert len(await digests(replica, await start_replica(server))) == 1
+
+
+async def test_nothing_is_acknowledged_that_goes_with_the_model_of_a_store_that_was_emptied(
+    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.line.FACTS_SECONDS", 60.0)
+    monkeypatch.setattr("service.housekeeping.TICK_SECONDS", 60.0)
+    replica = await start_replica(server)
+    await teach(replica)
+    with server.client() as client:
+        client.flushall()
+        for level in ("log", "fsync"):
+            with pytest.raises(StoreUnavailable, match="has lost the log; nothing was appended"):
+                await replica.learn("default", [draft('{"a": 1}', "x")], durability=level)
+        assert not client.exists(replica.model("default").keys.log)
 
 
 async def test_a_log_that_is_taken_away_under_open_connections_is_noticed(

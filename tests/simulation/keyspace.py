@@ -445,9 +445,13 @@ def _sismember(space: Keyspace, words: Words) -> Any:
 
 @command(b"XADD")
 def _xadd(space: Keyspace, words: Words) -> Any:
-    if words[2] == b"NOMKSTREAM" or words[2][:3] in (b"MAX", b"MIN"):
+    if words[2][:3] in (b"MAX", b"MIN"):
         raise NotImplementedError("options of XADD")
     stream = space.get(words[1], Stream)
+    if words[2] == b"NOMKSTREAM":
+        if stream is None:
+            return None
+        words = [*words[:2], *words[3:]]
     last = stream.last if stream is not None else (0, 0)
     if words[2] == b"*":
         entry = (space.now_ms, 0) if space.now_ms > last[0] else (last[0], last[1] + 1)

@@ -41,6 +41,7 @@ def commands(rng: random.Random) -> Iterator[tuple[Any, ...]]:
                 ("XREAD", "COUNT", 2, "STREAMS", "s", "t", first, last), ("XTRIM", stream, "MINID", "=", first),
                 ("XDEL", stream, first), ("HGET", "l", "x"), ("EVAL", SCRIPT, 1, key, value), ("PERSIST", key),
                 ("PEXPIREAT", key, 1), ("UNLINK", "h"), ("XADD", stream, "0-1", "e", "f"), ("XINFO", "STREAM", stream),
+                ("XADD", stream, "NOMKSTREAM", f"{entry}-2", "e", value), ("DEL", stream),
             ]
         )  # fmt: skip
 
