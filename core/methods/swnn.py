@@ -144,27 +144,42 @@ class Model:
     @classmethod
     def of(cls, params: Params, X: Csr, Y: Csr) -> Model:
         """Make the inverted lists: O(nnz)."""
-        values = np.rint(X.data.astype(np.float64) * inverted.SCALE).astype(np.uint64)
+        exact = X.data.astype(np.float64)
+        exact *= inverted.SCALE
+        values = np.rint(exact, out=exact).astype(np.uint64)
+        del exact
         columns = sparse.csc_matrix(sparse.csr_matrix((values, X.indices, X.indptr), shape=X.shape))
         greatest = np.zeros(X.shape[1], np.uint64)
         filled = np.flatnonzero(np.diff(columns.indptr))
         if len(filled):
             greatest[filled] = np.maximum.reduceat(columns.data, columns.indptr[:-1][filled])
+        starts, postings = columns.indptr.astype(np.int64), _packed(columns.indices, columns.data)
+        del columns
         lists = Lists(
-            starts=columns.indptr.astype(np.int64),
-            postings=(columns.indices.astype(np.uint64) << inverted.HALF) | columns.data,
+            starts=starts,
+            postings=postings,
             greatest=greatest,
             sizes=np.diff(X.indptr).astype(np.int32),
             row_starts=X.indptr.astype(np.int64),
-            rows=(X.indices.astype(np.uint64) << inverted.HALF) | values,
+            rows=_packed(X.indices, values),
         )
         return cls(params, X, Y, lists)
+
+
+def _packed(numbers: npt.NDArray[Any], values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Numbers in the upper halves, values in the lower ones."""
+    packed = numbers.astype(np.uint64)
+    packed <<= inverted.HALF
+    packed |= values
+    return packed
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     """Bytes of memory, by what they are for."""
     return {
-        f"data, inverted lists and rows, 3 x 8 B x {sizes.nnz:,} active features": 24 * sizes.nnz,
+        f"data, inverted lists and rows, and what they are made of, 37 B x {sizes.nnz:,} active features": (
+            37 * sizes.nnz + 32 * (sizes.n + sizes.d)
+        ),
         f"labels, 5 B x {sizes.assertions:,}": 5 * sizes.assertions,
         f"a search, 20 B x {sizes.n:,} instances + 8 B x {sizes.d:,} features": 20 * sizes.n + 8 * sizes.d,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -136,3 +138,13 @@ def test_by_default_a_few_instances_are_all_neighbours() -> None:
 def test_wrong_parameters_are_named(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidInstance, match=f"^{next(iter(wrong))} must be"):
         registry.params_of("swnn", wrong)
+
+
+def test_it_takes_no_more_memory_than_it_says():
+    data = made(4000, seed=0)
+    params = swnn.Params()
+    tracemalloc.start()
+    swnn.fit(data, params, np.random.default_rng(0), quietly)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < sum(swnn.needs(data.sizes, params).values())
