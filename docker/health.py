@@ -12,5 +12,6 @@ from pathlib import Path
 
 words = Path(sys.argv[1] if len(sys.argv) > 1 else "/proc/1/cmdline").read_text().split("\0")
 if "serve" in words:
-    port = words[words.index("--port") + 1] if "--port" in words else os.environ.get("ABOUND_PORT", "8000")
+    given = "=".join(words).partition("--port=")[2].partition("=")[0]
+    port = given or os.environ.get("ABOUND_PORT", "8000")
     urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=2).close()

@@ -166,6 +166,7 @@ class Alive(BaseHTTPRequestHandler):
     [
         ("abound serve", True, True),
         ("abound serve --port {port}", False, True),
+        ("abound serve --port={port}", False, True),
         ("docker-init -- entrypoint abound serve", True, True),
         ("abound serve", False, False),
         ("abound worker", False, True),
