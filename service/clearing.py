@@ -22,7 +22,7 @@ from service.compaction import compact
 from service.copied import until_copied
 from service.forgetting import Forgetting
 from service.forgotten_versions import fitted_on, take_away
-from service.history import Contents, History, Segment, folder
+from service.history import History, Segment, folder
 from service.lease import Lease, take
 from service.log import mended_key
 from service.snapshots import unlisted
@@ -82,13 +82,14 @@ class Clearing:
                 await place.commit(
                     *[f"{indexes.folder(place.keys)}/{new.id}" for new in self._forgetting.remade.values()]
                 )
-            rewritten = await self._rewrite(to, at)
-            self._tell("letting the store write its file anew", 0.97)
-            store_file = await write_file_anew(place.store)
-            self._tell("waiting until copies of the store have all of it", 0.98)
-            await until_copied(place.store)
-            await lease.check()
-            await self._delete_unlisted(to, rewritten)
+            old = await self._rewrite(to, at)
+        self._tell("letting the store write its file anew", 0.97)
+        store_file = await write_file_anew(place.store)
+        self._tell("waiting until copies of the store have all of it", 0.98)
+        await until_copied(place.store)  # without the lease: the worker makes snapshots and history meanwhile
+        async with contextlib.AsyncExitStack() as stack:
+            lease = await self._lease(stack)
+            await self._delete_unlisted(at, old, lease)
             await delete_indexes(place, cleared.will_delete_indexes)
         return cleared.record(store_file=store_file)
 
@@ -115,15 +116,15 @@ class Clearing:
             for some in found.values():
                 await store.client.unlink(*some)
 
-    async def _rewrite(self, to: Archiving, at: Offset) -> Contents | None:
-        """Write the segments that hold any of the events anew; the list of history that there is then.
+    async def _rewrite(self, to: Archiving, at: Offset) -> set[str]:
+        """Write the segments that hold any of the events anew; the files in whose place they are.
 
         From that moment on the adoption at ``at``, and those of rounds before it, say nothing any more.
         """
         history = History(to.store, to.artifacts, to.keys)
         contents = await history.contents()
         if contents is None:
-            return None
+            return set()
         segments: list[Segment] = []
         old: list[str] = []
         emptying = await self._forgetting.emptying()
@@ -145,15 +146,18 @@ class Clearing:
             too_late = await forgotten.unfinished(to.store, to.keys)  # those would be passed over
             own |= {job for job, what in too_late.items() if Offset.parse(what.after) < at}
             said = forgotten.saying(to.keys, complete - self._forgetting.complete | by_own, own)
-            contents = await swap(to, msgspec.structs.replace(contents, segments=segments), also=said)
-        return contents
+            await swap(to, msgspec.structs.replace(contents, segments=segments), also=said)
+        return set(old)
 
-    async def _delete_unlisted(self, to: Archiving, rewritten: Contents | None) -> None:
-        """Delete the files of history that are not in its list, if that is still the one that was written."""
-        contents = await History(to.store, to.artifacts, to.keys).contents()
-        if contents != rewritten:
-            raise StoreUnavailable("the store has lost the list of history that was written last")
+    async def _delete_unlisted(self, at: Offset, old: set[str], lease: Lease) -> None:
+        """Delete the files of history that are not in its list, if that has nothing of the ``old`` ones."""
+        place = self._place
+        contents = await History(place.store, place.artifacts, place.keys).contents()
         listed = {segment.name for segment in contents.segments} if contents is not None else set()
-        for name in await to.artifacts.names(folder(to.keys, "history")):
+        if listed & old or (contents is not None and at not in await forgotten.complete(place.store, place.keys)):
+            raise StoreUnavailable("the store has lost the list of history that was written last")
+        await until_copied(place.store, 0.0)
+        await lease.check()
+        for name in await place.artifacts.names(folder(place.keys, "history")):
             if name not in listed:
-                await to.artifacts.delete(name)
+                await place.artifacts.delete(name)

@@ -125,6 +125,35 @@ async def test_a_failover_while_it_is_forgotten_loses_nothing(pair: Pair, house:
     assert model.live.n_learned == 120
 
 
+async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker(pair: Pair, house: House) -> None:
+    await teach(house, *events(60, 1), *events(60, 2, "bad"), *events(60, 3))
+    await archived(house)
+    living = await house.living()
+    context = Context(house, living, job="forget")
+
+    def progress(now: str, fraction: float) -> None:
+        context.progress(now, fraction)
+        if now.startswith("rewriting"):
+            pair.copy.pause()
+
+    forgetting = asyncio.create_task(forget(cast("Any", context), BAD, progress))
+    await reached(context, "waiting until copies")
+    before = await History(house.store, house.artifacts, living.keys).contents()
+    await teach(house, *events(60, 4))
+    await archived(house)
+    contents = await History(house.store, house.artifacts, living.keys).contents()
+    assert contents != before
+    assert not forgetting.done()
+    pair.copy.resume()
+    outcome = await forgetting
+    assert outcome["segments_rewritten"]
+    assert contents is not None
+    names = await house.artifacts.names(f"{living.keys.name}/{living.keys.incarnation}/history")
+    assert sorted(names) == sorted(one.name for one in contents.segments)
+    model = await rebuild(house.store, living, from_start=True, artifacts=house.artifacts)
+    assert model.live.n_learned == 180
+
+
 async def test_what_a_failover_took_back_of_an_adoption_is_not_taken_out_of_history(house: House) -> None:
     """The connection is another server's all of a sudden, and its log has no adoption."""
     await teach(house, *events(20, 1), *events(20, 2, "bad"))
