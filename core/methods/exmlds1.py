@@ -92,9 +92,15 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
 
 def embed(Y: Csr, params: Params, rng: np.random.Generator, progress: Progress) -> Floats:
-    """The embedding Z of instances, shape (n, min(dim, n)), out of their labels; columns of 0 for what is missing."""
+    """The embedding Z of instances, shape (n, dim), out of their labels; columns of 0 for what is missing.
+
+    Where labels tell no instances from others, as where all have the same one, all are embedded in one point.
+    """
     P = sppmi.of_labels(Y, params.shift, part(progress, 0.0, 0.5))
     Z = np.zeros((Y.shape[0], params.dim))
+    if not P.nnz:
+        Z[:, 0] = 1.0
+        return Z
     found = sppmi.embedding(P, params.dim, rng, part(progress, 0.5, 1.0))
     Z[:, : found.shape[1]] = found
     return Z

@@ -7,10 +7,12 @@ the ranking of all labels; the order of the rows and features that stand twice c
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import joblib
 import numpy as np
 import pytest
+from scipy import sparse
 
 from core.errors import Cancelled, InvalidInstance
 from core.methods import fitted, registry
@@ -210,6 +212,14 @@ def test_data_without_anything_to_learn_are_refused(method: str) -> None:
     empty.eliminate_zeros()
     with pytest.raises(InvalidInstance, match="no instance has both a label and an active feature"):
         registry.fit(method, data.with_values(empty), params, rng, quietly)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_only_class_is_ranked(method: str) -> None:
+    data = made(60, seed=0)
+    data = replace(data, Y=sparse.csr_matrix(np.ones((60, 1), np.int8)), labels=["all"])
+    model = fitted.fit(method, data, registry.params_of(method, {}), np.random.default_rng(0), quietly)
+    np.testing.assert_array_equal(model.rank(data.X[:20], 3).starts, np.arange(21))
 
 
 @pytest.mark.parametrize("method", METHODS)
