@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from core.errors import Damaged, UnknownApplyVersion
+from core.config import FIXED_FOR_GOOD, ModelConfig
+from core.errors import Conflict, Damaged, InvalidInstance, UnknownApplyVersion
 from core.types import Offset
 from service.array_files import ArrayFile
 from service.array_parts import checksum_of
@@ -71,6 +72,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         Of an imported one: ``id``, ``model``, ``incarnation`` of the version that was exported.
     upload : str, or unset
         Which file of the data set.
+    reads : dict, or unset
+        How the instances were read that it was fitted on (``reading_of``); it can rank none that is read otherwise.
     checksum : str
         Of all other fields.
     """
@@ -96,6 +99,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     files: list[ArrayFile]
     origin: dict[str, str] | None = None
     upload: str | msgspec.UnsetType = msgspec.UNSET
+    reads: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
 
     def sealed(self) -> Card:
@@ -124,6 +128,27 @@ def digest_of(meta: Mapping[str, Any], files: list[ArrayFile]) -> str:
         [meta, sorted((one.name, one.dtype, one.shape, one.checksum) for one in files)], order="deterministic"
     )
     return checksum_of(plain)
+
+
+def reading_of(config: ModelConfig) -> dict[str, Any]:
+    """What of a model's configuration decides how an instance becomes a vector."""
+    plain = config.to_dict()
+    return {name: plain[name] for name in FIXED_FOR_GOOD}
+
+
+def refuse_read_otherwise(card: Card, config: ModelConfig) -> None:
+    """Conflict when a version was fitted on instances that were read in another way than a model reads them."""
+    if not card.reads:
+        return
+    ours = reading_of(config)
+    theirs = [
+        f"{name} {msgspec.json.encode(card.reads[name]).decode()}" for name in ours if card.reads[name] != ours[name]
+    ]
+    if theirs:
+        raise Conflict(
+            f"the version {card.id} was fitted on instances that are read otherwise than the model reads them: with "
+            f"{', '.join(theirs)}"
+        )
 
 
 def read_card(packed: bytes) -> Card:
@@ -168,11 +193,20 @@ def _check(card: Card) -> None:
     _offset(card.offset)
     if card.data_range is not None:
         _range(card.data_range)
+    if card.reads:
+        _reads(card.reads)
     for one in card.files:
         _demand(_FILE.fullmatch(one.file) is not None and len(one.name) <= MOST_CHARACTERS, "a file has no name")
         _demand(_CHECKSUM.fullmatch(one.checksum) is not None and _counts(one.size), "a file is not described")
         _demand(all(_counts(n) for n in one.shape) and len(one.shape) <= 8, "an array has no shape")
         _demand(len(one.dtype) <= 16, "an array has no type")
+
+
+def _reads(told: Mapping[str, Any]) -> None:
+    try:
+        _demand(reading_of(ModelConfig.from_dict(dict(told))) == told, "the way of reading is none")
+    except InvalidInstance:
+        raise Damaged("the card of a version breaks a rule: the way of reading is none") from None
 
 
 def _demand(holds: bool, otherwise: str) -> None:

@@ -38,7 +38,7 @@ from core.vectorize import Vectorizer
 from service import contenders, indexes, past, version_keeping, versions
 from service.archive import adoption_after
 from service.artifacts import Artifacts
-from service.card import Card, new_id
+from service.card import Card, new_id, reading_of
 from service.catalog import ModelKeys
 from service.cluster import parallel
 from service.dataset_file import local_file
@@ -109,6 +109,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
             seed=params.seed,
             data=job.data,
             upload=job.upload,
+            reads=reading_of(config),
             data_range=read.range,
             offset=str(read.until),
             created=await context.now(),

@@ -20,12 +20,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from core.config import ModelConfig
 from core.errors import Cancelled, Conflict, Damaged, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
 from core.methods.fitted import OPAQUE, check_opaque
 from service import version_keeping, versions
 from service.array_files import Array, ArrayFile
 from service.artifacts import PIECE_BYTES, Artifacts
-from service.card import Card, new_id, read_card
+from service.card import Card, new_id, read_card, refuse_read_otherwise
 from service.catalog import ModelKeys
 from service.pieces import Kind, Pieces, start_of
 from service.store import Store, reaching
@@ -69,6 +70,7 @@ async def import_version(
     limit: int,
     offset: str,
     params: VersionParams = DEFAULT,
+    config: ModelConfig | None = None,
 ) -> Card:
     """Take over a version from a file; its new card.
 
@@ -80,19 +82,23 @@ async def import_version(
         Of the model, as it is.
     params : VersionParams
         How many stay, and their bytes; those that are taken over at the same time count.
+    config : ModelConfig, optional
+        Of the model: a version that reads instances otherwise is refused.
 
     Raises
     ------
     Malformed, InvalidInstance, TooLarge
         The file is damaged, of a newer release, or over ``limit``.
     Conflict
-        The versions of the model would have too many bytes.
+        The versions of the model would have too many bytes; or it reads instances otherwise.
     ArtifactsUnavailable, StoreUnavailable
     """
     reader = _Reader(pieces)
     name = new_id()
     try:
         card = await reader.card(limit)
+        if config is not None:
+            refuse_read_otherwise(card, config)
         async with version_keeping.writing(store, keys, name, card.n_bytes):
             # Said first, then counted: of two at one time, one at least sees the other.
             total = await version_keeping.written_bytes(store, artifacts, keys)

@@ -56,6 +56,7 @@ async def write(
     seed: int,
     data: str,
     upload: str | None = None,
+    reads: dict[str, Any] | None = None,
     data_range: dict[str, str | None] | None,
     offset: str,
     created: float,
@@ -70,7 +71,7 @@ async def write(
 
     Parameters
     ----------
-    seed, data, upload, data_range, offset, created, metrics, sizes, job
+    seed, data, upload, reads, data_range, offset, created, metrics, sizes, job
         See ``Card``.
     name : str, optional
         Its id, from ``new_id``.
@@ -103,6 +104,7 @@ async def write(
             seed=seed,
             data=data,
             upload=upload or msgspec.UNSET,
+            reads=reads or msgspec.UNSET,
             data_range=data_range,
             offset=offset,
             created=created,

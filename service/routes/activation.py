@@ -11,6 +11,7 @@ from core.errors import NotReady
 from core.serving import LIVE
 from service.activation import Place, activate, active
 from service.audit import act
+from service.card import refuse_read_otherwise
 from service.dependencies import ActorDep, JsonObject, ModelName, PartsDep
 from service.errors import unreadable
 from service.openapi import JSON, REF, problems
@@ -47,7 +48,7 @@ async def activate_version(model: ModelName, given: JsonObject, parts: PartsDep,
     known = replica.model(model)
     async with act(replica.store, actor, "version.activate", model=model, version=request.version) as details:
         if request.version != LIVE:
-            await replica.shelf.get(known, request.version)
+            refuse_read_otherwise((await replica.shelf.get(known, request.version)).card, known.live.config)
         place = Place(replica.store, replica.artifacts, known.keys, parts.settings.prepare_seconds)
         at = await activate(place, request.version, request.reason)
         details |= {"offset": str(at), "reason": request.reason}

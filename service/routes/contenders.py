@@ -11,6 +11,7 @@ from core.contenders import GateParams
 from core.errors import ArtifactsUnavailable, Damaged, UnknownVersion
 from service import contenders, standing, versions
 from service.audit import act
+from service.card import refuse_read_otherwise
 from service.catalog import ModelKeys
 from service.contest_shapes import ContendersAnswer, ContestShape, EnteredShape, EnterRequest
 from service.dependencies import ActorDep, ModelName, PartsDep
@@ -38,12 +39,13 @@ async def get_contenders(model: ModelName, parts: PartsDep) -> ContendersAnswer:
 async def enter(model: ModelName, request: EnterRequest, parts: PartsDep, actor: ActorDep) -> ContendersAnswer:
     """It is scored from now on, and activated when it proves better than what is served. At most four at a time."""
     replica = parts.replica
-    keys = replica.model(model).keys
+    known = replica.model(model)
+    keys = known.keys
     async with act(replica.store, actor, "contender.enter", model=model, version=request.version):
         if replica.artifacts is None:
             raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL")
         await replica.artifacts.join(replica.store)
-        await versions.card_of(replica.artifacts, keys, request.version)
+        refuse_read_otherwise(await versions.card_of(replica.artifacts, keys, request.version), known.live.config)
         await contenders.enter(replica.store, keys, request.version, request.reason)
     return await _answer(replica, parts.settings, keys)
 

@@ -126,7 +126,9 @@ async def import_(
     async with act(replica.store, actor, "version.import", model=model) as details:
         body: AsyncIterator[bytes] = pieces_of(request, limit)
         kept = parts.settings.group(version_keeping.VersionParams)
-        card = await import_version(replica.store, place, known.keys, body, limit, str(known.offset), kept)
+        card = await import_version(
+            replica.store, place, known.keys, body, limit, str(known.offset), kept, known.live.config
+        )
         details["version"] = card.id
     response.headers["location"] = f"/models/{model}/versions/{card.id}"
     return card_shape(card, {})

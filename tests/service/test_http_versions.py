@@ -91,6 +91,34 @@ def test_a_version_goes_out_as_a_file_and_comes_in_elsewhere(
     assert place.files("other") == []
 
 
+def test_a_version_is_not_taken_by_a_model_that_reads_instances_otherwise(
+    place: Place, made: list[dict[str, Any]]
+) -> None:
+    whole = b"".join(place.client.export_version("default", made[1]["id"]))
+    place.client.configure("pairs", {"analyzer": {"ngrams": [1, 2]}})
+    place.client.configure("signs", {"negative": "split"})
+    for name, said in (("pairs", "analyzer"), ("signs", "negative")):
+        with pytest.raises(Refused, match=f"read otherwise than the model reads them: with {said} ") as refused:
+            place.client.import_version(name, iter([whole]))
+        assert refused.value.problem["status"] == 409
+        assert place.files(name) == []
+
+
+def test_a_version_does_not_answer_for_a_model_that_reads_instances_otherwise_by_now(
+    place: Place, made: list[dict[str, Any]]
+) -> None:
+    whole = b"".join(place.client.export_version("default", made[1]["id"]))
+    place.client.configure("later", {})
+    version = place.client.import_version("later", iter([whole]))["id"]
+    place.client.configure("later", {"boolean": True})
+    for ask in (place.client.activate, place.client.enter_contender):
+        with pytest.raises(Refused, match="with boolean false") as refused:
+            ask("later", version)
+        assert refused.value.problem["status"] == 409
+    place.client.configure("later", {"boolean": False})
+    assert place.client.activate("later", version)["version"] == version
+
+
 def test_a_damaged_file_leaves_nothing(place: Place, made: list[dict[str, Any]]) -> None:
     whole = b"".join(place.client.export_version("default", made[1]["id"]))
     before = place.files()

@@ -13,12 +13,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from core.config import ModelConfig
 from core.errors import Conflict, InvalidInstance, Malformed
 from service import version_keeping, versions
 from service.array_files import ArrayFile
 from service.array_parts import checksum_of
 from service.artifacts import Artifacts
-from service.card import Card, digest_of
+from service.card import Card, digest_of, reading_of
 from service.store import Store
 from service.version_file import DEFAULT, KIND, export_version, import_version
 from service.version_keeping import VersionParams
@@ -82,6 +83,9 @@ async def test_what_was_not_changed_is_taken(store: Store, artifacts: Artifacts)
         {"data_range": {"foo": "bar"}},
         {"data_range": {"after": "x", "until": "not-an-offset"}},
         {"offset": "now"},
+        {"reads": {"analyzer": {"kind": "word"}}},
+        {"reads": {"analyzer": 7, "boolean": False, "negative": "ignore"}},
+        {"reads": reading_of(ModelConfig()) | {"negative": "x"}},
         {"created": -1.0},
         {"seed": -1},
         {"metrics": {"R@1": "text"}},
