@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from core.errors import ArtifactsUnavailable, Damaged, StoreUnavailable
-from service import history, standing
+from service import history, standing, upkeep
 from service import manifest as manifests
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
@@ -24,6 +24,7 @@ from service.manifest import Manifest
 from service.model_replica import ModelReplica
 from service.standing import Standing
 from service.store import Store, reaching
+from service.upkeep import Upkeep
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +55,8 @@ class Kept(NamedTuple):
         When it was made, by this machine's monotonic clock.
     standing : Standing or None
         Of the model's contenders; None while nobody follows it.
+    upkeep : Upkeep
+        What the worker says.
     """
 
     log_entries: int
@@ -64,6 +67,12 @@ class Kept(NamedTuple):
     snapshot: Manifest | None
     snapshot_at: float
     standing: Standing | None = None
+    upkeep: Upkeep = Upkeep()
+
+    @property
+    def trouble(self) -> str | None:
+        """What keeps the log from being trimmed; None while nothing is known to."""
+        return self.history_trouble or self.upkeep.trouble
 
     @property
     def snapshot_age(self) -> float | None:
@@ -80,6 +89,8 @@ class Kept(NamedTuple):
             "history_segments": extent.n_segments if extent else 0,
             "history_beginning": extent.first.milliseconds / 1000 if extent else 0,
             "snapshot_age": self.snapshot_age or 0.0,
+            "untrimmed": float(self.trouble is not None),
+            "index_bytes": self.upkeep.index_bytes,
             **_figures_of(self.standing),
         }
 
@@ -108,6 +119,12 @@ class Keeping:
     def of(self, model: ModelReplica) -> Kept | None:
         """What was seen last; None before the first look."""
         return self._kept.get(model.keys)
+
+    def troubles(self) -> list[str]:
+        """What keeps logs from being trimmed, by model, as far as is known."""
+        if self.trouble is not None:
+            return [self.trouble]
+        return [f"{keys.name}: {kept.trouble}" for keys, kept in self._kept.items() if kept.trouble is not None]
 
     async def keep(self) -> None:
         """Look now and again, for ever; a store that is away is left alone."""
@@ -144,8 +161,9 @@ class Keeping:
                 pipe.xlen(keys.log)
                 pipe.get(trimmed_key(keys.log))
                 pipe.get(history.history_key(keys))
+                pipe.hgetall(keys.of("upkeep"))
                 pipe.time()
-                n_entries, trimmed, packed, (seconds, microseconds) = await pipe.execute()
+                n_entries, trimmed, packed, said, (seconds, microseconds) = await pipe.execute()
         extent = trouble = None
         trim = 0
         try:
@@ -160,7 +178,9 @@ class Keeping:
         found = None
         with contextlib.suppress(Damaged):  # of another release
             found = await standing.read(self._store, keys)
-        return Kept(n_entries, model.held_bytes, trim, extent, trouble, snapshot, time.monotonic() - age, found)
+        snapshot_at = time.monotonic() - age
+        kept = Kept(n_entries, model.held_bytes, trim, extent, trouble, snapshot, snapshot_at, found)
+        return kept._replace(upkeep=upkeep.parse(said))
 
 
 def _figures_of(found: Standing | None) -> dict[str, float]:

@@ -85,6 +85,7 @@ class KeptShape(Shape):
     log: LogShape
     history: HistoryShape | None = Field(description="Null while there is none.")
     snapshot: NewestShape | None = Field(description="Null while there is none.")
+    trouble: str | None = Field(description="What keeps the log from being trimmed; null while nothing is known to.")
 
 
 class SeriesShape(Shape):

@@ -12,6 +12,9 @@ from service.line import Line
 
 WATCH_SECONDS = 0.25
 
+MOST_TROUBLES = 3
+"""Models whose trouble is told at a time."""
+
 
 class Durability(NamedTuple):
     """What the store promises of an event that it has in its log.
@@ -51,7 +54,7 @@ class Status(NamedTuple):
     durability : Durability or None
         As the store said last; None before the first connection.
     history : str or None
-        Why there is none, and what mends it; None while it is kept.
+        Why there is none, or the log is not moved to it, and what mends that; None while it is kept.
     """
 
     stage: str
@@ -115,7 +118,7 @@ class Health:
             since=away,
             lag=sum(lags) if lags else None,
             durability=Durability(facts.appendfsync, facts.levels, facts.warning) if facts is not None else None,
-            history=self._keeping.trouble,
+            history=_some(self._keeping.troubles()),
         )
 
     def _cut_off(self) -> float | None:
@@ -127,3 +130,8 @@ class Health:
         if self._cut_off_at is None:
             self._cut_off_at = now
         return now - self._cut_off_at
+
+
+def _some(troubles: list[str]) -> str | None:
+    more = [f"and {len(troubles) - MOST_TROUBLES} more"] if len(troubles) > MOST_TROUBLES else []
+    return "; ".join([*troubles[:MOST_TROUBLES], *more]) or None

@@ -131,6 +131,12 @@ class Telemetry:
             "snapshot_age": self._gauge(
                 "abound_snapshot_age_seconds", "Since the newest snapshot was made; 0 without one.", "livemax"
             ),
+            "untrimmed": self._gauge(
+                "abound_log_untrimmed", "1 while the worker cannot make a snapshot or trim the log.", "livemax"
+            ),
+            "index_bytes": self._gauge(
+                "abound_index_bytes", "Size of indexes in the artifact store that were made to be adopted.", "livemax"
+            ),
             "contenders": self._gauge("abound_contenders", "Versions and others that are compared.", "livemax"),
             "scored_share": self._gauge(
                 "abound_contenders_scored_ratio", "Share of the instances that they are asked about.", "livemax"

@@ -39,9 +39,9 @@ from core.errors import (
     UnknownArtifact,
     UnknownOffset,
 )
-from service import boot, presence, version_keeping, wanted
+from service import boot, indexes, presence, upkeep, version_keeping, wanted
 from service import manifest as manifests
-from service.archive import Archiving, archive
+from service.archive import BASE_PREFIX, Archiving, archive
 from service.artifacts import Artifacts
 from service.catalog import Catalog, Living, read_on, shorten_catalog
 from service.compaction import compact
@@ -97,6 +97,7 @@ class Worker:
         self._newest: dict[str, Manifest] = {}
         self._unlisted: set[str] = set()
         self._indexes = IndexSweep(store, self._log_params)
+        self._told: dict[str, set[str]] = {}
 
     def stop(self) -> None:
         """Come to an end at the next step."""
@@ -118,7 +119,7 @@ class Worker:
                         try:
                             await self._look_at(living)
                         except Damaged as error:  # the others get their turn
-                            self._rest(living, error)
+                            await self._rest(living, error)
                     if asyncio.get_running_loop().time() - swept > SWEEP_SECONDS:
                         await self.sweep(catalog)
                         swept = asyncio.get_running_loop().time()
@@ -154,10 +155,17 @@ class Worker:
             swept += await self._indexes.sweep(artifacts, catalog)
             for living in catalog:
                 swept += await version_keeping.sweep(self._store, artifacts, living.keys)
+                await self._measure(artifacts, living)
             swept += await Datasets(self._store).sweep(artifacts)
         except (ArtifactsUnavailable, Damaged) as error:
             log.warning("the artifact store is not swept", reason=str(error))
         return swept
+
+    async def _measure(self, artifacts: Artifacts, living: Living) -> None:
+        """Say how much the indexes take that were made to be adopted: no bound of history counts them."""
+        sizes = await artifacts.sizes(indexes.folder(living.keys))
+        size = sum(size for name, size in sizes.items() if f"/{BASE_PREFIX}" not in name)
+        await upkeep.say(self._store, living.keys, index_bytes=size)
 
     async def _show(self) -> None:
         """Say that this worker is there, for ever."""
@@ -169,7 +177,7 @@ class Worker:
     async def _catalog_now(self, known: Catalog) -> Catalog:
         catalog = await read_on(self._store, known)
         living = {one.keys.incarnation for one in catalog}
-        for noted in (self._newest, self._resting, self._without_history):
+        for noted in (self._newest, self._resting, self._without_history, self._told):
             for incarnation in noted.keys() - living:
                 del noted[incarnation]
         return catalog
@@ -190,14 +198,28 @@ class Worker:
                 try:
                     await self._compact(living, lease, why)
                 except (ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownArtifact) as error:
-                    self._rest(living, error)
+                    await self._rest(living, error)
                     return
+                await self._well(living, "snapshots")
                 await self._archive(living, lease)
 
-    def _rest(self, living: Living, error: Exception) -> None:
+    async def _rest(self, living: Living, error: Exception) -> None:
         """Leave a model alone for a while."""
         log.error("no snapshot can be made", model=living.keys.name, reason=str(error))
         self._resting[living.keys.incarnation] = asyncio.get_running_loop().time() + DAMAGED_PAUSE_SECONDS
+        await self._tell(living, "snapshots", f"no snapshot can be made: {error}")
+
+    async def _tell(self, living: Living, work: str, trouble: str) -> None:
+        """Let replicas say why some work on a model cannot be done."""
+        await upkeep.say(self._store, living.keys, **{work: trouble})
+        self._told.setdefault(living.keys.incarnation, set()).add(work)
+
+    async def _well(self, living: Living, work: str) -> None:
+        """Some work was done; what another worker has told of it before is over by itself after a while."""
+        told = self._told.get(living.keys.incarnation, set())
+        if work in told:
+            await upkeep.say(self._store, living.keys, **{work: None})
+            told.discard(work)
 
     async def _compact(self, living: Living, lease: Lease, why: str) -> None:
         loop = asyncio.get_running_loop()
@@ -245,6 +267,9 @@ class Worker:
         ) as error:
             log.error("history cannot be kept, so the log is not trimmed", model=living.keys.name, reason=str(error))
             self._without_history[living.keys.incarnation] = now + DAMAGED_PAUSE_SECONDS
+            await self._tell(living, "history", f"history cannot be kept, so the log is not trimmed: {error}")
+            return
+        await self._well(living, "history")
 
     def _going_on(self, lease: Lease) -> Callable[[], Awaitable[None]]:
         async def between() -> None:

@@ -44,7 +44,7 @@ class ReadyAnswer(Shape):
     lag: int | None = Field(description="Entries behind the log, as far as is known.")
     since: float | None = Field(default=None, description="Seconds since the log was cut off.")
     durability: DurabilityAnswer | None = Field(default=None, description="As the store said last.")
-    history: str = Field(description="`kept`, or why there is none and the log is not trimmed.")
+    history: str = Field(description="`kept`, or why there is none, or why the log is not trimmed.")
     keys: bool = Field(description="Whether requests must show a key.")
 
 

@@ -127,6 +127,7 @@ def _kept(kept: Kept) -> dict[str, Any]:
         "log": {"entries": kept.log_entries, "bytes": kept.log_bytes, "trimmed": kept.trimmed_entries},
         "history": archived,
         "snapshot": {"offset": newest.offset, "age": age} if newest is not None else None,
+        "trouble": kept.trouble,
     }
 
 

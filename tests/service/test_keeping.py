@@ -13,10 +13,10 @@ import pytest
 
 from core.errors import CannotStart, Conflict, Overloaded
 from core.types import START, Offset
-from service import history, past
+from service import history, indexes, past
 from service import log as stream
 from service import manifest as manifests
-from service.archive import Archiving, archive, begin_anew
+from service.archive import BASE_PREFIX, Archiving, archive, begin_anew
 from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, Living, read_catalog
 from service.compaction import compact, rebuild
@@ -32,7 +32,7 @@ from service.sweeping import sweep_artifacts
 from service.verify import verify
 from service.worker import Worker
 from tests.service.conftest import QUICK, StartReplica
-from tests.service.streams import drafts
+from tests.service.streams import drafts, flip
 from tests.service.valkey import Server
 
 OFTEN = SnapshotParams(every_bytes=3000, every_seconds=1e9, part_bytes=16_384)
@@ -124,6 +124,80 @@ async def test_a_worker_keeps_the_log_short_and_replicas_tell(
     assert verified.beginning == START
     again = await start_replica(server)
     assert await again.model("default").take_digest() == await model.take_digest()
+
+
+async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_it_is_mended(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+) -> None:
+    replica = await start_replica(server, artifacts=artifacts)
+    first = await teach(replica, 1, 1)
+    await teach(replica, 20, 2)
+    living = await the_model(store)
+    for _ in range(2):
+        await compact(store, living, OFTEN, artifacts=artifacts)
+        last = await teach(replica, 5, 3)
+    await compact(store, living, OFTEN, artifacts=artifacts)
+    await flip(store, living.keys.log, first)
+    worker = Worker(store, OFTEN, artifacts=artifacts, history_params=SMALL)
+    catalog = await read_catalog(store)
+    await worker.sweep(catalog)
+    await replica.keeping.look()
+    kept = replica.keeping.of(replica.model("default"))
+    assert kept is not None
+    assert kept.figures()["untrimmed"] == 1
+    assert kept.trouble is not None
+    status = replica.status()
+    assert status.ready
+    assert status.history == f"default: {kept.trouble}"
+    assert f"entry {first.entry} of the log of default cannot be moved to history" in status.history
+    assert "abound mend" in status.history
+    assert await store.client.ttl(living.keys.of("upkeep")) > 0
+    await flip(store, living.keys.log, first)
+    worker._without_history.clear()  # it tries again after a while
+    await worker.sweep(catalog)
+    await replica.keeping.look()
+    kept = replica.keeping.of(replica.model("default"))
+    assert kept is not None
+    assert (kept.trouble, kept.figures()["untrimmed"], replica.status().history) == (None, 0, None)
+    assert kept.trimmed_entries > 0
+    assert replica.model("default").offset == last
+
+
+async def test_a_snapshot_that_cannot_be_made_is_told_by_replicas(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, start_worker: Start, store: Store
+) -> None:
+    replica = await start_replica(server, artifacts=artifacts)
+    living = await the_model(store)
+    first = await teach(replica, 30, 1)
+    await flip(store, living.keys.log, first)
+    start_worker()
+    await teach(replica, 100, 2)
+
+    async def told() -> str:
+        await replica.keeping.look()
+        return replica.status().history or ""
+
+    async with asyncio.timeout(20):
+        while not (said := await told()):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert said.startswith("default: no snapshot can be made: ")
+    assert first.entry in said
+
+
+async def test_the_size_of_indexes_that_were_made_to_be_adopted_is_told(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+) -> None:
+    replica = await start_replica(server, artifacts=artifacts)
+    last = await teach(replica, 20, 1)
+    keys = (await the_model(store)).keys
+    live = replica.model("default").live
+    for name in ("0123456789abcdef", f"{BASE_PREFIX}0123456789abcdef"):
+        index = await indexes.write(artifacts, keys, live, last, {"method": "refit"}, name=name)
+    await Worker(store, OFTEN, artifacts=artifacts, history_params=SMALL).sweep(await read_catalog(store))
+    await replica.keeping.look()
+    kept = replica.keeping.of(replica.model("default"))
+    assert kept is not None
+    assert index.size < kept.figures()["index_bytes"] < 2 * index.size
 
 
 async def test_a_full_log_takes_more_once_it_is_archived(
