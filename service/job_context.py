@@ -142,7 +142,7 @@ class JobContext:
 
     async def pin(self, offset: Offset) -> None:
         """Keep what comes after ``offset`` in history while the job runs; the pin before is let go of."""
-        self._pin = pins.Pin(self.living.keys, f"job-{self.job.id}", offset)
+        self._pin = pins.Pin(self.living.keys, f"job-{self.own}", offset)
         await self.renew_pin()
 
     async def renew_pin(self) -> None:

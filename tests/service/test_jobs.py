@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from core.errors import Conflict, Overloaded, UnknownJob, UnknownModel
-from service import workplaces
+from core.types import Offset
+from service import pins, workplaces
 from service.catalog import CATALOG_KEY
 from service.events import APPLY_VERSION, CatalogEntry, Deleted, encode
 from service.job import Job, new_id
@@ -84,6 +85,24 @@ async def test_a_job_of_a_model_that_is_gone_does_not_commit(jobs: Jobs) -> None
         await contexts[1].commit("here")
     assert [(await jobs.get(job.id)).committed for job in (kept, gone)] == [True, False]
     assert [one.committed for one in contexts] == [True, False]
+
+
+async def test_an_attempt_that_was_taken_for_dead_lets_go_of_nothing_that_the_next_one_pins(jobs: Jobs) -> None:
+    living = await create(jobs.store)
+    first = await claimed(jobs, "a:1", incarnation=living.keys.incarnation)
+    late = JobContext(Settings(), jobs.store, None, living, jobs, first)
+    await late.pin(Offset(3, 0, 0))
+    taken = await jobs.take_over(first, "keeper")
+    assert taken is not None
+    await jobs.requeue(taken, "its worker fell silent")
+    second = await jobs.claim(first.id, "b:1")
+    assert second is not None
+    context = JobContext(Settings(), jobs.store, None, living, jobs, second)
+    await context.pin(Offset(5, 0, 0))
+    await late.unpin()
+    assert await pins.oldest(jobs.store, living.keys) == Offset(5, 0, 0)
+    await context.unpin()
+    assert await pins.oldest(jobs.store, living.keys) is None
 
 
 async def test_somebody_holds_a_job_that_runs(jobs: Jobs) -> None:
