@@ -25,6 +25,7 @@ import contextvars
 import os
 import re
 import secrets
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -32,6 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
+from urllib.parse import urlsplit
 
 import fsspec
 import msgspec
@@ -55,6 +57,16 @@ OPENING_TRIES = 5
 
 THREADS = 16
 """Calls at one time; they wait for a disk or for a network."""
+
+DRIVERS = (
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+    ("aiohttp", "ClientError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+    ("gcsfs.retry", "HttpError"),
+    ("azure.core.exceptions", "AzureError"),
+)
+"""What the drivers of buckets raise beside errors of the system: a network that is down, credentials that are none."""
 
 T = TypeVar("T")
 
@@ -254,8 +266,12 @@ class Artifacts:
             if name is not None:
                 raise UnknownArtifact(f"there is no artifact {name}") from None
             raise ArtifactsUnavailable(f"the artifact store cannot be used: {error}") from error
-        except (OSError, RuntimeError, TimeoutError) as error:
-            raise ArtifactsUnavailable(f"the artifact store cannot be used: {error}") from error
+        except _errors() as error:
+            raise ArtifactsUnavailable(f"the artifact store cannot be used: {self._without_secret(error)}") from error
+
+    def _without_secret(self, error: BaseException) -> str:
+        who = urlsplit(self.url).netloc.rpartition("@")[0]
+        return str(error).replace(who, "***") if who else str(error)
 
     def _write(self, path: str, data: bytes) -> None:
         if self._is_local:
@@ -319,6 +335,12 @@ class Artifacts:
                 if folder != self._folder() and os.stat(folder).st_mtime < before:
                     os.rmdir(folder)
         return swept
+
+
+def _errors() -> tuple[type[BaseException], ...]:
+    """What says that an artifact store cannot be used, those of the drivers that are loaded among them."""
+    drivers = [getattr(sys.modules[module], name) for module, name in DRIVERS if module in sys.modules]
+    return OSError, RuntimeError, TimeoutError, *drivers
 
 
 async def _recorded(store: Store) -> Marker | None:

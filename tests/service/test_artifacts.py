@@ -9,8 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import fsspec
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
@@ -268,3 +270,28 @@ async def test_a_folder_is_cleared_whole_and_no_other(artifacts: Artifacts) -> N
     assert await artifacts.names("m") == ["m/jobs/12/c"]
     assert beside is None or not beside.parent.exists()
     await artifacts.clear("m/jobs/1")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        EndpointConnectionError(endpoint_url="http://somebody:secret@bucket"),
+        NoCredentialsError(),
+        ClientError({"Error": {"Code": "SlowDown"}}, "PutObject"),
+        aiohttp.ClientConnectionError("gone"),
+        OSError("no route to somebody:secret@bucket"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_bucket_that_cannot_be_had_is_unavailable_whatever_its_driver_raises(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    artifacts = Artifacts("s3://somebody:secret@bucket/folder")
+    for name in ("makedirs", "pipe_file", "exists"):
+        monkeypatch.setattr(artifacts._filesystem, name, fails)
+    with pytest.raises(ArtifactsUnavailable, match="the artifact store cannot be used") as raised:
+        await artifacts.join(store)
+    assert "secret" not in str(raised.value)
