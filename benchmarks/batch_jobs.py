@@ -222,7 +222,7 @@ def fit_here(method: str, train: Matrices, params: dict[str, Any]) -> fitting.Fi
     method = method.partition("@")[0]
     own = registry.params_of(method, {name: value for name, value in params.items() if name not in OF_JOBS})
     threads = max(1, (os.cpu_count() or 2) - 1)
-    with threadpool_limits(threads), parallel_config("threading", n_jobs=threads):
+    with threadpool_limits(1), parallel_config("threading", n_jobs=threads):
         rng = np.random.default_rng(SEED)
         return fitting.fit(method, train, own, rng, quietly, use_idf=registry.METHODS[method].idf)
 

@@ -16,7 +16,9 @@ CONNECT_SECONDS = 30.0
 
 @contextlib.contextmanager
 def parallel(cluster: str | None, threads: int) -> Iterator[None]:
-    """As long as the context lasts, joblib's work is done there.
+    """As long as the context lasts, joblib's work is done there, and each of its pieces on one thread.
+
+    So a seed gives one model, to the bit, whatever the number of threads.
 
     Parameters
     ----------
@@ -31,7 +33,7 @@ def parallel(cluster: str | None, threads: int) -> Iterator[None]:
         The scheduler cannot be reached, or has no worker.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(threadpool_limits(threads))
+        stack.enter_context(threadpool_limits(1))  # BLAS adds up in another order where it has more
         if cluster is None:
             stack.enter_context(parallel_config("threading", n_jobs=threads))
         else:

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from joblib import parallel_config
-from threadpoolctl import threadpool_limits
 
 from core.config import ModelConfig
 from core.dataset import Instance
@@ -24,6 +22,7 @@ from core.methods.hierarchy import of_pairs
 from core.methods.progress import Progress, part, quietly
 from core.metrics import Propensity, evaluate
 from core.vectorize import Vectorizer
+from service.cluster import parallel
 from service.room import free_memory
 
 DEPTH = 100
@@ -136,10 +135,10 @@ def evaluate_matrices(
     train = hide_labels(read, trial.hidden, rng) if trial.hidden else read
     learned = len(train.learnable)
     memory = free_memory() if trial.memory is None else trial.memory
-    if trial.params != "auto":
-        progress(f"{trial.method} needs {_needed(trial.method, train, trial.params) / 1e9:.3g} GB at most", 0.0)
+    params = registry.params_of(trial.method, {}) if trial.params == "auto" else trial.params
+    progress(f"{trial.method} needs {_needed(trial.method, train, params) / 1e9:.3g} GB at most", 0.0)
     fit_clock, rank_clock = _Clock(), _Clock()
-    with threadpool_limits(trial.jobs), parallel_config("threading", n_jobs=trial.jobs):
+    with parallel(None, trial.jobs):
         with fit_clock.running():
             model = fitted.fit(
                 trial.method, train, trial.params, rng, part(progress, 0.0, 0.8), use_idf=trial.idf, memory=memory
