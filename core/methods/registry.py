@@ -155,7 +155,7 @@ def fit(
     data : Matrices
         Rows without a label or without an active feature are left out.
     params : Params of the method, or ``auto``
-        ``auto``: searched for on a part of the data that is held out.
+        ``auto``: searched for on a part of the data that is held out. Memory is refused before that by the defaults.
     rng : Generator
         Decides everything that is random, whatever the number of threads.
     progress : callable
@@ -180,6 +180,8 @@ def fit(
     if params == "auto":
         if method.search is None:
             raise InvalidInstance(f"{name} has no parameters that can be searched for", "params")
+        if memory is not None:
+            _refuse_beyond(memory, name, method.needs_of(data, method.params()))
         params = method.search(data, rng, part(progress, 0.0, 0.7))
         progress = part(progress, 0.7, 1.0)
     if memory is not None:

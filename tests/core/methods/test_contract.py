@@ -200,6 +200,15 @@ def test_what_it_needs_is_told_and_refused_before_the_start(method: str) -> None
         registry.fit(method, data, params, np.random.default_rng(0), quietly, memory=0)
 
 
+@pytest.mark.parametrize("method", [name for name in METHODS if registry.METHODS[name].search])
+def test_memory_is_refused_before_anything_is_searched_for(method: str) -> None:
+    def started(stage: str, fraction: float) -> None:
+        raise AssertionError(f"{stage} has begun")
+
+    with pytest.raises(InvalidInstance, match="and 0 GB may be used"):
+        registry.fit(method, made(50, seed=0), "auto", np.random.default_rng(0), started, memory=0)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_data_without_anything_to_learn_are_refused(method: str) -> None:
     data = made(20, seed=0)
