@@ -26,6 +26,9 @@ CAPACITY = 100_000
 
 PAGE = 256
 
+MOST_GONE = 2**48
+"""Pages that may be gone; to count them on, numbers of 64 bits have room."""
+
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
     """What a request with an idempotency key led to.
@@ -169,9 +172,14 @@ class Receipts:
         table._n = table._n_gone * PAGE
         if table._n < 0:
             raise ValueError("fewer pages of receipts are gone than none")
+        if table._n_gone > MOST_GONE:
+            raise ValueError("more pages of receipts are gone than there can ever be")
         for row in rows:
-            if row[0] in table:
+            key, _, offset, ranks, updated = row
+            if key in table:
                 raise ValueError("two receipts have one key")
+            if not 0 < len(ranks) == len(updated) or min(ranks) < 0 or min(offset) < 0:
+                raise ValueError("a receipt is of something that cannot be")
             table.put([row])
         return table
 

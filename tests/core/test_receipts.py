@@ -122,7 +122,12 @@ def kept(n_gone: object, *rows: Row) -> dict[str, np.ndarray]:
         (kept(0, *[row(number) for number in range(PAGE)], row(3)), "one key"),
         (kept(-1), "fewer"),
         (kept("x"), "int"),
+        (kept(2**64 - 1), "can ever be"),
         (kept(0, row(1)[:-1]), "length"),
+        (kept(0, (*row(1)[:4], [True] * 3)), "cannot be"),
+        (kept(0, (*row(1)[:3], [], [])), "cannot be"),
+        (kept(0, (*row(1)[:3], [-1], [True])), "cannot be"),
+        (kept(0, (*row(1)[:2], (1, -1, 0), *row(1)[3:])), "cannot be"),
         ({"receipts": np.frombuffer(b"\x92\x00", np.uint8)}, "truncated"),
     ],
 )
