@@ -47,7 +47,7 @@ from core.limits import Limits
 from core.prequential import Prequential
 from core.receipts import Receipts
 from core.record import pack_labels, record_shape, unpack_vector
-from core.serving import FROM_THE_START, Serving
+from core.serving import FROM_THE_START, LIVE, Serving
 from core.tallies import Tallies
 from core.types import START, Offset, Ranking
 from core.vectorize import Vectorizer
@@ -114,7 +114,8 @@ class LiveModel:
         InvalidInstance
             A field is unknown or out of range.
         Conflict
-            The model has learned, and a field is one that would change what its state means.
+            The model has learned, and a field is one that would change what its state means; or a version is active,
+            and it is one that would change what reaches that.
         """
         config = self.config.changed(changes)
         refused = self.config.refused_once_learned(config) if self.n_learned else []
@@ -123,6 +124,12 @@ class LiveModel:
             if not set(refused) & set(FIXED_FOR_GOOD):
                 way = "the job refit learns its past anew with other values (settings)"
             raise Conflict(f"{', '.join(refused)} cannot change on a model that has learned; {way}")
+        refused = [name for name in FIXED_FOR_GOOD if getattr(config, name) != getattr(self.config, name)]
+        if refused and not self.serving.is_live:
+            raise Conflict(
+                f"{', '.join(refused)} cannot change while a version is active: it was fitted on instances as they are "
+                f"read now; activate {LIVE} before"
+            )
         return config
 
     def configure(self, changes: dict[str, Any]) -> None:

@@ -117,6 +117,11 @@ def test_a_version_does_not_answer_for_a_model_that_reads_instances_otherwise_by
         assert refused.value.problem["status"] == 409
     place.client.configure("later", {"boolean": False})
     assert place.client.activate("later", version)["version"] == version
+    with pytest.raises(Refused, match="boolean cannot change while a version is active") as refused:
+        place.client.configure("later", {"boolean": True})
+    assert refused.value.problem["status"] == 409
+    place.client.activate("later", "live")
+    assert place.client.configure("later", {"boolean": True})["config"]["boolean"]
 
 
 def test_a_damaged_file_leaves_nothing(place: Place, made: list[dict[str, Any]]) -> None:
