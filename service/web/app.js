@@ -1,6 +1,6 @@
 // The frame of the page: which view of which model is shown, and with which key.
 
-import { announce, debounced, empty, field, fill, h } from "./dom.js";
+import { announce, debounced, empty, field, fill, h, refill } from "./dom.js";
 import { events, get, key, part, Problem } from "./api.js";
 import * as datasets from "./datasets.js";
 import * as labels from "./labels.js";
@@ -52,7 +52,7 @@ export function problem(error) {
   const facts = [said.field && `field ${said.field}`, said.retry_after && `again in ${said.retry_after} s`, said.request_id && `request ${said.request_id}`];
   const told = facts.filter(Boolean).join(" · ");
   if (told) lines.push(h("p", { class: "hint" }, told));
-  return h("div", { class: "problem", role: "alert" }, lines);
+  return h("div", { class: "problem", role: "alert", "data-said": `${error.title} ${error.message}` }, lines);
 }
 
 async function show() {
@@ -81,7 +81,7 @@ async function show() {
   } catch (error) {
     if (signal.aborted) return;
     if (error.isAboutKey) fill(view, empty(...KEYLESS));
-    else tell(error);
+    else refill(view, problem(error));
     if (isPassing(error)) setTimeout(() => signal.aborted || show(), 1000 * Math.max(AGAIN_SECONDS, error.said.retry_after ?? 0));
     return;
   }
@@ -104,13 +104,6 @@ async function show() {
 
 /** Whether nobody could answer just now: what is asked for again may be answered. */
 const isPassing = (error) => error.status === 0 || error.status === 503;
-
-/** Say what went wrong with the whole view; what stands there already is not said again to those who hear it. */
-function tell(error) {
-  const shown = view.firstElementChild;
-  if (shown?.matches(".problem") && shown.textContent.startsWith(error.title + error.message)) return;
-  fill(view, problem(error));
-}
 
 /** That the model which the address names is not there: another one in its place would be taught in its stead. */
 function missing(name, isLimited) {

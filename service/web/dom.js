@@ -39,15 +39,18 @@ export function refill(element, ...children) {
   (again || (around?.isConnected ? around : null))?.focus({ preventScroll: true });
 }
 
-/** What is to be shown: in the place of a table, the one of that name which is there, with the rows of this one. */
+/**
+ * What is to be shown: in the place of a table, the one of that name which is there, with the rows of this one; in that
+ * of a problem which is told already, that one, so that those who hear it are not told again and again.
+ */
 function kept(element, made) {
-  if (!made.matches?.(".scroll")) return made;
-  const there = [...element.children].find((one) => one.matches(".scroll") && called(one) === called(made));
-  if (there && there !== made) there.replaceChildren(...made.childNodes);
+  const kind = [".scroll", ".problem"].find((one) => made.matches?.(one));
+  const there = kind && [...element.children].find((one) => one.matches(kind) && called(one) === called(made));
+  if (there && there !== made && kind === ".scroll") there.replaceChildren(...made.childNodes);
   return there || made;
 }
 
-const called = (one) => one.getAttribute("aria-label") ?? one.textContent;
+const called = (one) => one.dataset.said ?? one.getAttribute("aria-label") ?? one.textContent;
 
 let lastId = 0;
 

@@ -37,7 +37,7 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
       }
       draw(found.jobs);
     } catch (error) {
-      if (!signal.aborted) fill(list, problem(error));
+      if (!signal.aborted) refill(list, problem(error));
       shown.clear();
     }
   }

@@ -75,7 +75,7 @@ export function show(root, { model, signal, problem, every }) {
       draw(stats, about);
     } catch (error) {
       if (signal.aborted) return;
-      fill(parts.trouble, problem(error));
+      refill(parts.trouble, problem(error));
       parts.trouble.hidden = false;
     }
   });

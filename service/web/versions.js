@@ -45,7 +45,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
       drawContenders(contest, found);
     } catch (error) {
       last = "";
-      if (!signal.aborted) fill(parts.now, problem(error));
+      if (!signal.aborted) refill(parts.now, problem(error));
     }
   }
 

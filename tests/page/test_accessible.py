@@ -186,6 +186,30 @@ def test_what_is_shown_anew_keeps_the_focus_and_stays_scrolled(open_page: Open) 
         assert versions.evaluate("(one) => one.scrollLeft") == 60
 
 
+def test_what_goes_on_being_wrong_is_said_once(open_page: Open) -> None:
+    """An alert that is put in the place of another one is read out each time."""
+    page = open_page("overview", expected=("status of 503",))
+    expect(page.locator(".tile").first).to_be_visible()
+    said = {"type": "/problems/unavailable", "title": "The log cannot be reached", "detail": "the store is away"}
+    asked = []
+
+    def away(route: Any) -> None:
+        asked.append(route)
+        problem = said | {"status": 503, "request_id": f"{len(asked)}"}
+        route.fulfill(status=503, json=problem, content_type="application/problem+json")
+
+    for view, path in (("overview", "stats"), ("versions", "contenders")):
+        page.route(f"**/models/default/{path}", away)
+        page.evaluate("(view) => { location.hash = `${view}/default`; }", view)
+        alert = page.get_by_role("alert")
+        expect(alert).to_contain_text("The log cannot be reached")
+        first = alert.element_handle()
+        for _ in range(2):
+            page.wait_for_event("response", lambda answer, path=path: answer.url.endswith(f"/default/{path}"))
+        assert first.evaluate("(one) => one.isConnected"), view
+        expect(alert).to_have_count(1)
+
+
 def test_a_dialog_holds_the_focus_and_gives_it_back(open_page: Open) -> None:
     page = open_page("labels")
     page.evaluate(
