@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from core.config import ModelConfig
 from core.errors import (
     ArtifactsUnavailable,
     Cancelled,
@@ -33,12 +34,14 @@ from core.errors import (
 )
 from core.limits import Limits
 from core.live import LiveModel
+from core.serving import LIVE
 from core.types import Offset
 from service import indexes, snapshots
 from service.adoption import begin
 from service.array_parts import live_of
 from service.artifacts import Artifacts
 from service.budget import Budget
+from service.card import reading_of
 from service.catalog import Living, ModelKeys
 from service.events import APPLY_VERSION
 from service.indexes import IndexManifest
@@ -119,7 +122,8 @@ async def import_model(
     NoRoom
         With this model, all of them would take more memory than they may.
     Conflict
-        The model has learned, another index is being made for it, or there are as many models as there may be.
+        The model has learned, another index is being made for it, its active version knows instances as they are read
+        otherwise, or there are as many models as there may be.
     ArtifactsUnavailable, NotReady, StoreUnavailable, OutcomeUnknown
     """
     artifacts = replica.artifacts
@@ -149,6 +153,7 @@ async def _take_over(
     prepare_seconds: float,
 ) -> Offset:
     config = header.config
+    _refuse_read_otherwise(replica, name, config)
     expect(header.size)  # to read it takes as much, and no more comes
     live = await live_of(
         header.state, header.arrays, header.size, header.digest, reader.parts(header), Limits(), lambda done: None
@@ -208,4 +213,15 @@ def _refuse_taught(replica: Replica, name: str) -> None:
         if learned:
             raise Conflict(
                 f"the model {name} has learned {learned} instances; import under another name, or delete it first"
+            )
+
+
+def _refuse_read_otherwise(replica: Replica, name: str, config: ModelConfig) -> None:
+    """Conflict when a model's active version knows instances otherwise than they would be read after the import."""
+    with contextlib.suppress(UnknownModel):
+        live = replica.model(name).live
+        if not live.serving.is_live and reading_of(live.config) != reading_of(config):
+            raise Conflict(
+                f"the version {live.serving.version} of {name} is active and knows instances as they are read "
+                f"otherwise than by the model in the file; activate {LIVE} before"
             )

@@ -124,6 +124,21 @@ def test_a_version_does_not_answer_for_a_model_that_reads_instances_otherwise_by
     assert place.client.configure("later", {"boolean": True})["config"]["boolean"]
 
 
+def test_no_import_changes_how_instances_reach_the_active_version(place: Place, made: list[dict[str, Any]]) -> None:
+    whole = b"".join(place.client.export_version("default", made[1]["id"]))
+    place.client.configure("letters", {"analyzer": {"kind": "char"}})
+    place.client.learn("letters", {"text": "a", "labels": ["b"]})
+    file = b"".join(place.client.export("letters"))
+    place.client.configure("words", {})
+    version = place.client.import_version("words", iter([whole]))["id"]
+    place.client.activate("words", version)
+    with pytest.raises(Refused, match="knows instances as they are read otherwise") as refused:
+        place.client.import_("words", iter([file]))
+    assert refused.value.problem["status"] == 409
+    place.client.activate("words", "live")
+    assert place.client.import_("words", iter([file]))["config"]["analyzer"]["kind"] == "char"
+
+
 def test_a_damaged_file_leaves_nothing(place: Place, made: list[dict[str, Any]]) -> None:
     whole = b"".join(place.client.export_version("default", made[1]["id"]))
     before = place.files()
