@@ -93,6 +93,13 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def replicas() -> Iterator[tuple[Replica, Replica]]:
     """A good one and a bad one."""
+    with running() as both:
+        yield both
+
+
+@contextlib.contextmanager
+def running() -> Iterator[tuple[Replica, Replica]]:
+    """Two of them, until the end."""
     with Replica() as good, Replica() as bad:
         threads = [threading.Thread(target=one.serve_forever) for one in (good, bad)]
         for thread in threads:
@@ -178,10 +185,8 @@ def is_up(url: str) -> bool:
     return httpx.post(url, json={}).status_code == 200
 
 
-def test_a_browser_gets_a_page_that_asks_again_while_nobody_is_there(
-    replicas: tuple[Replica, Replica], tmp_path: Path
-) -> None:
-    with balanced(replicas, tmp_path) as url:
+def test_a_browser_gets_a_page_that_asks_again_while_nobody_is_there(tmp_path: Path) -> None:
+    with running() as replicas, balanced(replicas, tmp_path) as url:
         for one in replicas:
             one.how = "starts"
         deadline = time.monotonic() + 30
@@ -189,8 +194,6 @@ def test_a_browser_gets_a_page_that_asks_again_while_nobody_is_there(
             assert time.monotonic() < deadline, answer.text
             time.sleep(0.05)
         others = [httpx.get(f"{url}/models"), httpx.post(f"{url}/classify", json={}), httpx.post(url, json={})]
-        for one in replicas:
-            one.how = "well"
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert "This page asks again by itself." in answer.text
     [script] = re.findall("<script>(.*)</script>", answer.text)
