@@ -41,7 +41,7 @@ class Params:
     ----------
     p_ind : float, 0 to 1, or None
         The least weight that is kept. None: of 26 from .01 to .9 the one with the best R@1 on 20 % of the instances,
-        at random, after counting the others.
+        at random and 5,000 at most, after counting the others.
     """
 
     p_ind: float | None = None
