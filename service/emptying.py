@@ -27,9 +27,10 @@ from typing import NamedTuple
 import msgspec
 
 from core.applying import Unit
+from core.errors import UnknownOffset
 from core.limits import Limits
 from core.outcomes import Outcomes
-from core.receipts import AnotherBody, Receipt
+from core.receipts import AnotherBody, Outcome, Receipt
 from core.record import record_ends
 from core.types import START, Offset
 from service import indexes, past
@@ -182,6 +183,7 @@ class Emptying:
         self._refused: set[tuple[str, bytes]] = set()  # and learned by the adoption of a forgetting
         self._outcomes = Outcomes()
         self._ahead: Outcomes | None = None
+        self._is_in_index = False  # a request with the key that is to be forgotten, in the one that comes next
         self._adoptions = deque(adoptions)
         self._complete = complete
         self._began = False
@@ -218,10 +220,15 @@ class Emptying:
         return element
 
     async def _come_to_adoption(self, adopted: Adopted, at: Offset) -> None:
-        """Follow what is learned on top of the index as well, which from its adoption on is all that counts."""
+        """Follow what is learned on top of the index as well, which from its adoption on is all that counts.
+
+        UnknownOffset when a file that was imported has learned a request with the key: what came of it later is but its
+        repeat.
+        """
         place, event = self._place, adopted.event
         if self._ahead is None:
             live = await indexes.load(place.artifacts, place.keys, event.index, event.digest, Limits())
+            self._is_in_index = self._params.key is not None and self._params.key in live.receipts
             self._ahead = Outcomes(live.receipts)
         if at[:2] < adopted.at[:2]:
             return
@@ -230,21 +237,32 @@ class Emptying:
         recipe = (await indexes.manifest_of(place.artifacts, place.keys, event.index)).recipe
         if recipe.get("method") == "import":
             self.imported = adopted.at
+            if self._is_in_index and int((self._params.since or 0.0) * 1000) <= adopted.at.milliseconds:
+                raise UnknownOffset(
+                    f"{place.keys.name} took over an index from a file at {adopted.at}, of which no event can be taken "
+                    "out, and a request with this key has been learned in it: give a since of at least "
+                    f"{adopted.at.milliseconds / 1000 + 0.001:.3f}",
+                    adopted.at,
+                )
 
     def _emptied(self, event: Learn, at: Offset) -> Learn:
         if at[:2] > self._after[:2]:
             return event
         units = event.units
-        learned = self._learned(event, at)
+        told, learned = self._follow(event, at)
         matching = [self._params, *(one for one, after in self._others if at[:2] <= Offset.parse(after)[:2])]
         gone = [not unit.emptied and any(one.matches(unit, at) for one in matching) for unit in units]
         for i, unit in enumerate(units):
             if unit.key is None or unit.emptied:
                 continue
+            request = (unit.key, unit.body)
             if gone[i]:
-                self.forgotten.add((unit.key, unit.body))
-            elif (unit.key, unit.body) in self.forgotten and not learned[i]:
-                gone[i] = True
+                self.forgotten.add(request)
+            elif request in self.forgotten:
+                gone[i] = not learned[i]
+            elif request in self._refused and isinstance(told[i], Receipt):
+                self._refused.discard(request)
+                learned[i] = True
         if any(gone):
             self._began = True
             self._note(event, gone, at)
@@ -266,24 +284,19 @@ class Emptying:
             place += n
         return Learn(b"".join(records), event.n, kept)
 
-    def _learned(self, event: Learn, at: Offset) -> list[bool]:
-        """Which requests of the next entry are learned, as far as they are not forgotten."""
+    def _follow(self, event: Learn, at: Offset) -> tuple[list[Outcome], list[bool]]:
+        """What the live state did with each request of the next entry, and which of them were learned."""
         units = event.units
         told = self._outcomes.told(event.records, units, at)
         learned = [one is None and not unit.emptied for one, unit in zip(told, units, strict=True)]
-        for i, unit in enumerate(units):
-            if isinstance(told[i], Receipt) and (unit.key, unit.body) in self._refused:
-                self._refused.discard((unit.key or "", unit.body))
-                learned[i] = True
-        if self._ahead is None:
-            return learned
-        ahead = self._ahead.of(event.records, units, at)
-        if self._adoptions[0].event.adoption not in self._own:
-            return [one or other for one, other in zip(learned, ahead, strict=True)]
-        for unit, one, is_learned in zip(units, told, ahead, strict=True):
-            if unit.key is not None and is_learned and isinstance(one, AnotherBody):
-                self._refused.add((unit.key, unit.body))
-        return learned
+        if self._ahead is not None:
+            ahead = self._ahead.of(event.records, units, at)
+            if self._adoptions[0].event.adoption not in self._own:
+                return told, [one or other for one, other in zip(learned, ahead, strict=True)]
+            for unit, one, is_learned in zip(units, told, ahead, strict=True):
+                if unit.key is not None and is_learned and isinstance(one, AnotherBody):
+                    self._refused.add((unit.key, unit.body))
+        return told, learned
 
 
 def element_of(name: bytes, entry: Entry) -> Element:

@@ -667,6 +667,23 @@ async def test_events_of_an_imported_index_cannot_be_forgotten(house: House) -> 
         assert (await run(house, forget, one, job=str(one.key)))["forgotten"]["requests"] > 0
 
 
+async def test_a_key_that_an_imported_index_has_learned_cannot_be_forgotten_by_its_repeat(house: House) -> None:
+    await teach(house, *keyed(3, 2, "early"))
+    living = await house.living()
+    live = (await rebuild(house.store, living)).live
+    async with begin(await house.place(), "import") as adoption:
+        index = await house.index(live, adoption.after, {"method": "import"})
+        at = await adoption.adopt(index, "imported")
+    await teach(house, *keyed(3, 2, "early"), *keyed(2, 5, "late"))
+    with pytest.raises(UnknownOffset, match="has been learned in it: give a since") as refused:
+        await run(house, forget, ForgetParams(key="early1", reason="r"), job="refused")
+    assert refused.value.first == at
+    assert (await run(house, forget, ForgetParams(key="late1", reason="r"), job="late"))["forgotten"]["requests"] == 1
+    since = (at.milliseconds + 1) / 1000
+    later = ForgetParams(key="early1", since=since, reason="r")
+    assert (await run(house, forget, later, job="later"))["forgotten"]["requests"] == 1
+
+
 async def test_one_that_is_cancelled_when_it_is_to_commit_says_nothing_of_what_it_forgets(house: House) -> None:
     await teach(house, *events(10, 1), *events(5, 2, "bad"))
     context = Context(house, await house.living(), job="forget")
