@@ -24,6 +24,9 @@ from core.methods.progress import Progress, part
 from core.methods.rankings import Rankings, dense_top, in_blocks
 from core.methods.ridge import Ridge
 
+PAIR = 76
+"""Bytes for a pair of instances that have a label in common, while the mutual information is taken."""
+
 COST = "fit as exmlds1 with L more rows; rank O(learners ((l + n / clusters) dim + L dim))"
 USE = "Training data that lack most of their labels, with counts of labels that come together from elsewhere."
 
@@ -136,9 +139,23 @@ class Model:
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     """Bytes of memory, by what they are for."""
+    m = clusters.largest(params.clusters, sizes.n)
+    return _needs(sizes, params, f"{m:,} x {m:,} pairs", m * m)
+
+
+def needs_of(data: Matrices, params: Params) -> dict[str, int]:
+    """``needs``, of the pairs of instances, and of labels, that come together in these data."""
+    m = clusters.largest(params.clusters, data.sizes.n)
+    per_row = np.diff(data.Y.indptr).astype(np.int64)
+    labels = int(np.dot(per_row, per_row)) if data.cooccurrence is None else data.cooccurrence.nnz
+    pairs = min(m * m, sppmi.most_pairs(data.label_counts)) + 2 * data.sizes.assertions + labels
+    return _needs(data.sizes, params, f"up to {pairs:,} pairs", pairs)
+
+
+def _needs(sizes: Sizes, params: Params, counted: str, pairs: int) -> dict[str, int]:
     c, m = clusters.number_of(params.clusters, sizes.n), clusters.largest(params.clusters, sizes.n)
     return ensemble.needs(sizes, params.shape, params.dim) | {
-        f"mutual information of {m:,} instances, 40 B x {m:,} x {m:,} pairs": 40 * m * m,
+        f"mutual information of {m:,} instances and the labels, {PAIR} B x {counted}": PAIR * pairs,
         f"labels, 4 B x {params.learners} learners x {c} clusters x {sizes.L:,} x {params.dim}": (
             4 * params.learners * c * sizes.L * params.dim
         ),

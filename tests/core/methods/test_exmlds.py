@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -192,3 +193,21 @@ def test_the_gradient_is_that_of_the_objective():
         step[row, column] = 1e-5
         numeric = (objective(V + step) - objective(V - step)) / 2e-5
         np.testing.assert_allclose(slope[row, column], numeric, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["exmlds1", "exmlds3", "exmlds_joint"])
+def test_only_pairs_that_share_a_label_take_memory(monkeypatch, method):
+    """Of 9 million pairs 3 % do; that is told, and not exceeded."""
+    monkeypatch.setattr("core.methods.ridge.BLOCK_BYTES", 2**16)
+    monkeypatch.setattr("core.methods.sppmi.BLOCK", 2**16)
+    rng = np.random.default_rng(0)
+    Y = sparse.csr_matrix((np.ones(3000, np.int8), rng.integers(0, 30, 3000).astype(np.int32), np.arange(3001)))
+    data = replace(made(3000, seed=0), Y=Y, labels=[str(label) for label in range(30)])
+    changes = {} if method == "exmlds3" else {"clusters": 1, "learners": 1}
+    params = registry.METHODS[method].params(dim=5, neighbors=5, **changes)
+    needed = sum(registry.METHODS[method].needs_of(data, params).values())
+    tracemalloc.start()
+    registry.METHODS[method].fit(data, params, np.random.default_rng(0), quietly)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < needed < 9_000_000 * 8
