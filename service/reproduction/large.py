@@ -23,7 +23,7 @@ METHODS: tuple[tuple[str, str, dict[str, Any], tuple[float, float]], ...] = (
     ("exmlds1", "exmlds1", {}, (60, 500)),
     ("exmlds2, 1 learner", "exmlds2", {"learners": 1}, (120, 900)),
     ("exmlds_joint, 1 learner", "exmlds_joint", {"learners": 1}, (150, 1500)),
-    ("exmlds3", "exmlds3", {}, (1, 1)),
+    ("exmlds3", "exmlds3", {}, (30, 900)),
 )
 """Label, method, parameters, and about how many seconds on each set."""
 
