@@ -101,8 +101,9 @@ SQUARED = Table(
 
 
 def _siblings(label: str, embedding: str, paper: str) -> Row:
-    params = {"embedding": embedding, "decoder": "squared"}
-    return Row(label=label, experiment=rembrandt("wordnet-tree", 60, **params), paper=paper)
+    return Row(
+        label=label, experiment=rembrandt("wordnet-tree", 60, embedding=embedding, decoder="squared"), paper=paper
+    )
 
 
 SIBLINGS = Table(
