@@ -16,6 +16,13 @@ FIXED_ONCE_LEARNED = ("update", "idf", "boolean", "analyzer", "negative", "leak"
 FIXED_FOR_GOOD = ("boolean", "analyzer", "negative")
 """Those that decide how an instance becomes a vector: a log of vectors cannot be learned anew with other ones."""
 
+LATER = {"calibrate": False}
+"""Fields that came after others were written, with what a configuration without them means.
+
+Where they have that value they are not written: what is kept and its digests stay as they were, and earlier releases
+read it.
+"""
+
 MAX_COUNT = 2**31 - 1
 LEAST_MEMORY, MOST_MEMORY = 2**20, 2**50
 
@@ -121,6 +128,8 @@ class ModelConfig:
     analyzer : AnalyzerConfig
     negative : ``ignore`` | ``split``
         Negative numbers are ignored, as in the paper, or become the feature ``name=-`` with the absolute value.
+    calibrate : bool
+        Learn what scores are worth as probabilities. May be turned on and off at any time; it begins anew each time.
     """
 
     update: Literal["fsu", "sls"] = "fsu"
@@ -139,6 +148,7 @@ class ModelConfig:
     max_memory: int | None = None
     analyzer: AnalyzerConfig = AnalyzerConfig()
     negative: Literal["ignore", "split"] = "ignore"
+    calibrate: bool = False
 
     def __post_init__(self) -> None:
         if self.update not in ("fsu", "sls"):
@@ -150,7 +160,7 @@ class ModelConfig:
         _number("w_min", self.w_min, 0.0, 1.0)
         _whole("d_max", self.d_max, 1, 65_535)
         _number("margin", self.margin, 0.0, 1e9)
-        for name in ("idf", "leak", "rating", "boolean"):
+        for name in ("idf", "leak", "rating", "boolean", "calibrate"):
             _flag(name, getattr(self, name))
         if self.memory is not None:
             _number("memory", self.memory, 1e-6, 1e12)
@@ -170,6 +180,10 @@ class ModelConfig:
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         analyzer = {field.name: getattr(self.analyzer, field.name) for field in fields(self.analyzer)}
         return plain | {"analyzer": analyzer | {"ngrams": list(self.analyzer.ngrams)}}
+
+    def written(self) -> dict[str, Any]:
+        """``to_dict`` as it is kept: without the fields of ``LATER`` that have the value of a configuration without."""
+        return {name: value for name, value in self.to_dict().items() if name not in LATER or value != LATER[name]}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> ModelConfig:

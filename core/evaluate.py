@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from core.applying import Unit
+from core.calibration import binned, reliability_of
 from core.config import ModelConfig
 from core.dataset import Dataset
+from core.kernels.calibration import BEST
 from core.kernels.keys import find_vector
 from core.limits import Limits
 from core.live import LiveModel
@@ -121,6 +124,32 @@ def measure(
     flat = [np.concatenate([ranking[part] for ranking in ranked.rankings] or [np.zeros(0)]) for part in (0, 1)]
     rankings = Rankings.of(starts, flat[0].astype(np.int64), flat[1])
     return evaluate(rankings, truth, propensity.weights(counts, len(train)))
+
+
+def calibrated(live: LiveModel, test: Dataset, ranked: Ranked) -> dict[str, dict[str, Any]]:
+    """How far probabilities are right, of a model that calibrates: ``error`` and ``brier``, as in its reliability.
+
+    ``prequential``: of what it learned, each estimate before its outcome. ``test``: of the data set, with ``F1`` of the
+    labels that are given a half or more, micro-averaged. ``score``: the same by the score instead, cut to 0 .. 1.
+    """
+    ids = _label_ids(live, test.names)
+    starts, labels = test.labels
+    estimates, scores, true = [], [], []
+    for i, ranking in enumerate(ranked.rankings):
+        best = Ranking(ranking.class_ids[:BEST], ranking.scores[:BEST])
+        kept = best.scores > 0.0
+        estimates.append(live.calibration.probabilities(best)[kept])
+        scores.append(np.clip(best.scores[kept], 0.0, 1.0))
+        own = [ids[test.names[label]] for label in labels[starts[i] : starts[i + 1]].tolist()]
+        true.append(np.isin(best.class_ids[kept], own))
+    outcomes = np.concatenate(true or [np.zeros(0, np.bool_)])
+    told = {"prequential": (live.calibration.reliability() or {})["all"]}
+    for name, parts in (("test", estimates), ("score", scores)):
+        said = np.concatenate(parts or [np.zeros(0)])
+        kept = said >= 0.5
+        right, wanted = np.count_nonzero(outcomes[kept]), np.count_nonzero(kept) + len(labels)
+        told[name] = reliability_of(binned(said, outcomes)) | {"F1": 2 * right / wanted if wanted else None}
+    return {name: {key: value for key, value in one.items() if key != "bins"} for name, one in told.items()}
 
 
 def _learn_first(live: LiveModel, train: Dataset, places: Ints) -> None:

@@ -26,14 +26,16 @@ import numpy.typing as npt
 
 from core import index, record, vectorize, vocabulary
 from core.applying import Applying, Unit
+from core.calibration import Calibration
 from core.config import FIXED_FOR_GOOD, ModelConfig
 from core.errors import Conflict, Damaged, InvalidInstance
 from core.index import EVERYTHING, Index, IndexParams
-from core.kernels.answer import explain_vector, rank_vector
+from core.kernels.answer import explain_vector, rank_estimated, rank_vector
 from core.kernels.apply import (
     ACTIVE,
     AT,
     DONE,
+    ENOUGH,
     INDEX_FULL,
     NAMES_FULL,
     STATUS,
@@ -42,6 +44,7 @@ from core.kernels.apply import (
     apply_records,
     pass_over_records,
 )
+from core.kernels.calibrated import CALIBRATED, apply_calibrated
 from core.kernels.held import Held
 from core.limits import Limits
 from core.prequential import Prequential
@@ -90,11 +93,12 @@ class LiveModel:
         self.labels = Vocabulary(secret)
         self.index = Index(IndexParams.of(config))
         self.prequential = Prequential()
+        self.calibration = Calibration(config.calibrate)
         self.receipts = Receipts()
         self.serving = FROM_THE_START
         self._tallies = Tallies()
         self._scratch = _scratch(64, 16)
-        self._cursor = np.zeros(4, np.int64)
+        self._cursor = np.zeros(5, np.int64)
         self._take_config(config)
 
     # --- the configuration
@@ -104,6 +108,8 @@ class LiveModel:
         self.vectorizer = Vectorizer(config, self.limits)
         self.index.params = IndexParams.of(config)
         self._tallies.set_bound(config.max_features)
+        if config.calibrate != self.calibration.on:
+            self.calibration = Calibration(config.calibrate)
         self._make_room(0, 0, 0, 0)
 
     def check_change(self, changes: dict[str, Any]) -> ModelConfig:
@@ -163,11 +169,17 @@ class LiveModel:
         done : int
             Records applied; ``ranks[:done]`` and ``updated[:done]`` are written.
         """
-        self._cursor[AT] = at
+        self._cursor[AT], self._cursor[CALIBRATED] = at, -1
+        calibrating, done = self.calibration.on, 0
+        apply_next = apply_calibrated if calibrating else apply_records
+        ranks_left, updated_left = ranks, updated
         while True:
-            apply_records(buffer, self._cursor, self._held, ranks, updated)
-            if self._cursor[DONE] > 0 or len(ranks) == 0:
-                return int(self._cursor[AT]), int(self._cursor[DONE])
+            apply_next(buffer, self._cursor, self._held, ranks_left, updated_left)
+            done += int(self._cursor[DONE])
+            if self._cursor[STATUS] == ENOUGH or (done > 0 and not calibrating):
+                return int(self._cursor[AT]), done
+            # One that is calibrated is applied in the same call, so that it is not calibrated again in the next.
+            ranks_left, updated_left = ranks[done : done + 1], updated[done : done + 1]
             shape = record_shape(buffer, int(self._cursor[AT]))
             if self._cursor[STATUS] == NAMES_FULL:
                 key_bytes, label_bytes = shape.end - shape.keys_at, shape.end - shape.labels_at
@@ -255,7 +267,7 @@ class LiveModel:
             self._tallies.credits,
             self._tallies.control,
         )
-        self._held = Held(live, self._scratch)
+        self._held = Held(live, self._scratch, self.calibration.arrays)
 
     # --- answering
 
@@ -289,6 +301,40 @@ class LiveModel:
         if threshold is not None:
             n = int(np.count_nonzero(scores[:n] >= threshold))
         return Ranking(class_ids[:n], scores[:n])
+
+    def rank_estimated(
+        self,
+        vector: bytes,
+        k: int,
+        include: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+        threshold: float | None = None,
+        min_probability: float | None = None,
+    ) -> Ranking:
+        """``rank`` by a model that calibrates, with ``probabilities``; of the best k those of at least one are kept.
+
+        Raises
+        ------
+        InvalidInstance
+            The model does not calibrate.
+        """
+        if not self.calibration.on:
+            raise InvalidInstance(
+                "min_probability is for a model that calibrates: configure it with calibrate true", "min_probability"
+            )
+        k = min(k, self.labels.n_ids)
+        class_ids, scores, estimates = np.empty(k, np.int32), np.empty(k, np.float64), np.empty(k, np.float64)
+        mask = EVERYTHING if include is None and exclude is None else self._mask(include, exclude)
+        n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
+        if n < 0:
+            self._make_scratch(vector)
+            n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
+        if threshold is not None:
+            n = int(np.count_nonzero(scores[:n] >= threshold))
+        if min_probability is None:
+            return Ranking(class_ids[:n], scores[:n], estimates[:n])
+        kept = np.flatnonzero(estimates[:n] >= min_probability)
+        return Ranking(class_ids[kept], scores[kept], estimates[kept])
 
     def explain(self, vector: bytes, ranking: Ranking) -> list[list[tuple[str, float]]]:
         """Which features speak for each class of a ranking, and which against it: (key, contribution), largest first.
@@ -334,7 +380,8 @@ class LiveModel:
     def stats(self) -> dict[str, Any]:
         """The prequential score and the size of the model, as plain values."""
         learned = {"learned": self.n_learned, "updated": self.prequential.n_updated}
-        return {**learned, **self.prequential.scores(), "trace": self.prequential.trace(), **self.sizes()}
+        told = {"trace": self.prequential.trace(), "calibration": self.calibration.reliability()}
+        return {**learned, **self.prequential.scores(), **told, **self.sizes()}
 
     def sizes(self) -> dict[str, Any]:
         """Counts, and bytes of memory."""
@@ -382,7 +429,7 @@ class LiveModel:
         """
         hashed = hashlib.blake2b(digest_size=16)
         for part in (
-            _json.encode(self.config.to_dict()),
+            _json.encode(self.config.written()),
             self.features.digest(),
             self.labels.digest(),
             self.index.digest(),
@@ -392,6 +439,7 @@ class LiveModel:
         ):
             hashed.update(len(part).to_bytes(8, "little"))
             hashed.update(part)
+        hashed.update(self.calibration.digest_bytes())
         if self.serving != FROM_THE_START:
             hashed.update(self.serving.packed())
         return hashed.hexdigest()
@@ -401,7 +449,7 @@ class LiveModel:
     def meta(self) -> dict[str, Any]:
         """What goes beside the arrays: plain JSON values."""
         serving = {} if self.serving == FROM_THE_START else {"serving": msgspec.to_builtins(self.serving)}
-        return {"config": self.config.to_dict(), **serving}
+        return {"config": self.config.written(), **serving}
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The whole logical state as named arrays, ``index/counts`` and so on; ``from_arrays`` gives an equal model."""
@@ -412,6 +460,7 @@ class LiveModel:
             "prequential": self.prequential.to_arrays(),
             "receipts": self.receipts.to_arrays(),
             "tallies": self._tallies.to_arrays(self.features.n_ids, self.labels.n_ids),
+            "calibration": self.calibration.to_arrays(),
         }
         return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
 
@@ -425,7 +474,7 @@ class LiveModel:
     ) -> LiveModel:
         """The model that ``meta`` and ``to_arrays`` described; Damaged when they do not fit together."""
         parts: dict[str, dict[str, npt.NDArray[Any]]] = {
-            name: {} for name in ("features", "labels", "index", "prequential", "receipts", "tallies")
+            name: {} for name in ("features", "labels", "index", "prequential", "receipts", "tallies", "calibration")
         }
         try:
             for name, array in arrays.items():
@@ -438,6 +487,7 @@ class LiveModel:
             model.serving = msgspec.convert(meta.get("serving", {}), Serving)
             model.prequential = Prequential.from_arrays(parts["prequential"])
             model.receipts = Receipts.from_arrays(parts["receipts"])
+            model.calibration = Calibration.from_arrays(model.config.calibrate, parts["calibration"])
             model._tallies.take(parts["tallies"], model.features.n_ids, model.labels.n_ids)
         except (KeyError, TypeError, ValueError, InvalidInstance, msgspec.MsgspecError) as error:
             raise Damaged(f"the arrays of a model do not fit together: {error}") from error
@@ -466,8 +516,8 @@ def warmup() -> None:
     """Compile every kernel that a model uses, or load them from numba's cache."""
     for module in (vocabulary, vectorize, record, index):
         module.warmup()
-    for bound in (None, 1):
-        model = LiveModel(ModelConfig(max_features=bound), (1, 2))
+    for bound, calibrate in ((None, False), (1, True)):
+        model = LiveModel(ModelConfig(max_features=bound, calibrate=calibrate), (1, 2))
         for label in ("a", "b"):
             vector = model.vectorizer.vectorize(b'{"wheat": 1, "price": 2.5}', label)
             learned = vector + pack_labels([label], model.limits)
@@ -475,6 +525,8 @@ def warmup() -> None:
             while not applying.done:
                 applying.step(1)
         model.pass_over(learned, 0, 1)
+        if calibrate:
+            model.rank_estimated(vector, 10)
         model.explain(vector, model.rank(vector, 10))
         model.take(Tables(model.features.enlarged(), None))
         LiveModel.from_arrays(model.meta(), model.to_arrays(), (1, 2)).digest()

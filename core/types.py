@@ -65,7 +65,10 @@ class Ranking(NamedTuple):
     ----------
     class_ids : int32 array, shape (k,)
     scores : float64 array, shape (k,)
+    probabilities : float64 array, shape (k,), or None
+        Of a model that calibrates, where they were asked for.
     """
 
     class_ids: npt.NDArray[np.int32]
     scores: npt.NDArray[np.float64]
+    probabilities: npt.NDArray[np.float64] | None = None

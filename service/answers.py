@@ -16,6 +16,9 @@ from service.schemas import Because, ClassifyAnswer, ScoredLabel, encoder
 
 LIVE = "live"
 
+PROBABILITY = b',"probability":'
+"""What stands between the score of a label and its probability."""
+
 
 class Heads(dict[int, bytes]):
     """By class id, what stands before its score: ``},{"label":"grain","score":``; made when first asked for."""
@@ -55,9 +58,12 @@ class Answers:
             self.offset_text(offset)
         if not len(ranking.class_ids):
             return b'{"labels":[%b' % self._tail
-        parts = [b""] * (2 * len(ranking.class_ids))
-        parts[::2] = map(heads.__getitem__, ranking.class_ids.tolist())
-        parts[1::2] = encoder.encode(ranking.scores.tolist())[1:-1].split(b",")
+        width = 2 if ranking.probabilities is None else 4
+        parts = [PROBABILITY] * (width * len(ranking.class_ids))
+        parts[::width] = map(heads.__getitem__, ranking.class_ids.tolist())
+        parts[1::width] = encoder.encode(ranking.scores.tolist())[1:-1].split(b",")
+        if ranking.probabilities is not None:
+            parts[3::width] = encoder.encode(ranking.probabilities.tolist())[1:-1].split(b",")
         return b'{"labels":[%b}%b' % (b"".join(parts)[2:], self._tail)
 
     def _heads_of(self, live: LiveModel) -> Heads:
@@ -74,6 +80,9 @@ class Answers:
         labels = [
             ScoredLabel(live.label(i), score) for i, score in zip(ranking.class_ids.tolist(), scores, strict=True)
         ]
+        if ranking.probabilities is not None:
+            for scored, probability in zip(labels, ranking.probabilities.tolist(), strict=True):
+                scored.probability = probability
         if explain:
             for scored, reasons in zip(labels, live.explain(vector, ranking), strict=True):
                 scored.because = [Because(feature, contribution) for feature, contribution in reasons]

@@ -189,7 +189,7 @@ async def shorten_catalog(store: Store, catalog: Catalog) -> bool:
     False, and nothing of it, when the stream does not end where ``catalog`` does. No lease is needed: of two that are
     at it, or one that comes late, only the first finds the end that it has read to. StoreUnavailable.
     """
-    models = [(one.keys.name, one.keys.incarnation, one.config.to_dict()) for one in catalog]
+    models = [(one.keys.name, one.keys.incarnation, one.config.written()) for one in catalog]
     payload, checksum = encode(CatalogEntry(KNOWN_VERSION, Known(models)))
     first = catalog.known.entry if catalog.known != START else ""
     words = (catalog.offset.entry, catalog.checksum, payload, checksum, first)

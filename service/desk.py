@@ -120,7 +120,7 @@ class Desk:
                 activate=request.activate,
                 reason=reason if isinstance(reason, str) else None,
                 actor=actor,
-                config=model.live.config.to_dict(),
+                config=model.live.config.written(),
                 body=body,
             )
         )

@@ -12,7 +12,7 @@ import numpy as np
 from core.config import ModelConfig
 from core.dataset import Instance, vectorized
 from core.errors import InvalidInstance
-from core.evaluate import LIMITS, Progress, fit, measure, rank
+from core.evaluate import LIMITS, Progress, calibrated, fit, measure, rank
 from core.metrics import Propensity
 from core.vectorize import Vectorizer
 
@@ -48,7 +48,8 @@ def evaluate(
         active feature while classifying), ``bytes`` (memory of the model), ``seconds`` (``fit`` and ``rank``, without
         reading and vectorizing, which are ``vectorize``), ``instances`` (all that the files hold), ``learned``
         (training instances that have labels and active features), ``features``, ``classes``, and
-        ``digest``, which after one pass is that of a service that learned the same instances in the same order.
+        ``digest``, which after one pass is that of a service that learned the same instances in the same order. Of a
+        model that calibrates also ``calibration``: see ``core.evaluate.calibrated``.
 
     Raises
     ------
@@ -76,6 +77,7 @@ def evaluate(
     fitted = clock()
     ranked = rank(live, test, progress=progress)
     done = clock()
+    told = {"calibration": calibrated(live, test, ranked)} if config.calibrate else {}
     return {
         "metrics": measure(live, train, test, ranked, propensity or Propensity()),
         "connections": live.index.n_connections,
@@ -87,4 +89,5 @@ def evaluate(
         "features": len(live.features),
         "classes": len(live.labels),
         "digest": live.digest(),
+        **told,
     }

@@ -179,7 +179,7 @@ async def _creation(store: Store, entry: str) -> tuple[ModelKeys | None, Created
                     break
                 except (InvalidInstance, KeyError, TypeError, ValueError):
                     continue
-            return keys, Created(name, config.to_dict())
+            return keys, Created(name, config.written())
     return None, NOTHING
 
 

@@ -45,6 +45,7 @@ class ConfigShape(Shape):
     )
     analyzer: AnalyzerShape
     negative: Literal["ignore", "split"] = Field(description="What becomes of negative numbers.")
+    calibrate: bool = Field(description="Learn what scores are worth as probabilities; may change at any time.")
 
 
 class ServingShape(Shape):

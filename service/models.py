@@ -85,7 +85,7 @@ class Models:
         if name in self._follower.models:
             return False
         self._health.check_taking()
-        created = await self._append(Created(name, config.to_dict()))
+        created = await self._append(Created(name, config.written()))
         await self._come_to(created, timeout)
         model = self._follower.models.get(name)
         return model is not None and model.incarnation == created.entry
@@ -108,7 +108,7 @@ class Models:
 
     async def create_default(self) -> Offset:
         """Append that the model ``default`` comes; the offset of the entry. StoreUnavailable, OutcomeUnknown."""
-        return await self._append(Created(DEFAULT_MODEL, ModelConfig().to_dict()))
+        return await self._append(Created(DEFAULT_MODEL, ModelConfig().written()))
 
     async def restore_default(self) -> None:
         """Make the default model anew when a store that was emptied has none; whoever deletes one makes it at once."""

@@ -24,6 +24,12 @@ EXPLAIN = (
     "is active gives none, one that is asked for is refused."
 )
 
+MIN_PROBABILITY = (
+    "Least probability of a label in an answer. For the index of a model that calibrates; refused where something else "
+    "ranks."
+)
+PROBABILITY = "Of being true: what scored like this came true so often. Only of the index of a model that calibrates."
+
 FEATURES_SCHEMA: dict[str, Any] = {
     "type": ["object", "null"],
     "additionalProperties": {
@@ -62,6 +68,7 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
 
     k: Annotated[int, Meta(ge=1, le=MAX_K, description="Most labels in an answer.")] = 10
     threshold: Annotated[float, Meta(description="Least score of a label in an answer.")] | None = None
+    min_probability: Annotated[float, Meta(ge=0, le=1, description=MIN_PROBABILITY)] | None = None
     include: Annotated[Chosen, Meta(description="Rank only these labels.")] | None = None
     exclude: Annotated[Chosen, Meta(description="Do not rank these labels.")] | None = None
     explain: Annotated[bool, Meta(description=EXPLAIN)] = False
@@ -125,6 +132,7 @@ class ScoredLabel(Struct, gc=False):
 
     label: str
     score: float
+    probability: Annotated[float, Meta(ge=0, le=1, description=PROBABILITY)] | UnsetType = UNSET
     because: list[Because] | UnsetType = UNSET
 
 

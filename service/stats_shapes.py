@@ -110,6 +110,30 @@ class TraceShape(SeriesShape):
     groups: dict[Literal["tail", "torso", "head"], GroupSeriesShape]
 
 
+class TenthShape(Shape):
+    """Pairs of a label and its outcome whose estimate was in one tenth of 0..1; null where there are none."""
+
+    n: int
+    estimate: float | None = Field(ge=0, le=1, description="Mean estimate.")
+    true: float | None = Field(ge=0, le=1, description="Share that was true.")
+
+
+class ReliabilityShape(Shape):
+    """How far estimates, each made before its outcome was known, were right; null where there are none."""
+
+    n: int = Field(description="Pairs of a label and its outcome: up to five an instance.")
+    error: float | None = Field(ge=0, le=1, description="Mean distance of estimate and share: the calibration error.")
+    brier: float | None = Field(ge=0, le=1, description="Mean squared distance of estimate and outcome.")
+    bins: list[TenthShape] = Field(description="By tenths of the estimate.")
+
+
+class CalibrationShape(Shape):
+    """The reliability of the probabilities."""
+
+    all: ReliabilityShape = Field(description="Over all time.")
+    newest: ReliabilityShape = Field(description="Over the newest 10,000 to 20,000 pairs.")
+
+
 class StatsAnswer(Shape):
     """How well a model does, and how large it is."""
 
@@ -122,6 +146,7 @@ class StatsAnswer(Shape):
     drift_marks: list[DriftMarkShape] = Field(description="Where the running score was found changed, oldest first.")
     contenders: ContestShape | None = Field(description="Null while nobody contends.")
     trace: TraceShape
+    calibration: CalibrationShape | None = Field(description="Null where the model does not calibrate.")
     connections: int
     features: int
     classes: int

@@ -46,7 +46,8 @@ class Ways:
         UnknownVersion
             The model has no such version.
         InvalidInstance
-            Reasons are asked for (field ``explain``) of a version that is named, and there are none.
+            Reasons are asked for (field ``explain``) of a version that is named, or ``min_probability`` of any, and
+            there are none.
         NoRoom, Damaged, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
             It cannot be loaded.
         """
@@ -59,6 +60,12 @@ class Ways:
                 "explain tells what features did for a score of the index: ask for the version live. The scores of "
                 "other versions are no sums over features",
                 "explain",
+            )
+        if request.min_probability is not None:
+            raise InvalidInstance(
+                "min_probability is of the index alone: ask for the version live. The scores of other versions, and of "
+                "a blend, are no probabilities",
+                "min_probability",
             )
         if version is None or version == BLEND:
             return self._active(model, serving, version == BLEND)

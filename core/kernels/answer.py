@@ -1,7 +1,9 @@
 """Answering: from the bytes of a vector to ranked classes, in one call."""
 
+import numpy as np
 from numba import njit
 
+from core.kernels.calibration import estimate
 from core.kernels.keys import find_vector
 from core.kernels.memory import load_f32, load_u32
 from core.kernels.retrieval import explain_score, rank_classes
@@ -49,6 +51,23 @@ def rank_vector(vector, held, mask, ids_out, scores_out):
         return -1
     n = resolve(vector, live.features, scratch.ids, scratch.values)
     return rank_classes(live.postings, live.params, scratch.ids[:n], scratch.values[:n], mask, ids_out, scores_out)
+
+
+@njit(cache=True, nogil=True)
+def rank_estimated(vector, held, mask, ids_out, scores_out, estimates_out):
+    """``rank_vector`` by a model that calibrates, with the probability of each class: float64, shape (k,).
+
+    A probability goes by the best two of all classes, whatever the mask leaves of them.
+    """
+    n = rank_vector(vector, held, mask, ids_out, scores_out)
+    best_ids, best_scores, n_best = ids_out, scores_out, n
+    if len(mask) > 0 or len(ids_out) < 2:
+        best_ids, best_scores = np.empty(2, np.int32), np.empty(2, np.float64)
+        n_best = rank_vector(vector, held, np.empty(0, np.uint8), best_ids, best_scores)
+    if n > 0:
+        weights, end = held.calibration.weights, min(n_best, 2)
+        estimate(weights, ids_out[:n], scores_out[:n], best_ids[:end], best_scores[:end], estimates_out)
+    return n
 
 
 @njit(cache=True, nogil=True)

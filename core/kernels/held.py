@@ -24,12 +24,16 @@ class _HeldType(types.StructRef):
 
 
 class Held(structref.StructRefProxy):
-    """``live`` (LiveArrays) and ``scratch`` (ApplyScratch) of ``core.kernels.apply``."""
+    """``live`` (LiveArrays) and ``scratch`` (ApplyScratch) of ``core.kernels.apply``, and ``calibration``.
 
-    def __new__(cls, live: Any, scratch: Any) -> Held:
+    The calibration is no part of ``live``, which goes to kernels whole: three arrays more in it made learning slower by
+    a twentieth.
+    """
+
+    def __new__(cls, live: Any, scratch: Any, calibration: Any) -> Held:
         """A handle on the arrays as they are now; about 12 us."""
-        held: Held = structref.StructRefProxy.__new__(cls, live, scratch)
+        held: Held = structref.StructRefProxy.__new__(cls, live, scratch, calibration)
         return held
 
 
-structref.define_proxy(Held, _HeldType, ["live", "scratch"])
+structref.define_proxy(Held, _HeldType, ["live", "scratch", "calibration"])

@@ -255,11 +255,18 @@ def find_vector(arrays, vector, ids):
     n : int
         Features of the vector.
     """
-    table, data, out = opened(arrays), pointer(vector), pointer(ids)
-    n = np.int64(load_u32(data, 0))
-    at = 4 + 6 * n
+    return find_vector_at(arrays, vector, 0, ids)
+
+
+@njit(cache=True, nogil=True)
+def find_vector_at(arrays, buffer, start, ids):
+    """``find_vector`` for the vector at byte ``start`` of a buffer."""
+    table, data, out = opened(arrays), pointer(buffer), pointer(ids)
+    n = np.int64(load_u32(data, start))
+    lengths_at = start + 4 + 4 * n
+    at = lengths_at + 2 * n
     for first in range(0, n, BLOCK):
-        at = _find_block(table, data, 4 + 4 * n, at, out, first, min(n, first + BLOCK))
+        at = _find_block(table, data, lengths_at, at, out, first, min(n, first + BLOCK))
     return n
 
 

@@ -56,6 +56,7 @@ class Asking(Struct, omit_defaults=True, kw_only=True, gc=False):
 
     k: int | UnsetType = UNSET
     threshold: float | None = None
+    min_probability: float | None = None
     include: Sequence[str] | None = None
     exclude: Sequence[str] | None = None
     explain: bool = False
@@ -69,6 +70,7 @@ class Asked(TypedDict, total=False):
 
     k: int
     threshold: float | None
+    min_probability: float | None
     include: Sequence[str] | None
     exclude: Sequence[str] | None
     explain: bool

@@ -31,6 +31,13 @@ LIVE = "ff"
 AUTO = "params=auto"
 """Search for the parameters; of the live index, for passes and margin."""
 
+PROBABILITIES = {
+    "prequential": "probabilities while learning",
+    "test": "probabilities on the test part",
+    "score": "the score for one, 0 to 1",
+}
+"""How the parts of ``calibration`` are called."""
+
 FACTS = ("recall_of_neighbors", "nearest_labels_that_are_siblings")
 """What methods tell of their models besides measures, shares of 1."""
 
@@ -222,6 +229,9 @@ def _show(result: dict[str, Any]) -> None:
         table.add_row(name, *("" if figure is None else f"{figure:.4f}" for figure in figures))
     console.print(table)
     console.print(f"MRR {metrics['MRR']:.4f}   HR {in_words(metrics['HR'])}\n")
+    for name, told in result.get("calibration", {}).items():
+        said = ", ".join(f"{key} {in_words(told[key])}" for key in ("error", "brier", "F1") if key in told)
+        console.print(f"{PROBABILITIES[name]:<28} {said}", markup=False)
     instances, seconds = result["instances"], result["seconds"]
     console.print(f"train      {instances['train']:,} instances, {result['learned']:,} learned")
     console.print(f"test       {instances['test']:,} instances")

@@ -118,6 +118,10 @@ def classify(
     key: Key = None,
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="Most labels in an answer.")] = 10,
     threshold: Annotated[float | None, typer.Option("--threshold", help="Least score of a label.")] = None,
+    min_probability: Annotated[
+        float | None,
+        typer.Option("--min-probability", min=0.0, max=1.0, help="Least probability of a label."),
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Tell which features brought each label.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the answers to this file.")] = None,
     skip: Annotated[int, typer.Option("--skip", min=0, help="Pass over the first instances.")] = 0,
@@ -130,7 +134,9 @@ def classify(
     output when the answers go to a file, else to standard error. Exit code 1 when a line was refused.
     """
     check_files([file])
-    options: dict[str, Any] = {"k": k, "explain": explain} | ({} if threshold is None else {"threshold": threshold})
+    asked = {"threshold": threshold, "min_probability": min_probability}
+    options: dict[str, Any] = {"k": k, "explain": explain}
+    options |= {name: value for name, value in asked.items() if value is not None}
     streamed = Streamed()
     with _client(url, key, model) as client, ExitStack() as stack:
         out: TextIO = stack.enter_context(output.open("w", encoding="utf-8")) if output else sys.stdout

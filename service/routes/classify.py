@@ -263,7 +263,11 @@ class Classify:
         ``config`` made the vector. Synchronous, so that labels and offset are of one state.
         """
         live = model.live
-        ranking = live.rank(vector, request.k, request.include, request.exclude, request.threshold)
+        filters = (request.k, request.include, request.exclude, request.threshold)
+        if live.calibration.on or request.min_probability is not None:
+            ranking = live.rank_estimated(vector, *filters, request.min_probability)
+        else:
+            ranking = live.rank(vector, *filters)
         if not request.explain and not request.remember:
             return self._answers.plain(live, ranking, model.offset), None
         answer = self._answers.whole(live, vector, ranking, model.offset, request.explain)

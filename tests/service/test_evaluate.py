@@ -16,6 +16,7 @@ from core.errors import InvalidInstance, Malformed
 from core.evaluate import LIMITS, fit, rank
 from core.index import Index, IndexParams
 from core.record import unpack_vector
+from core.types import Ranking
 from core.vectorize import Vectorizer
 from service.austen import stream
 from service.evaluate import evaluate
@@ -43,6 +44,12 @@ def dataset(rows: list[Instance], config: ModelConfig) -> Dataset:
     return vectorized(rows, Vectorizer(config, LIMITS).vectorize, LIMITS)
 
 
+def probabilities_of(ranking: Ranking) -> list[float]:
+    assert ranking.probabilities is not None
+    probabilities: list[float] = ranking.probabilities.tolist()
+    return probabilities
+
+
 def by_hand(rows: list[Instance], config: ModelConfig, passes: int) -> Index:
     """The same learning, with dictionaries for ids."""
     index = Index(IndexParams.of(config))
@@ -66,6 +73,29 @@ def test_fitting_equals_learning_by_hand(passes: int) -> None:
     expected = by_hand(rows, config, passes)
     for name, array in expected.to_arrays().items():
         np.testing.assert_array_equal(live.index.to_arrays()[name], array, err_msg=name)
+
+
+def test_calibration_is_measured_on_the_best_five() -> None:
+    """By hand, out of what the service would answer; a model that does not calibrate tells nothing of it."""
+    config, rows, asked = ModelConfig(update="sls", calibrate=True), instances(400), instances(100, seed=1)
+    told = evaluate(iter(rows), iter(asked), config)["calibration"]
+    live = fit(dataset(rows, config), config, SECRET)
+    bins: list[list[tuple[float, bool]]] = [[] for _ in range(10)]
+    right = found = 0
+    for row, vector in zip(asked, dataset(asked, config).vectors, strict=True):
+        ranking = live.rank_estimated(vector, 5, threshold=5e-324)
+        for class_id, estimate in zip(ranking.class_ids, probabilities_of(ranking), strict=True):
+            true = live.label(class_id) in row.labels
+            bins[min(int(estimate * 10), 9)].append((estimate, true))
+            found += estimate >= 0.5
+            right += true and estimate >= 0.5
+    n = sum(map(len, bins))
+    error = sum(abs(sum(estimate - true for estimate, true in pairs)) for pairs in bins) / n
+    assert told["test"]["n"] == told["score"]["n"] == n
+    assert told["test"]["error"] == pytest.approx(error)
+    assert told["test"]["F1"] == pytest.approx(2 * right / (found + sum(len(row.labels) for row in asked)))
+    assert told["prequential"]["n"] == (live.stats()["calibration"] or {})["all"]["n"]
+    assert "calibration" not in evaluate(iter(rows), iter(asked), ModelConfig())
 
 
 def test_ranking_equals_what_the_service_answers() -> None:
@@ -206,6 +236,19 @@ def test_extreme_classification_text() -> None:
     result = evaluate(train, test, ModelConfig(margin=0.0))
     assert result["classes"] == 159
     assert result["metrics"]["P@1"] >= 0.52
+
+
+@needs_data
+@pytest.mark.parametrize(("name", "kind", "least"), [("reuters21578", "jsonl", 0.8), ("bibtex", "txt", 0.38)])
+def test_probabilities_come_true(name: str, kind: str, least: float) -> None:
+    """Also where several labels are true; F1 at a half is above that of the score at a half."""
+    train, test = (read_file(str(Path(DATA or "", name, f"{part}.{kind}.gz"))) for part in ("train", "test"))
+    told = evaluate(train, test, ModelConfig(update="sls", calibrate=True), shuffle=0)["calibration"]
+    assert told["prequential"]["error"] < 0.03
+    assert told["test"]["error"] < 0.03
+    assert told["score"]["error"] > 3 * told["test"]["error"]
+    assert told["test"]["brier"] < 0.95 * told["score"]["brier"]
+    assert told["test"]["F1"] > max(least, told["score"]["F1"] + 0.01)
 
 
 @pytest.mark.long

@@ -58,12 +58,24 @@ def service(folder: Path) -> Iterator[Served]:
         worker.stop()
 
 
-def taught(service: Served, name: str, n: int = 40) -> dict[str, Any]:
-    service.http.put(f"/models/{name}", json={"d_max": 9}).raise_for_status()
+def taught(service: Served, name: str, n: int = 40, **config: Any) -> dict[str, Any]:
+    service.http.put(f"/models/{name}", json={"d_max": 9, **config}).raise_for_status()
     instances = [{"features": {f"a{i % 7}": 1, f"b{i % 5}": 2}, "labels": [f"c{i % 4}"]} for i in range(n)]
     service.http.post(f"/models/{name}/learn", json={"instances": instances}).raise_for_status()
     described: dict[str, Any] = service.http.get(f"/models/{name}").json()
     return described
+
+
+def test_what_its_scores_are_worth_goes_with_a_model(service: Served) -> None:
+    before = taught(service, "calibrated", calibrate=True)
+    file = service.http.get("/models/calibrated/export").content
+    after = service.http.put("/models/elsewhere/import", content=file).json()
+    assert after["digest"] == before["digest"]
+    asked = {"features": {"a1": 1, "b1": 1}, "k": 4, "min_probability": 0.01}
+    answers = [service.http.post(f"/models/{name}/classify", json=asked).json() for name in ("calibrated", "elsewhere")]
+    assert answers[0]["labels"] == answers[1]["labels"] != []
+    told = [service.http.get(f"/models/{name}/stats").json()["calibration"] for name in ("calibrated", "elsewhere")]
+    assert told[0] == told[1] is not None
 
 
 def test_a_model_goes_out_and_comes_in_again_as_it_was(service: Served) -> None:

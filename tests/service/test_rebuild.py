@@ -445,6 +445,22 @@ async def test_forgetting_a_source_is_as_if_it_had_never_been(house: House, in_h
     assert one.model(DEFAULT_MODEL).live.n_learned == 20 + 10 + 10 + 5 + 5
 
 
+async def test_probabilities_are_forgotten_with_what_taught_them(house: House) -> None:
+    """Nothing is left in what scores are worth, and what a refit learns of it is what its first pass would have."""
+    one, other = await house.replica(), await house.replica()
+    await teach(house, Configure({"calibrate": True}), *events(30, 1), *events(15, 2, "bad"), *events(10, 3))
+    await run(house, forget, ForgetParams(source="bad", reason="asked for"))
+    await teach(house, *events(5, 4))
+    expected = await without(house, lambda unit, at: unit.source == "bad")
+    assert expected.calibration.arrays.bins[0, :, 0].sum() > 30
+    await same(house, one, expected)
+    assert await digest_at(other, one.model(DEFAULT_MODEL).offset) == await digest_of(expected)
+    await run(house, refit, RefitParams(search={}, passes=3), job="refit")
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await house.expected()
+    refitted = one.model(DEFAULT_MODEL).live.calibration
+    assert refitted.digest_bytes() == expected.calibration.digest_bytes()
+
+
 async def test_forgetting_a_key_or_a_time(house: House) -> None:
     one = await house.replica()
     await teach(house, *events(10, 1), *keyed(10, 3, "k"), *events(10, 5), *keyed(10, 3, "k"), *events(3, 6))

@@ -1,0 +1,287 @@
+"""Calibration against a plain oracle, bit for bit; what it is over; that it is state like any other."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.calibration import Calibration, binned, reliability_of
+from core.config import ModelConfig
+from core.errors import Damaged, InvalidInstance
+from core.kernels.calibration import learn_pairs, solve
+from core.kernels.exponential import exponential
+from core.live import LiveModel
+from tests.core import calibration_oracle
+from tests.core.calibration_oracle import Oracle, terms
+from tests.core.test_live import Instance, learn, learned, vector_of
+
+UPDATES = ("fsu", "sls")
+
+
+def stream(n: int, seed: int, n_labels: int = 1) -> list[Instance]:
+    """Words that tell a class more or less well, ``n_labels`` classes at most."""
+    rng = random.Random(seed)
+    made = []
+    for _ in range(n):
+        kinds = rng.sample(range(6), rng.randint(1, n_labels))
+        words = {f"k{kind}w{rng.randrange(5)}" for kind in kinds for _ in range(2)}
+        words |= {f"k{rng.randrange(6)}w{rng.randrange(5)}" for _ in range(2)} | {f"n{rng.randrange(9)}"}
+        made.append((sorted(words), [f"c{kind}" for kind in kinds]))
+    return made
+
+
+def ranked(model: LiveModel, keys: list[str]) -> list[tuple[int, float]]:
+    ranking = model.rank(vector_of(keys), 1000)
+    return list(zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True))
+
+
+def followed(model: LiveModel, instances: list[Instance], oracle: Oracle) -> None:
+    """Learn instances one by one, and show each to the oracle before as the model ranks it."""
+    for keys, labels in instances:
+        best = ranked(model, keys)
+        oracle.learn(best, {model.labels.find(label.encode()) for label in labels})
+        learn(model, [(keys, labels)])
+
+
+def test_the_exponential_is_one() -> None:
+    for x in [*np.random.default_rng(1).uniform(-40, 40, 20_000), 0.0, -0.0, 1.0, 700.0, -700.0, 1e-300]:
+        assert abs(exponential(x) / math.exp(x) - 1) < 5e-16
+        assert exponential(x) == calibration_oracle.exponential(x)
+
+
+def test_the_step_solves_the_equations() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        rows = rng.normal(size=(rng.integers(1, 20), 6)) * rng.uniform(0.1, 30)
+        curvature, gradient, step = np.eye(6) + rows.T @ rows, rng.normal(size=6), np.empty(6)
+        solve(np.tril(curvature), gradient, step)
+        np.testing.assert_allclose(step, np.linalg.solve(curvature, gradient), rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize(("seed", "n_labels", "more"), [(1, 1, {}), (2, 3, {}), (3, 2, {"max_features": 20})])
+def test_learns_as_the_oracle_does_bit_for_bit(update: str, seed: int, n_labels: int, more: dict[str, Any]) -> None:
+    """What is learned is what an instance's ranking is worth at the moment before it is learned."""
+    model, oracle = learned([], update=update, calibrate=True, **more), Oracle()
+    followed(model, stream(400, seed, n_labels), oracle)
+    state = model.calibration.arrays
+    assert state.weights.tolist() == oracle.weights
+    assert state.curvature.tolist() == oracle.curvature
+    assert state.bins[0, :, 0].sum() == len(oracle.stretches[0]) > 300
+
+
+def test_probabilities_are_the_oracles_whatever_is_asked_for() -> None:
+    model, oracle = learned([], update="sls", calibrate=True), Oracle()
+    followed(model, stream(300, 4, 2), oracle)
+    for keys, _ in stream(40, 5, 2):
+        vector, best = vector_of(keys), ranked(model, keys)
+        expected = {
+            class_id: oracle.estimate(terms(score, best[0][1], best[1][1], place == 0))
+            for place, (class_id, score) in enumerate(best)
+        }
+        names = [model.label(class_id) for class_id, _ in best]
+        for asked in ({}, {"k": 1}, {"include": names[1:]}, {"exclude": names[:2]}, {"threshold": best[1][1]}):
+            given = {"k": 20} | asked
+            plain, ranking = model.rank(vector, **given), model.rank_estimated(vector, **given)
+            assert ranking.class_ids.tolist() == plain.class_ids.tolist()
+            assert ranking.scores.tolist() == plain.scores.tolist()
+            assert ranking.probabilities is not None
+            assert ranking.probabilities.tolist() == [expected[class_id] for class_id in plain.class_ids.tolist()]
+            assert len(plain.class_ids) > 0
+        least = sorted(expected.values())[-2]
+        kept = model.rank_estimated(vector, 20, min_probability=least)
+        assert kept.class_ids.tolist() == [class_id for class_id, _ in best if expected[class_id] >= least]
+        assert len(kept.class_ids) == 2
+
+
+def test_a_vector_longer_than_any_before_is_estimated_too() -> None:
+    model = learned(stream(50, 1), calibrate=True)
+    keys = [*stream(1, 9)[0][0], *[f"new{i}" for i in range(500)]]
+    assert model.rank_estimated(vector_of(keys), 3).scores.tolist() == model.rank(vector_of(keys), 3).scores.tolist()
+
+
+def test_nothing_is_estimated_of_nothing() -> None:
+    model = LiveModel(ModelConfig(calibrate=True), (1, 2))
+    assert len(model.rank_estimated(vector_of(["a"]), 5).class_ids) == 0
+    reliability = model.calibration.reliability()
+    assert reliability is not None
+    assert (reliability["all"]["n"], reliability["all"]["error"], reliability["newest"]["brier"]) == (0, None, None)
+
+
+def test_reliability_counts_each_estimate_before_its_outcome() -> None:
+    model, oracle = learned([], update="sls", calibrate=True), Oracle()
+    followed(model, stream(600, 7, 2), oracle)
+    pairs = [pair for stretch in oracle.stretches for pair in stretch]
+    told = model.calibration.reliability()
+    assert told is not None
+    assert told["newest"] == told["all"]
+    error = squares = 0.0
+    for tenth, found in enumerate(told["all"]["bins"]):
+        own = [pair for pair in pairs if min(int(pair[0] * 10), 9) == tenth]
+        assert found["n"] == len(own)
+        if own:
+            assert found["estimate"] == pytest.approx(sum(estimate for estimate, _ in own) / len(own))
+            assert found["true"] == pytest.approx(sum(true for _, true in own) / len(own))
+            error += abs(found["estimate"] - found["true"]) * len(own) / len(pairs)
+    squares = sum((estimate - true) ** 2 for estimate, true in pairs) / len(pairs)
+    assert told["all"]["n"] == len(pairs)
+    assert told["all"]["error"] == pytest.approx(error)
+    assert told["all"]["brier"] == pytest.approx(squares)
+    again = reliability_of(binned(np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])))
+    assert again["error"] == pytest.approx(error)
+    assert [one["n"] for one in again["bins"]] == [one["n"] for one in told["all"]["bins"]]
+
+
+def test_the_newest_are_ten_to_twenty_thousand() -> None:
+    calibration = Calibration(True)
+    scores = np.array([0.9, 0.5, 0.3, 0.2, 0.1])
+    newest = []
+    for n in range(1, 9_001):
+        learn_pairs(calibration.arrays, scores, np.array([True, False, False, False, False]))
+        told = calibration.reliability()
+        if n % 10 == 0 and told is not None:
+            assert told["all"]["n"] == 5 * n
+            newest.append(told["newest"]["n"])
+    assert max(newest) == 19_950
+    assert newest[:399] == [50 * n for n in range(1, 400)]
+    assert min(newest[200:]) == 10_000
+    assert {later - earlier for earlier, later in pairwise(newest)} == {50, -9_950}
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("most", [None, 12])
+def test_slices_and_secrets_change_nothing(update: str, most: int | None) -> None:
+    """Nor does it when arrays must grow for a record that was calibrated, or features were evicted for it, by then."""
+    instances = stream(300, 11, 2)
+    at_once = learned(instances, update=update, calibrate=True, max_features=most)
+    in_slices = learned(instances, 3, secret=(99, 7), update=update, calibrate=True, max_features=most)
+    assert at_once.digest() == in_slices.digest()
+    assert at_once.digest() != learned(instances, update=update, max_features=most).digest()
+    half = learned(instances[:150], update=update, calibrate=True, max_features=most)
+    loaded = LiveModel.from_arrays(half.meta(), half.to_arrays(), (5, 6))
+    learn(loaded, instances[150:], 40)
+    assert loaded.digest() == at_once.digest()
+    at_once.calibration.arrays.weights[3] = np.nextafter(at_once.calibration.arrays.weights[3], 9.0)
+    assert at_once.digest() != in_slices.digest()
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_it_changes_nothing_of_what_is_learned(update: str) -> None:
+    instances = stream(300, 12, 2)
+    plain, calibrated = learned(instances, update=update), learned(instances, update=update, calibrate=True)
+    theirs = calibrated.to_arrays()
+    for name, array in plain.to_arrays().items():
+        np.testing.assert_array_equal(array, theirs.pop(name), err_msg=name)
+    assert set(theirs) == {"calibration/weights", "calibration/curvature", "calibration/bins"}
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_a_loaded_model_goes_on_as_one_that_never_stopped(update: str) -> None:
+    never_stopped = learned(stream(200, 13, 2), update=update, calibrate=True)
+    loaded = LiveModel.from_arrays(never_stopped.meta(), never_stopped.to_arrays(), (8, 9))
+    assert loaded.digest() == never_stopped.digest()
+    learn(never_stopped, stream(200, 14, 2))
+    learn(loaded, stream(200, 14, 2), 7)
+    assert loaded.digest() == never_stopped.digest()
+    assert loaded.stats()["calibration"] == never_stopped.stats()["calibration"]
+
+
+def test_a_model_without_it_is_kept_as_before_there_was_any() -> None:
+    """Digests of releases that did not know it, which wrote no such field and no such arrays."""
+    known: list[Instance] = [(sorted({f"f{i * j % 7}" for j in range(1, 4)}), [f"c{i % 3}"]) for i in range(1, 30)]
+    known = [([key for key in keys if key != "f0"] or ["f0"], labels) for keys, labels in known]
+    for update, digest in (("fsu", FSU_DIGEST), ("sls", SLS_DIGEST)):
+        model = learned(known, update=update)
+        assert model.digest() == digest
+        assert "calibrate" not in model.meta()["config"]
+        assert not [name for name in model.to_arrays() if name.startswith("calibration")]
+        assert LiveModel.from_arrays(model.meta(), model.to_arrays(), (1, 2)).digest() == digest
+        assert model.stats()["calibration"] is None
+        with pytest.raises(InvalidInstance, match="calibrate"):
+            model.rank_estimated(vector_of(["f1"]), 3)
+
+
+FSU_DIGEST, SLS_DIGEST = "8c65ae1146caff8e89162650b84330ec", "11f17ac04dca9d226ad575f8ffc72a5c"
+
+
+def test_it_begins_anew_when_it_is_turned_on_and_ends_when_it_is_turned_off() -> None:
+    model, oracle = learned(stream(100, 15)), Oracle()
+    never = learned(stream(100, 15))
+    model.configure({"calibrate": True})
+    followed(model, stream(100, 16), oracle)
+    assert model.calibration.arrays.weights.tolist() == oracle.weights
+    model.configure({"margin": 0.0, "calibrate": True})
+    assert model.calibration.arrays.weights.tolist() == oracle.weights
+    learn(never, stream(100, 16))
+    model.configure({"calibrate": False})
+    assert model.digest() == never.digest()
+
+
+def test_later_passes_teach_it_nothing() -> None:
+    model = learned(stream(100, 17), calibrate=True)
+    before = model.calibration.digest_bytes()
+    ids = np.arange(3, dtype=np.int32)
+    model.learn_again(ids, np.full(3, 0.5, np.float32), np.zeros(1, np.int32))
+    assert model.calibration.digest_bytes() == before
+
+
+def test_whatever_scores_come_the_numbers_stay_finite() -> None:
+    calibration, rng = Calibration(True), np.random.default_rng(18)
+    for n in range(20_000):
+        scores = np.sort(rng.uniform(-3, 10, 5) * 10.0 ** rng.integers(-3, 9))[::-1].copy()
+        if n % 1000 == 0:
+            scores[0] = np.inf
+        learn_pairs(calibration.arrays, scores[: rng.integers(0, 6)], rng.random(5) < 0.3)
+    assert all(np.isfinite(array).all() for array in calibration.arrays)
+    assert Calibration.from_arrays(True, calibration.to_arrays()).digest_bytes() == calibration.digest_bytes()
+
+
+def test_only_scores_above_zero_are_learned() -> None:
+    calibration = Calibration(True)
+    before = calibration.digest_bytes()
+    learn_pairs(calibration.arrays, np.array([0.0, -0.01]), np.array([True, False]))
+    assert calibration.digest_bytes() == before
+    learn_pairs(calibration.arrays, np.array([0.06, 0.0]), np.array([True, False]))
+    assert calibration.arrays.bins[0, :, 0].sum() == 1
+
+
+def _broken(arrays: dict[str, Any], name: str, value: object) -> dict[str, Any]:
+    given = {key: array.copy() for key, array in arrays.items()}
+    if value is None:
+        del given[name]
+    elif isinstance(value, float):
+        given[name].flat[-1] = value
+    else:
+        given[name] = value
+    return given
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("weights", None),
+        ("weights", math.nan),
+        ("weights", np.zeros(5)),
+        ("curvature", np.zeros((6, 6), np.float32)),
+        ("curvature", math.inf),
+        ("bins", -1.0),
+        ("bins", 1e9),
+        ("other", np.zeros(1)),
+    ],
+)
+def test_what_cannot_be_a_calibration_is_refused(name: str, value: object) -> None:
+    model = learned(stream(50, 19), calibrate=True)
+    with pytest.raises(Damaged):
+        LiveModel.from_arrays(model.meta(), _broken(model.to_arrays(), f"calibration/{name}", value), (1, 2))
+
+
+def test_a_calibration_that_is_not_configured_is_refused() -> None:
+    model = learned(stream(50, 19), calibrate=True)
+    meta = model.meta() | {"config": {**model.meta()["config"], "calibrate": False}}
+    with pytest.raises(Damaged):
+        LiveModel.from_arrays(meta, model.to_arrays(), (1, 2))
