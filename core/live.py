@@ -1,10 +1,10 @@
 """The live model: the whole replicated state of one model, changed only by applying what the log holds.
 
 Everything that replicas must agree on is in here: the feature-to-class index, the two vocabularies that give dense
-ids in log order, how often each label was learned, the prequential score, what scores are worth as probabilities (where
-the model calibrates), the receipts of idempotency keys, the configuration, and which version answers. The same events in the same order give the same state, bit for bit;
-``digest`` says so in 32 hex characters. There is no clock, no randomness and no thread in here: the secret of the key
-tables decides where a key lies in memory and nothing else.
+ids in log order, how often each label was learned, the prequential score, what scores are worth as probabilities, the
+receipts of idempotency keys, the configuration, and which version answers. The same events in the same order give the
+same state, bit for bit; ``digest`` says so in 32 hex characters. There is no clock, no randomness and no thread in
+here: the secret of the key tables decides where a key lies in memory and nothing else.
 
 Learning goes in slices, so that the one event loop that owns the model can answer in between::
 
