@@ -185,6 +185,15 @@ def test_evaluate_for_people(run: Run, train: Path, test: Path) -> None:
     assert "1,500 instances, 1,500 learned" in ran.out
 
 
+def test_evaluate_tells_how_far_probabilities_are_right(run: Run, train: Path, test: Path) -> None:
+    files = ("evaluate", "--train", train, "--test", test, "--set", "calibrate=true")
+    told = run(*files, "--json").json["calibration"]
+    assert told.keys() == {"prequential", "test", "score"}
+    people = run(*files).out
+    for name, said in (("prequential", "while learning"), ("test", "on the test part"), ("score", "0 to 1")):
+        assert [line for line in people.splitlines() if said in line and f"error {told[name]['error']:.4g}," in line]
+
+
 def test_evaluate_takes_dotted_fields(run: Run, train: Path, test: Path) -> None:
     files = ("--train", train, "--test", test, "--json")
     words = run("evaluate", *files).json
@@ -383,6 +392,18 @@ def test_answers_go_to_a_file(run: Run, url: str, test: Path, tmp_path: Path) ->
     answers = [json.loads(line) for line in output.read_text().splitlines()]
     assert len(answers) == 3
     assert all(label["because"] for answer in answers for label in answer["labels"])
+
+
+def test_labels_that_are_not_probable_enough_are_left_out(run: Run, url: str, train: Path, test: Path) -> None:
+    run("models", "create", "sure", "--set", "calibrate=true", "--url", url)
+    run("learn", train, "--url", url, "--model", "sure")
+    asked = ("classify", test, "--url", url, "-m", "sure")
+    everything, kept = (
+        [label["probability"] for line in run(*asked, *more).out.splitlines() for label in json.loads(line)["labels"]]
+        for more in ((), ("--min-probability", 0.5))
+    )
+    assert kept == [probability for probability in everything if probability >= 0.5]
+    assert 0 < len(kept) < len(everything)
 
 
 def test_skip_and_limit(run: Run, url: str, train: Path) -> None:
