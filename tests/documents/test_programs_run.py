@@ -92,6 +92,9 @@ PROGRAMS: dict[str, Small] = {
         is_long=False,
     ),
     "benchmarks.by_version": Small(words="--json --quick", tells=("cpu_us", "clock_us"), is_long=False),
+    "benchmarks.calibration": Small(
+        words="--json --instances 500 --turns 1", tells=("learn_ratio", "classify_ratio"), is_long=False
+    ),
     "benchmarks.client": Small(words="--json --instances 2000 --rounds 1", tells=("per_second", "ratio")),
     "benchmarks.drift": Small(
         words="--json --plots {work} --data {data} --kept {kept}", tells=("R@1", "last quarter", "windows")

@@ -199,13 +199,18 @@ def test_what_goes_on_being_wrong_is_said_once(open_page: Open) -> None:
         route.fulfill(status=503, json=problem, content_type="application/problem+json")
 
     for view, path in (("overview", "stats"), ("versions", "contenders")):
+
+        def asks(answer: Any, path: str = path) -> bool:
+            return bool(answer.url.endswith(f"/default/{path}"))
+
         page.route(f"**/models/default/{path}", away)
-        page.evaluate("(view) => { location.hash = `${view}/default`; }", view)
+        with page.expect_event("response", asks):  # the view before has gone by then, and what it said
+            page.evaluate("(view) => { location.hash = `${view}/default`; }", view)
         alert = page.get_by_role("alert")
         expect(alert).to_contain_text("The log cannot be reached")
         first = alert.element_handle()
         for _ in range(2):
-            page.wait_for_event("response", lambda answer, path=path: answer.url.endswith(f"/default/{path}"))
+            page.wait_for_event("response", asks)
         assert first.evaluate("(one) => one.isConnected"), view
         expect(alert).to_have_count(1)
 
