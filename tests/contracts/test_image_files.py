@@ -1,0 +1,88 @@
+"""What the image is built of, and how it tells that it is healthy."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.serving import free_port
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(("builder", "is_told"), [("docker", False), ("podman", True), ("buildah", True)])
+def test_every_builder_keeps_the_health_check(builder: str, is_told: bool) -> None:
+    words = ["make", "--dry-run", "--directory", str(ROOT), "image", f"BUILDER={builder}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert f"{builder} build" in done.stdout
+    assert ("--format docker" in done.stdout) is is_told
+
+
+class Alive(BaseHTTPRequestHandler):
+    """A server that lives."""
+
+    def do_GET(self) -> None:
+        """Its only answer."""
+        self.send_response(200 if self.path == "/livez" else 404)
+        self.end_headers()
+
+    def log_message(self, *arguments: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    ("command", "variable", "is_healthy"),
+    [
+        ("abound serve", True, True),
+        ("abound serve --port {port}", False, True),
+        ("abound serve --port={port}", False, True),
+        ("docker-init -- entrypoint abound serve", True, True),
+        ("abound serve", False, False),
+        ("abound worker", False, True),
+    ],
+)
+def test_a_container_is_healthy_by_what_it_does(tmp_path: Path, command: str, variable: bool, is_healthy: bool) -> None:
+    with HTTPServer(("127.0.0.1", 0), Alive) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        line = tmp_path / "cmdline"
+        line.write_text("".join(f"{word}\0" for word in command.format(port=server.server_port).split()))
+        environment = os.environ | {"ABOUND_PORT": str(server.server_port if variable else free_port())}
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "docker" / "health.py"), str(line)], env=environment, capture_output=True
+        )
+        server.shutdown()
+        thread.join()
+    assert (done.returncode == 0) is is_healthy, done.stderr
+
+
+def required(*extras: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, str(ROOT / "docker" / "requirements.py"), str(ROOT / "pyproject.toml"), *extras]
+    return subprocess.run(words, capture_output=True, text=True)
+
+
+def test_the_image_gets_the_extras_that_it_is_built_with() -> None:
+    text = (ROOT / "docker" / "Dockerfile").read_text()
+    assert re.search(r"^ARG EXTRAS=$", text.partition("\nFROM ")[2].partition("\nFROM ")[0], re.MULTILINE)
+    assert 'docker/requirements.py pyproject.toml "$EXTRAS" >' in text
+    plain = required("").stdout.split("\n")
+    assert plain == required().stdout.split("\n")
+    assert set(required("s3,cluster").stdout.split("\n")) - set(plain) == {"s3fs", "distributed"}
+    wrong = required("s4")
+    assert wrong.returncode == 1
+    assert "there is no extra s4" in wrong.stderr
+
+
+def test_the_image_gets_only_what_it_is_made_of() -> None:
+    taken = set(re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE))
+    wanted = {part.split("/")[0] for line in taken for part in line.split()}
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert wanted == allowed

@@ -1,0 +1,163 @@
+"""What watches the service asks for what there is: Prometheus, its alerts, the dashboard."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.contracts.manifests import one_of, rendered
+from tests.contracts.programs import needs
+from tests.service.served import Served, served
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+RULES = DEPLOY / "prometheus" / "rules.yaml"
+DASHBOARD = DEPLOY / "grafana" / "abound.json"
+SUFFIXES = ("_bucket", "_count", "_sum", "_total")
+
+
+@pytest.fixture(scope="module")
+def exported() -> Iterator[set[str]]:
+    """The names of all metrics that a running service has."""
+    with served() as service:
+        yield names_of(service)
+
+
+def names_of(service: Served) -> set[str]:
+    text = service.http.get("/metrics").text
+    return set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+
+
+def asked(expression: str) -> set[str]:
+    """The metrics of ours that an expression names, without what Prometheus puts behind the name."""
+    return set(re.findall(r"\babound_\w+", expression))
+
+
+def is_exported(name: str, exported: set[str]) -> bool:
+    return name in exported or any(name.removesuffix(suffix) in exported for suffix in SUFFIXES)
+
+
+def test_every_alert_asks_for_metrics_that_there_are_and_has_its_page(exported: set[str]) -> None:
+    pages = (ROOT / "docs" / "operating.md").read_text()
+    alerts = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    assert alerts
+    for alert in alerts:
+        for name in asked(alert["expr"]):
+            assert is_exported(name, exported), (alert["alert"], name)
+        assert f"### {alert['alert']}\n" in pages
+        assert alert["annotations"]["runbook"] == f"docs/operating.md#{alert['alert'].lower()}"
+
+
+def test_every_panel_asks_for_metrics_that_there_are(exported: set[str]) -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    for panel in panels:
+        for target in panel["targets"]:
+            assert asked(target["expr"]), panel["title"]
+            for name in asked(target["expr"]):
+                assert is_exported(name, exported), (panel["title"], name)
+
+
+def test_the_dashboard_asks_the_prometheus_that_is_chosen() -> None:
+    """Only the one of the compose file is called as its file says; others have an id that nobody knows before."""
+    dashboard = json.loads(DASHBOARD.read_text())
+    [variable] = dashboard["templating"]["list"]
+    assert (variable["type"], variable["query"]) == ("datasource", "prometheus")
+    assert variable["current"]["value"] == "default"
+    assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {f"${{{variable['name']}}}"}
+    [provisioned] = yaml.safe_load((ROOT / "docker" / "grafana.yaml").read_text())["datasources"]
+    assert provisioned["isDefault"] is True
+    assert provisioned["type"] == "prometheus"
+
+
+def test_prometheus_takes_the_rules() -> None:
+    subprocess.run([needs("promtool"), "check", "rules", str(RULES)], check=True, capture_output=True)
+
+
+def test_alerts_fire_for_what_they_are_for() -> None:
+    cases = Path(__file__).parent / "alerts.yaml"
+    done = subprocess.run([needs("promtool"), "test", "rules", str(cases)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_learned_a_second_is_none_after_something_was_forgotten(tmp_path: Path) -> None:
+    """The dashboard's expression, over a quiet model that forgets one event, one that learns, and one restarted."""
+    panels = json.loads((DEPLOY / "grafana" / "abound.json").read_text())["panels"]
+    [expression] = [
+        target["expr"]
+        for panel in panels
+        for target in panel["targets"]
+        if "abound_model_learned_instances" in target["expr"]
+    ]
+    given = {"forgetting": "60001x20 60000x20", "learning": "0+150x40", "restarted": "500x19 _x2 500x20"}
+    series = [
+        {"series": f'abound_model_learned_instances{{model="{name}",instance="a"}}', "values": values}
+        for name, values in given.items()
+    ]
+    said = [
+        {"labels": f'{{model="{name}"}}', "value": value}
+        for name, value in (("forgetting", 0), ("learning", 10), ("restarted", 0))
+    ]
+    tests = [{"expr": expression, "eval_time": f"{seconds}s", "exp_samples": said} for seconds in (315, 345, 375)]
+    case = {"interval": "15s", "input_series": series, "promql_expr_test": tests}
+    file = tmp_path / "case.yaml"
+    file.write_text(yaml.safe_dump({"tests": [case]}))
+    done = subprocess.run([needs("promtool"), "test", "rules", str(file)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", ["docker/prometheus.yaml", "deploy/prometheus/scrape.yaml"])
+def test_prometheus_takes_how_it_is_told_to_ask_and_asks_as_the_alerts_expect(path: str, tmp_path: Path) -> None:
+    text = (ROOT / path).read_text()
+    [job] = yaml.safe_load(text)["scrape_configs"]
+    named = set(re.findall(r'job="(\w+)"', RULES.read_text()))
+    assert named == {job["job_name"]}
+    key = job["authorization"]["credentials_file"]
+    (tmp_path / "key").write_text("abk_a_key")
+    text = text.replace(key, str(tmp_path / "key")).replace("/etc/prometheus/rules.yaml", str(RULES))
+    configuration = tmp_path / "prometheus.yaml"
+    configuration.write_text(text)
+    done = checked(configuration)
+    if "kubernetes_sd_configs not found" in done.stdout + done.stderr:
+        # Debian's promtool is built without Kubernetes; all the rest of the file is checked.
+        whole = yaml.safe_load(text)
+        whole["scrape_configs"][0]["dns_sd_configs"] = [{"names": ["replica"], "type": "A", "port": 8000}]
+        del whole["scrape_configs"][0]["kubernetes_sd_configs"]
+        configuration.write_text(yaml.safe_dump(whole))
+        done = checked(configuration)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def checked(configuration: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([needs("promtool"), "check", "config", str(configuration)], capture_output=True, text=True)
+
+
+def test_prometheus_finds_the_replicas_of_a_cluster() -> None:
+    [job] = yaml.safe_load((DEPLOY / "prometheus" / "scrape.yaml").read_text())["scrape_configs"]
+    documents = rendered("overlays/small")
+    assert job["kubernetes_sd_configs"] == [
+        {"role": "pod", "namespaces": {"names": [one_of(documents, "Namespace", "abound")["metadata"]["name"]]}}
+    ]
+    kept = re.compile(next(rule["regex"] for rule in job["relabel_configs"] if rule.get("action") == "keep"))
+    found = [
+        one["metadata"]["name"]
+        for one in documents
+        if one["kind"] in ("Deployment", "StatefulSet")
+        for container in one["spec"]["template"]["spec"]["containers"]
+        for port in container.get("ports", [])
+        if kept.fullmatch(f"{one['spec']['template']['metadata']['labels']['app.kubernetes.io/name']};{port['name']}")
+    ]
+    assert found == ["replica"]
+
+
+def test_the_key_of_the_compose_files_prometheus_is_where_it_looks() -> None:
+    compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
+    [job] = yaml.safe_load((ROOT / "docker" / "prometheus.yaml").read_text())["scrape_configs"]
+    [config] = compose["services"]["prometheus"]["configs"]
+    assert config["target"] == job["authorization"]["credentials_file"]
+    assert "PROMETHEUS_KEY" in compose["configs"][config["source"]]["content"]
