@@ -55,8 +55,8 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[s
     """
     vectorize = Vectorizer(ModelConfig(), LIMITS).vectorize
     features, ids = Vocabulary(new_secret()), np.empty(LIMITS.max_features, np.int32)
-    labels: set[str] = set()
-    n = labelled = learnable = nnz = assertions = named = 0
+    label_counts: dict[str, int] = {}
+    n = labelled = learnable = nnz = assertions = label_pairs = named = 0
     try:
         for instance in read_file(str(path), plain_bytes=plain_bytes):
             try:
@@ -68,15 +68,18 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[s
             active = int.from_bytes(vector[:4], "little")
             features.make_room(active, len(vector) - 4 - 6 * active)
             intern_vector(features.arrays, vector, 0, ids[:active])
-            named += sum(NAME_COST + len(label.encode()) for label in set(instance.labels) - labels)
-            labels.update(instance.labels)
+            labels = set(instance.labels)
+            named += sum(NAME_COST + len(label.encode()) for label in labels - label_counts.keys())
+            for label in labels:
+                label_counts[label] = label_counts.get(label, 0) + 1
             if named + features.n_bytes > name_bytes:
                 raise TooLarge(f"the names of the file's features and labels take over {name_bytes} bytes")
             n += 1
-            labelled += bool(instance.labels)
-            learnable += bool(instance.labels) and active > 0
+            labelled += bool(labels)
+            learnable += bool(labels) and active > 0
             nnz += active
-            assertions += len(set(instance.labels))
+            assertions += len(labels)
+            label_pairs += len(labels) ** 2
     except Malformed as error:
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
     if not learnable:
@@ -85,9 +88,11 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[s
         "instances": n,
         "labelled": labelled,
         "features": len(features),
-        "classes": len(labels),
+        "classes": len(label_counts),
         "nnz": nnz,
         "assertions": assertions,
+        "pairs": sum(count * count for count in label_counts.values()),
+        "label_pairs": label_pairs,
     }
 
 

@@ -137,7 +137,15 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
 
 def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
     """Bytes that a fit needs at most, by what they are for."""
-    n = Sizes(n=sizes.instances, d=sizes.features, L=sizes.classes, nnz=sizes.nnz, assertions=sizes.assertions)
+    n = Sizes(
+        n=sizes.instances,
+        d=sizes.features,
+        L=sizes.classes,
+        nnz=sizes.nnz,
+        assertions=sizes.assertions,
+        pairs=sizes.pairs,
+        label_pairs=sizes.label_pairs,
+    )
     return _needs(method, n, params)
 
 
@@ -152,7 +160,7 @@ def refuse_large(params: FitParams, n: Sizes, most: int) -> None:
     """NeedsMemory when a job may not need what it turns out to, now that the data are read; 0: no bound.
 
     At the door the features are those of the index, which keeps as many as it may, or of the data set as the default
-    analyzer reads it.
+    analyzer reads it; and of the labels of a model it is only known how often each comes, not which come together.
     """
     if most:
         about = f"{n.n:,} instances, {n.d:,} features, {n.L:,} classes"

@@ -43,7 +43,8 @@ class Sizes(NamedTuple):
     """What a model holds when a job is asked for.
 
     Instances learned, features, classes, connections, bytes; then what a batch method reads: labels, and about how
-    many active features, of all instances together.
+    many active features, of all instances together, and how many pairs of instances, and of labels, have a label, or
+    an instance, in common (``core.methods.data.Sizes``).
     """
 
     instances: int
@@ -53,6 +54,8 @@ class Sizes(NamedTuple):
     memory: int
     assertions: int = 0
     nnz: int = 0
+    pairs: int | None = None
+    label_pairs: int | None = None
 
 
 Needs = Callable[[Sizes, Any], dict[str, int]]

@@ -36,6 +36,12 @@ class Sizes:
         Active features of all instances together.
     assertions : int
         Labels of all instances together.
+    pairs : int or None
+        Pairs of instances that share a label, counted once a label that they share, each instance with itself as well:
+        the sum of the squares of the label counts. None: not known.
+    label_pairs : int or None
+        Pairs of labels that come together, counted once an instance that has both, each label with itself as well.
+        None: not known.
     """
 
     n: int
@@ -43,6 +49,17 @@ class Sizes:
     L: int
     nnz: int
     assertions: int
+    pairs: int | None = None
+    label_pairs: int | None = None
+
+    def pairs_among(self, m: int) -> int:
+        """At most so many pairs of ``m`` of the instances share a label."""
+        return m * m if self.pairs is None else min(m * m, self.pairs)
+
+    @property
+    def told_label_pairs(self) -> int:
+        """``label_pairs``; where they are not known as many as there are at least, if all have equally many labels."""
+        return self.assertions**2 // max(self.n, 1) if self.label_pairs is None else self.label_pairs
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -115,8 +132,17 @@ class Matrices:
 
     @property
     def sizes(self) -> Sizes:
-        """Instances, features, labels and how many of them there are."""
-        return Sizes(n=self.X.shape[0], d=self.X.shape[1], L=self.Y.shape[1], nnz=self.X.nnz, assertions=self.Y.nnz)
+        """Instances, features, labels and how many of them there are; takes a pass over the labels."""
+        counts, per_row = self.label_counts, np.diff(self.Y.indptr).astype(np.int64)
+        return Sizes(
+            n=self.X.shape[0],
+            d=self.X.shape[1],
+            L=self.Y.shape[1],
+            nnz=self.X.nnz,
+            assertions=self.Y.nnz,
+            pairs=int(counts @ counts),
+            label_pairs=int(per_row @ per_row) if self.cooccurrence is None else self.cooccurrence.nnz,
+        )
 
     @property
     def keys(self) -> list[bytes]:

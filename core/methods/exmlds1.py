@@ -16,7 +16,7 @@ from core.methods.ensemble import Model
 from core.methods.progress import Progress, part
 from core.methods.ridge import Floats, Ridge
 
-__all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs", "needs_of"]
+__all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs"]
 
 COST = "fit O(learners (sum of squared label counts + pairs dim) / clusters); rank O(learners (l + n / clusters) dim)"
 USE = "Several labels an instance that come together in groups; the most accurate of the fast multi-label methods."
@@ -64,18 +64,10 @@ class Params:
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for; as if any two instances of a cluster had a label in common."""
-    m = clusters.largest(params.clusters, sizes.n)
-    pairs = {f"mutual information of a cluster, 16 B x {m:,} x {m:,} pairs": 16 * m * m}
-    return ensemble.needs(sizes, params.shape, params.dim) | pairs
-
-
-def needs_of(data: Matrices, params: Params) -> dict[str, int]:
-    """``needs``, of the pairs that have a label in common in these data."""
-    m = clusters.largest(params.clusters, data.sizes.n)
-    pairs = min(m * m, sppmi.most_pairs(data.label_counts))
+    """Bytes of memory, by what they are for."""
+    pairs = sizes.pairs_among(clusters.largest(params.clusters, sizes.n))
     own = {f"mutual information of a cluster, 16 B x up to {pairs:,} pairs, and a block": 16 * pairs + 8 * sppmi.BLOCK}
-    return ensemble.needs(data.sizes, params.shape, params.dim) | own
+    return ensemble.needs(sizes, params.shape, params.dim) | own
 
 
 def check(data: Matrices, params: Params) -> None:

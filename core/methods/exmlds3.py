@@ -139,23 +139,10 @@ class Model:
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     """Bytes of memory, by what they are for."""
-    m = clusters.largest(params.clusters, sizes.n)
-    return _needs(sizes, params, f"{m:,} x {m:,} pairs", m * m)
-
-
-def needs_of(data: Matrices, params: Params) -> dict[str, int]:
-    """``needs``, of the pairs of instances, and of labels, that come together in these data."""
-    m = clusters.largest(params.clusters, data.sizes.n)
-    per_row = np.diff(data.Y.indptr).astype(np.int64)
-    labels = int(np.dot(per_row, per_row)) if data.cooccurrence is None else data.cooccurrence.nnz
-    pairs = min(m * m, sppmi.most_pairs(data.label_counts)) + 2 * data.sizes.assertions + labels
-    return _needs(data.sizes, params, f"up to {pairs:,} pairs", pairs)
-
-
-def _needs(sizes: Sizes, params: Params, counted: str, pairs: int) -> dict[str, int]:
     c, m = clusters.number_of(params.clusters, sizes.n), clusters.largest(params.clusters, sizes.n)
+    pairs = sizes.pairs_among(m) + 2 * sizes.assertions + sizes.told_label_pairs
     return ensemble.needs(sizes, params.shape, params.dim) | {
-        f"mutual information of {m:,} instances and the labels, {PAIR} B x {counted}": PAIR * pairs,
+        f"mutual information of {m:,} instances and the labels, {PAIR} B x up to {pairs:,} pairs": PAIR * pairs,
         f"labels, 4 B x {params.learners} learners x {c} clusters x {sizes.L:,} x {params.dim}": (
             4 * params.learners * c * sizes.L * params.dim
         ),

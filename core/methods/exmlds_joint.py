@@ -22,7 +22,7 @@ from core.methods.ensemble import Model
 from core.methods.progress import Progress, part
 from core.methods.ridge import Ridge, product, transposed_product
 
-__all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs", "needs_of"]
+__all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs"]
 
 COST = "fit as exmlds1, and O(learners epochs contexts (nnz + n batch) dim); rank as exmlds1"
 USE = "As exmlds1, where minutes may be spent on some tenths of a point."
@@ -72,17 +72,9 @@ class Params(exmlds1.Params):
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     """Bytes of memory, by what they are for."""
-    return exmlds1.needs(sizes, params) | _own_needs(sizes, params)
-
-
-def needs_of(data: Matrices, params: Params) -> dict[str, int]:
-    """``needs``, of the pairs that have a label in common in these data."""
-    return exmlds1.needs_of(data, params) | _own_needs(data.sizes, params)
-
-
-def _own_needs(sizes: Sizes, params: Params) -> dict[str, int]:
     m = clusters.largest(params.clusters, sizes.n)
-    return {f"contexts of {m:,} instances": 4 * m * params.contexts, "gradients": 4 * 4 * sizes.d * params.dim}
+    own = {f"contexts of {m:,} instances": 4 * m * params.contexts, "gradients": 4 * 4 * sizes.d * params.dim}
+    return exmlds1.needs(sizes, params) | own
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

@@ -16,7 +16,6 @@ from core.methods.data import Csr
 from core.methods.progress import Progress
 from core.methods.spread import spread
 from core.methods.subspace import Floats, leading
-from core.metrics import Ints
 
 OVERSAMPLING = 20
 ROUNDS = 2
@@ -24,11 +23,6 @@ ROUNDS = 2
 
 BLOCK = 2**22
 """Entries for which a block of rows has room."""
-
-
-def most_pairs(label_counts: Ints) -> int:
-    """At most so many pairs of instances have a label in common: the sum of the squares of the label counts."""
-    return int(np.dot(label_counts, label_counts))
 
 
 def of_labels(Y: Csr, shift: float, progress: Progress) -> Csr:

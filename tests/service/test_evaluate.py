@@ -196,6 +196,19 @@ def test_what_a_fit_needs_is_told_before_it_starts() -> None:
         evaluate_method(train, test, replace(trial, memory=needed - 1))
 
 
+@pytest.mark.parametrize("method", ["exmlds1", "exmlds3", "exmlds_joint"])
+def test_only_pairs_that_share_a_label_count(method: str) -> None:
+    """As many instances with one label need far more, and are refused where these are not."""
+    trial = Trial.of(method, {"dim": 5, "neighbors": 5, "clusters": 1, "learners": 1})
+    rows = instances(300)
+    apart = [replace(one, labels=(f"label {i % 100}",)) for i, one in enumerate(rows)]
+    alike = [replace(one, labels=("label",)) for one in rows]
+    needed = evaluate_method(apart, rows[:1], trial)["memory_needed"]
+    pairs = 300**2 - 100 * 3**2
+    with pytest.raises(InvalidInstance, match=f"{method} needs .* pairs"):
+        evaluate_method(alike, rows[:1], replace(trial, memory=needed + 8 * pairs))
+
+
 def test_an_invalid_instance_is_named() -> None:
     bad = Instance(features=b'{"a": {}}', source="x.jsonl", line=7)
     with pytest.raises(Malformed, match=r"x\.jsonl: line 7: features\.a"):

@@ -205,7 +205,7 @@ def test_only_pairs_that_share_a_label_take_memory(monkeypatch, method):
     data = replace(made(3000, seed=0), Y=Y, labels=[str(label) for label in range(30)])
     changes = {} if method == "exmlds3" else {"clusters": 1, "learners": 1}
     params = registry.METHODS[method].params(dim=5, neighbors=5, **changes)
-    needed = sum(registry.METHODS[method].needs_of(data, params).values())
+    needed = sum(registry.METHODS[method].needs(data.sizes, params).values())
     tracemalloc.start()
     registry.METHODS[method].fit(data, params, np.random.default_rng(0), quietly)
     peak = tracemalloc.get_traced_memory()[1]
