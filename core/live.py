@@ -1,10 +1,8 @@
-"""The live model: the whole replicated state of one model, changed only by applying what the log holds.
+"""The live model: the state of one model that answers, and is changed only by applying what the log holds.
 
-Everything that replicas must agree on is in here: the feature-to-class index, the two vocabularies that give dense
-ids in log order, how often each label was learned, the prequential score, what scores are worth as probabilities, the
-receipts of idempotency keys, the configuration, and which version answers. The same events in the same order give the
-same state, bit for bit; ``digest`` says so in 32 hex characters. There is no clock, no randomness and no thread in
-here: the secret of the key tables decides where a key lies in memory and nothing else.
+The same events in the same order give the same ``core.state``, bit for bit; its ``digest`` says so in 32 hex
+characters. There is no clock, no randomness and no thread in here: the secret of the key tables decides where a key
+lies in memory and nothing else.
 
 Learning goes in slices, so that the one event loop that owns the model can answer in between::
 
@@ -16,11 +14,9 @@ Learning goes in slices, so that the one event loop that owns the model can answ
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -28,8 +24,8 @@ from core import index, record, vectorize, vocabulary
 from core.applying import Applying, Unit
 from core.calibration import Calibration
 from core.config import FIXED_FOR_GOOD, ModelConfig
-from core.errors import Conflict, Damaged, InvalidInstance
-from core.index import EVERYTHING, Index, IndexParams
+from core.errors import Conflict, InvalidInstance
+from core.index import EVERYTHING, IndexParams
 from core.kernels.answer import explain_vector, rank_estimated, rank_vector
 from core.kernels.apply import (
     ACTIVE,
@@ -50,22 +46,10 @@ from core.limits import Limits
 from core.prequential import Prequential
 from core.receipts import Receipts
 from core.record import pack_labels, record_shape, unpack_vector
-from core.serving import FROM_THE_START, LIVE, Serving
-from core.tallies import Tallies
+from core.serving import LIVE
+from core.state import State
 from core.types import START, Offset, Ranking
 from core.vectorize import Vectorizer
-from core.vocabulary import Vocabulary
-
-STATE_FORMAT = 3
-"""Of the arrays that a state is kept as, and of what its digest is over; raised when either changes.
-
-3: receipts lie in pages, each packed by itself. (2: packed by pages. 1: no pages.)
-"""
-
-DIGEST_SLICE = 8
-"""Pages of 256 features or labels that are digested between two chances for others to go on."""
-
-_json = msgspec.json.Encoder()
 
 
 class Tables(NamedTuple):
@@ -75,7 +59,7 @@ class Tables(NamedTuple):
     labels: npt.NDArray[np.uint64] | None
 
 
-class LiveModel:
+class LiveModel(State):
     """A model that learns from every event.
 
     Parameters
@@ -88,18 +72,25 @@ class LiveModel:
     """
 
     def __init__(self, config: ModelConfig, secret: tuple[int, int], limits: Limits | None = None) -> None:
+        super().__init__(config, secret)
         self.limits = limits or Limits()
-        self.features = Vocabulary(secret)
-        self.labels = Vocabulary(secret)
-        self.index = Index(IndexParams.of(config))
-        self.prequential = Prequential()
-        self.calibration = Calibration(config.calibrate)
-        self.receipts = Receipts()
-        self.serving = FROM_THE_START
-        self._tallies = Tallies()
         self._scratch = _scratch(64, 16)
         self._cursor = np.zeros(5, np.int64)
         self._take_config(config)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        meta: Mapping[str, Any],
+        arrays: Mapping[str, npt.NDArray[Any]],
+        secret: tuple[int, int],
+        limits: Limits | None = None,
+    ) -> Self:
+        """The model that ``meta`` and ``to_arrays`` described; Damaged when they do not fit together."""
+        model = super().from_arrays(meta, arrays, secret)
+        model.limits = limits or Limits()
+        model._take_config(model.config)
+        return model
 
     # --- the configuration
 
@@ -147,11 +138,6 @@ class LiveModel:
         self._take_config(config)
 
     # --- learning
-
-    @property
-    def n_learned(self) -> int:
-        """Instances learned since the beginning."""
-        return self.prequential.n_learned
 
     def begin(self, records: bytes, n: int, units: Sequence[Unit], entry: Offset = START) -> Applying:
         """Start to apply the checked records of one log entry; see ``core.applying``."""
@@ -290,10 +276,7 @@ class LiveModel:
         threshold : float
             Only classes with at least this score.
         """
-        if k > self.labels.n_ids:
-            k = self.labels.n_ids
-        class_ids, scores = np.empty(k, np.int32), np.empty(k, np.float64)
-        mask = EVERYTHING if include is None and exclude is None else self._mask(include, exclude)
+        class_ids, scores, mask = self._asked(k, include, exclude)
         n = rank_vector(vector, self._held, mask, class_ids, scores)
         if n < 0:
             self._make_scratch(vector)
@@ -322,9 +305,8 @@ class LiveModel:
             raise InvalidInstance(
                 "min_probability is for a model that calibrates: configure it with calibrate true", "min_probability"
             )
-        k = min(k, self.labels.n_ids)
-        class_ids, scores, estimates = np.empty(k, np.int32), np.empty(k, np.float64), np.empty(k, np.float64)
-        mask = EVERYTHING if include is None and exclude is None else self._mask(include, exclude)
+        class_ids, scores, mask = self._asked(k, include, exclude)
+        estimates = np.empty(len(scores), np.float64)
         n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
         if n < 0:
             self._make_scratch(vector)
@@ -353,13 +335,14 @@ class LiveModel:
             because.append([(keys[i], float(contributions[i])) for i in order.tolist()])
         return because
 
-    def label(self, class_id: int) -> str:
-        """The label that a class id stands for."""
-        return self.labels.key(class_id).decode()
-
-    def times_learned(self, class_id: int) -> int:
-        """How often a label was learned."""
-        return int(self._tallies.label_counts[class_id])
+    def _asked(
+        self, k: int, include: Collection[str] | None, exclude: Collection[str] | None
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
+        """Room for the class ids and scores of a ranking, and which classes may be in it."""
+        if k > self.labels.n_ids:
+            k = self.labels.n_ids
+        mask = EVERYTHING if include is None and exclude is None else self._mask(include, exclude)
+        return np.empty(k, np.int32), np.empty(k, np.float64), mask
 
     def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:
         mask = np.full(self.labels.n_ids, include is None, np.uint8)
@@ -374,133 +357,6 @@ class LiveModel:
         n = int.from_bytes(vector[:4], "little")
         self._scratch = _scratch(max(n, len(self._scratch.ids)), len(self._scratch.class_ids))
         self._bind()
-
-    # --- what it is
-
-    def stats(self) -> dict[str, Any]:
-        """The prequential score and the size of the model, as plain values."""
-        learned = {"learned": self.n_learned, "updated": self.prequential.n_updated}
-        told = {"trace": self.prequential.trace(), "calibration": self.calibration.reliability()}
-        return {**learned, **self.prequential.scores(), **told, **self.sizes()}
-
-    def sizes(self) -> dict[str, Any]:
-        """Counts, and bytes of memory."""
-        features = len(self.features)
-        return {
-            "connections": self.index.n_connections,
-            "features": features,
-            "classes": len(self.labels),
-            "mean_out_degree": self.index.n_connections / features if features else 0.0,
-            "memory": {
-                "index": self.index.n_bytes,
-                "features": self.features.n_bytes,
-                "labels": self.labels.n_bytes + self._tallies.label_counts.nbytes,
-                "receipts": self.receipts.n_bytes,
-            },
-        }
-
-    @property
-    def n_assertions(self) -> int:
-        """Labels of all instances together that it has learned."""
-        return int(self._tallies.label_counts[: self.labels.n_ids].sum())
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of memory, with what is reserved for growth."""
-        labels = self.labels.n_bytes + self._tallies.label_counts.nbytes
-        return self.index.n_bytes + self.features.n_bytes + labels + self.receipts.n_bytes
-
-    @property
-    def n_bytes_ahead(self) -> int:
-        """Bytes that growing may take soon: what ``max_memory`` must leave, so that it is never passed."""
-        return self.index.n_bytes_ahead + self.features.n_bytes_ahead + self.labels.n_bytes_ahead
-
-    def digest_steps(self) -> Iterator[None]:
-        """Do the work of ``digest`` in slices of a millisecond or so; the model must not learn in between."""
-        for part in (self.features, self.labels, self.index):
-            while not part.digest_pages(DIGEST_SLICE):
-                yield
-
-    def digest(self) -> str:
-        """32 hex characters over the whole logical state, whatever its layout.
-
-        Costs what changed since the last time, by pages of 256 features; equal for a model that never stopped and
-        one that was loaded from a snapshot and caught up.
-        """
-        hashed = hashlib.blake2b(digest_size=16)
-        for part in (
-            _json.encode(self.config.written()),
-            self.features.digest(),
-            self.labels.digest(),
-            self.index.digest(),
-            self._tallies.digest_bytes(self.features.n_ids, self.labels.n_ids),
-            self.prequential.digest_bytes(),
-            self.receipts.digest_bytes(),
-        ):
-            hashed.update(len(part).to_bytes(8, "little"))
-            hashed.update(part)
-        hashed.update(self.calibration.digest_bytes())
-        if self.serving != FROM_THE_START:
-            hashed.update(self.serving.packed())
-        return hashed.hexdigest()
-
-    # --- snapshots
-
-    def meta(self) -> dict[str, Any]:
-        """What goes beside the arrays: plain JSON values."""
-        serving = {} if self.serving == FROM_THE_START else {"serving": msgspec.to_builtins(self.serving)}
-        return {"config": self.config.written(), **serving}
-
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The whole logical state as named arrays, ``index/counts`` and so on; ``from_arrays`` gives an equal model."""
-        parts: dict[str, Mapping[str, npt.NDArray[Any]]] = {
-            "features": self.features.to_arrays(),
-            "labels": self.labels.to_arrays(),
-            "index": self.index.to_arrays(),
-            "prequential": self.prequential.to_arrays(),
-            "receipts": self.receipts.to_arrays(),
-            "tallies": self._tallies.to_arrays(self.features.n_ids, self.labels.n_ids),
-            "calibration": self.calibration.to_arrays(),
-        }
-        return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
-
-    @classmethod
-    def from_arrays(
-        cls,
-        meta: Mapping[str, Any],
-        arrays: Mapping[str, npt.NDArray[Any]],
-        secret: tuple[int, int],
-        limits: Limits | None = None,
-    ) -> LiveModel:
-        """The model that ``meta`` and ``to_arrays`` described; Damaged when they do not fit together."""
-        parts: dict[str, dict[str, npt.NDArray[Any]]] = {
-            name: {} for name in ("features", "labels", "index", "prequential", "receipts", "tallies", "calibration")
-        }
-        try:
-            for name, array in arrays.items():
-                part, _, rest = name.partition("/")
-                parts[part][rest] = array
-            model = cls(ModelConfig.from_dict(meta["config"]), secret, limits)
-            model.features = Vocabulary.from_arrays(secret, parts["features"])
-            model.labels = Vocabulary.from_arrays(secret, parts["labels"])
-            model.index = Index.from_arrays(IndexParams.of(model.config), parts["index"])
-            model.serving = msgspec.convert(meta.get("serving", {}), Serving)
-            model.prequential = Prequential.from_arrays(parts["prequential"])
-            model.receipts = Receipts.from_arrays(parts["receipts"])
-            model.calibration = Calibration.from_arrays(model.config.calibrate, parts["calibration"])
-            model._tallies.take(parts["tallies"], model.features.n_ids, model.labels.n_ids)
-        except (KeyError, TypeError, ValueError, InvalidInstance, msgspec.MsgspecError) as error:
-            raise Damaged(f"the arrays of a model do not fit together: {error}") from error
-        if not (model.features.is_text() and model.labels.is_text()):
-            raise Damaged("a feature key or a label is not UTF-8")
-        if (
-            model.index.n_features > model.features.n_ids
-            or int(arrays["index/class_ids"].max(initial=0)) >= max(1, model.labels.n_ids)
-            or len(model.labels) != model.labels.n_ids
-        ):
-            raise Damaged("the index of a model does not fit its vocabularies")
-        model._make_room(0, 0, 0, 0)
-        return model
 
 
 def _scratch(n_features: int, n_labels: int) -> ApplyScratch:

@@ -18,7 +18,8 @@ import msgspec
 
 from core.errors import ArtifactsUnavailable, Damaged, UnknownApplyVersion
 from core.limits import Limits
-from core.live import STATE_FORMAT, LiveModel
+from core.live import LiveModel
+from core.state import STATE_FORMAT
 from core.types import Offset
 from service.array_parts import ArrayShape, Part, check_part, checksum_of, live_of, parts_of, shapes_of
 from service.artifacts import Artifacts

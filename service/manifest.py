@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from core.errors import Damaged, UnknownApplyVersion, UnknownSnapshot
-from core.live import STATE_FORMAT
+from core.state import STATE_FORMAT
 from core.types import START, Offset
 from service.array_parts import ArrayShape, Part, checksum_of
 from service.catalog import ModelKeys

@@ -21,7 +21,7 @@ import msgspec
 
 from core.config import ModelConfig
 from core.errors import Damaged, InvalidInstance, TooLarge, UnknownApplyVersion
-from core.live import STATE_FORMAT
+from core.state import STATE_FORMAT
 from service.array_parts import ArrayShape, Part, check_part
 from service.events import APPLY_VERSION
 from service.pieces import Kind, Pieces, start_of
