@@ -28,6 +28,8 @@ from tests.simulation.server import Store
 PATIENCE = 2.5
 ATTEMPTS = 4
 LEVELS = ("log", "log", "fsync", "replica")
+CREATED = {"news": ModelConfig(), "mail": ModelConfig(update="sls", calibrate=True)}
+"""Models that somebody creates, beside the one that is always there."""
 
 
 class Users:
@@ -99,13 +101,13 @@ class Users:
                 await self._mark()
 
     async def _create(self) -> None:
-        name = self._rng.choice(("news", "mail"))
+        name = self._rng.choice(tuple(CREATED))
         if name not in self._models:
             self._models.append(name)
         host = self._some_host()
         with contextlib.suppress(Gone, NotReady, OutcomeUnknown, StoreUnavailable, TimeoutError):
             async with asyncio.timeout(PATIENCE):
-                await host.ask(lambda replica: replica.models.create(name, ModelConfig(), 1.0))
+                await host.ask(lambda replica: replica.models.create(name, CREATED[name], 1.0))
 
     async def _come_and_go(self) -> None:
         """A model that nobody learns with comes or goes, so that the catalog grows."""
