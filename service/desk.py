@@ -33,7 +33,7 @@ MAX_REASON = 1000
 
 CHECK_SECONDS = 10.0
 """How long a job that is handed in waits to hear from the artifact store."""
-OF_A_DATASET = ("instances", "features", "classes", "assertions", "nnz")
+OF_A_DATASET = ("instances", "features", "classes", "assertions", "nnz", "pairs", "label_pairs")
 
 
 class JobRequest(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -168,6 +168,7 @@ class Desk:
             sum(sizes["memory"].values()),
             model.live.n_assertions,
             active_features(model),
+            model.live.n_pairs,
         )
         if dataset is not None:
             counted = counted._replace(**{name: getattr(dataset, name) for name in OF_A_DATASET})

@@ -23,7 +23,7 @@ import numpy as np
 
 from core.config import ModelConfig
 from core.dataset import Instance
-from core.errors import Conflict, InvalidInstance, Malformed, UnknownArtifact
+from core.errors import Conflict, InvalidInstance, Malformed, UnknownArtifact, UnknownVersion
 from core.evaluate import LIMITS
 from core.methods import fitted as fitting
 from core.methods import gathering
@@ -35,7 +35,7 @@ from core.methods.registry import METHODS
 from core.metrics import Propensity, evaluate
 from core.types import Offset
 from core.vectorize import Vectorizer
-from service import contenders, indexes, past, version_keeping, versions
+from service import indexes, past, version_keeping, versions
 from service.archive import adoption_after
 from service.artifacts import Artifacts
 from service.card import Card, new_id, reading_of
@@ -173,9 +173,12 @@ async def _after(context: JobContext, card: Card) -> dict[str, Any]:
     contends: bool | str = False
     if context.job.activate == "if_better":
         try:
-            await contenders.enter(store, keys, card.id, f"job {context.job.id}")
+            await version_keeping.contend(store, context.artifacts, keys, card.id, f"job {context.job.id}")
             contends = True
-        except Conflict as error:  # as many contend as can; the job has made its version all the same
+        except (
+            Conflict,
+            UnknownVersion,
+        ) as error:  # as many contend as can, or it was deleted; it was made all the same
             contends = str(error)
     keep = context.settings.group(version_keeping.VersionParams).keep
     gone = await version_keeping.retain(store, context.artifacts, keys, keep)

@@ -121,6 +121,7 @@ async def _deleted(place: Place, names: list[str], reason: str) -> bool:
                 for card in (CARD, versions.READY):
                     await place.artifacts.delete(f"{versions.folder(place.keys, name)}/{card}")
                 await place.artifacts.clear(versions.folder(place.keys, name))
+                await contenders.leave(place.store, place.keys, name)  # it may have come to contend since
     except Conflict:
         return False
     return True

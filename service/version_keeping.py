@@ -5,7 +5,8 @@
 
 A version is needed while it is active, contends, or is the way back from what is active. Deleting takes the fence of
 activations (``activation.py``), so none is deleted while it is on its way to be active; and none while a copy of the
-store may still have it as the active one, since a failover to that copy would need it.
+store may still have it as the active one, since a failover to that copy would need it. One that comes to contend just
+then does so no more: whoever lets it looks afterwards whether it is there, and whoever deletes it takes it out after.
 
 What was begun and never finished has no card. It goes when nobody says any more that it is being written: that is
 looked at after it was seen, and then whether it has a card by now, so what was finished meanwhile stays.
@@ -77,6 +78,25 @@ async def uses(store: Store, keys: ModelKeys) -> dict[str, str]:
     return {name: why for name, why in found.items() if name != LIVE}
 
 
+async def contend(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str, reason: str) -> None:
+    """Let a version contend from now on (``contenders.enter``), unless it is gone.
+
+    Raises
+    ------
+    UnknownVersion
+        It is.
+    Conflict
+        As many contend as can.
+    Damaged, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
+    """
+    await contenders.enter(store, keys, name, reason)
+    try:
+        await versions.card_of(artifacts, keys, name)
+    except UnknownVersion:
+        await contenders.leave(store, keys, name)
+        raise
+
+
 async def delete(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str) -> None:
     """Take a version away.
 
@@ -91,6 +111,7 @@ async def delete(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str)
     async with activation.fence(store, keys):
         await until_copied(store, 0.0)
         await versions.delete(artifacts, keys, name, await uses(store, keys))
+        await contenders.leave(store, keys, name)
 
 
 async def publish(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
@@ -136,6 +157,7 @@ async def retain(store: Store, artifacts: Artifacts, keys: ModelKeys, keep: int)
                 if card.id not in needed:
                     with contextlib.suppress(UnknownVersion):
                         await versions.delete(artifacts, keys, card.id)
+                    await contenders.leave(store, keys, card.id)
                     gone.append(card.id)
     except (Conflict, NotReady):
         return gone

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Response
 
 from core.contenders import GateParams
 from core.errors import ArtifactsUnavailable, Damaged, UnknownVersion
-from service import contenders, standing, versions
+from service import contenders, standing, version_keeping, versions
 from service.audit import act
 from service.card import refuse_read_otherwise
 from service.catalog import ModelKeys
@@ -46,7 +46,7 @@ async def enter(model: ModelName, request: EnterRequest, parts: PartsDep, actor:
             raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL")
         await replica.artifacts.join(replica.store)
         refuse_read_otherwise(await versions.card_of(replica.artifacts, keys, request.version), known.live.config)
-        await contenders.enter(replica.store, keys, request.version, request.reason)
+        await version_keeping.contend(replica.store, replica.artifacts, keys, request.version, request.reason)
     return await _answer(replica, parts.settings, keys)
 
 

@@ -1,21 +1,41 @@
-"""The desk of jobs, where the artifact store does not answer."""
+"""The desk of jobs: where the artifact store does not answer, and what it refuses for its memory."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
 
+import msgspec
 import pytest
 
-from core.errors import ArtifactsUnavailable
+from core.errors import ArtifactsUnavailable, NeedsMemory
 from service import desk as desks
+from service.datasets import DatasetCard
 from service.desk import Desk, JobRequest
+from service.methods import METHODS, Sizes
 from service.settings import Settings
 from tests.service.conftest import StartReplica
+from tests.service.streams import drafts
 from tests.service.valkey import Server
 
 ASKED = JobRequest(method="frequency")
+
+OF_PAIRS = ("exmlds1", "exmlds3", "exmlds_joint")
+"""Methods whose memory goes by the pairs of instances that share a label."""
+
+FEW: dict[str, Any] = {"dim": 5, "neighbors": 5, "clusters": 1, "learners": 1}
+N = 2000
+
+
+def room_for(method: str, pairs: int) -> int:
+    """What a fit on ``N`` instances of so many pairs needs, where any two could share a label."""
+    params = METHODS[method].check(FEW)
+    n = METHODS[method].needs
+    assert n is not None
+    return sum(n(Sizes(N, 120, 40, 0, 0, N, 6 * N, pairs, N), params).values())
 
 
 class Hanging:
@@ -76,3 +96,58 @@ async def test_a_desk_that_closes_does_not_wait_for_the_artifact_store(
         assert desk._check.cancelled()
     finally:
         hanging.goes_on.set()
+
+
+@pytest.mark.parametrize("method", OF_PAIRS)
+async def test_only_pairs_that_share_a_label_count_where_history_is_fitted(
+    server: Server,
+    start_replica: StartReplica,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    """40 labels: a fortieth of all pairs."""
+    replica = await start_replica(server)
+    await replica.learn("default", drafts(N, n_labels=40))
+    model = replica.model("default")
+    assert N**2 / 45 < model.live.n_pairs < N**2 / 35
+    room = room_for(method, N**2 // 2)
+    monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(room))
+    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    asked = JobRequest(method=method, params=FEW)
+    try:
+        assert (await desk.submit(asked, model, None)).state == "queued"
+        await replica.learn("default", drafts(N, n_labels=1))
+        with pytest.raises(NeedsMemory, match="pairs"):
+            await desk.submit(asked, model, None)
+    finally:
+        await desk.close()
+
+
+@pytest.mark.parametrize("method", OF_PAIRS)
+async def test_only_pairs_that_share_a_label_count_where_a_data_set_is_fitted(
+    server: Server,
+    start_replica: StartReplica,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    """A card of before they were counted is read, and any two may share one."""
+    model = (await start_replica(server)).model("default")
+    monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(room_for(method, N**2 // 2)))
+    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    counted = {"instances": N, "labelled": N, "features": 120, "classes": 40, "nnz": 6 * N, "assertions": N}
+    before = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9, **counted}
+    known = {"pairs": N**2 // 40, "label_pairs": N}
+    asked = JobRequest(method=method, params=FEW, data="a")
+    try:
+        for card, fits in ((before | known, True), (before | known | {"pairs": N**2}, False), (before, False)):
+            read = msgspec.convert(card, DatasetCard)
+            monkeypatch.setattr(desk._datasets, "get", AsyncMock(return_value=read))
+            if fits:
+                assert (await desk.submit(asked, model, None)).state == "queued"
+            else:
+                with pytest.raises(NeedsMemory, match="pairs"):
+                    await desk.submit(asked, model, None)
+    finally:
+        await desk.close()

@@ -13,7 +13,7 @@ import pytest
 from core.config import ModelConfig
 from core.errors import Cancelled, Conflict, StoreUnavailable, UnknownVersion, VersionGone
 from core.types import Offset
-from service import activation, fitting, forgotten_versions, version_keeping, versions
+from service import activation, contenders, fitting, forgotten_versions, version_keeping, versions
 from service.artifacts import Artifacts
 from service.card import Card, new_id
 from service.datasets import FOLDER, Datasets
@@ -60,6 +60,65 @@ async def test_nothing_is_deleted_while_a_version_is_activated(store: Store, art
             await version_keeping.delete(store, artifacts, KEYS, made[0].id)
     assert await version_keeping.retain(store, artifacts, KEYS, 1) == [made[0].id]
     assert await versions.ids(artifacts, KEYS) == [made[1].id]
+
+
+@pytest.mark.parametrize("way", ["delete", "retain", "forget"])
+async def test_what_comes_to_contend_while_it_is_deleted_keeps_no_place(
+    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """After it was looked at whether it contends."""
+    cards = [await write(artifacts, fit("frequency"), created=float(second)) for second in (1, 2)]
+    clear = artifacts.clear
+
+    async def late(folder: str) -> None:
+        await contenders.enter(store, KEYS, cards[0].id, "at the same time")
+        await clear(folder)
+
+    monkeypatch.setattr(artifacts, "clear", late)
+    if way == "delete":
+        await version_keeping.delete(store, artifacts, KEYS, cards[0].id)
+    elif way == "retain":
+        assert await version_keeping.retain(store, artifacts, KEYS, 1) == [cards[0].id]
+    else:
+        place = cast(Any, SimpleNamespace(store=store, artifacts=artifacts, keys=KEYS, prepare_seconds=1, between=None))
+        assert await forgotten_versions._deleted(place, [cards[0].id], "a test")
+    assert await versions.ids(artifacts, KEYS) == [cards[1].id]
+    assert await contenders.entered(store, KEYS) == []
+
+
+async def test_what_was_deleted_before_it_contends_keeps_no_place(store: Store, artifacts: Artifacts) -> None:
+    card = await write(artifacts, fit("frequency"))
+    await version_keeping.contend(store, artifacts, KEYS, card.id, "it is there")
+    assert [one.version for one in await contenders.entered(store, KEYS)] == [card.id]
+    await artifacts.clear(versions.folder(KEYS, card.id))
+    with pytest.raises(UnknownVersion):
+        await version_keeping.contend(store, artifacts, KEYS, card.id, "it is gone")
+    assert await contenders.entered(store, KEYS) == []
+
+
+async def test_a_job_whose_version_is_deleted_as_soon_as_it_is_seen_says_so(
+    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = await begin(artifacts)
+    publish = version_keeping.publish
+
+    async def deleted(*given: Any) -> Card:
+        card = await publish(*given)
+        await version_keeping.delete(store, artifacts, KEYS, card.id)
+        return card
+
+    monkeypatch.setattr(version_keeping, "publish", deleted)
+    job = SimpleNamespace(id="j", committed=True, kept=[versions.folder(KEYS, begun.id)], activate="if_better")
+    context = SimpleNamespace(
+        store=store,
+        artifacts=artifacts,
+        living=SimpleNamespace(keys=KEYS),
+        job=job,
+        settings=SimpleNamespace(group=lambda kind: kind()),
+    )
+    outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
+    assert f"no version {begun.id}" in outcome["contends"]
+    assert await contenders.entered(store, KEYS) == []
 
 
 async def test_files_of_data_sets_that_nothing_points_to_are_swept(store: Store, artifacts: Artifacts) -> None:
