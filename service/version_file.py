@@ -23,11 +23,13 @@ import msgspec
 from core.config import ModelConfig
 from core.errors import Cancelled, Conflict, Damaged, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
 from core.methods.fitted import OPAQUE, check_opaque
-from service import version_keeping, versions
+from core.types import Offset
+from service import forgotten, version_keeping, versions
 from service.array_files import Array, ArrayFile
 from service.artifacts import PIECE_BYTES, Artifacts
 from service.card import Card, new_id, read_card, refuse_read_otherwise
 from service.catalog import ModelKeys
+from service.log import tail
 from service.pieces import Kind, Pieces, start_of
 from service.store import Store, reaching
 from service.version_keeping import VersionParams
@@ -90,7 +92,8 @@ async def import_version(
     Malformed, InvalidInstance, TooLarge
         The file is damaged, of a newer release, or over ``limit``.
     Conflict
-        The versions of the model would have too many bytes; or it reads instances otherwise.
+        The versions of the model would have too many bytes; or it reads instances otherwise; or the version is one of
+        the same model, and events that it may have learned are forgotten by now, or there are no such events.
     ArtifactsUnavailable, StoreUnavailable
     """
     reader = _Reader(pieces)
@@ -99,6 +102,7 @@ async def import_version(
         card = await reader.card(limit)
         if config is not None:
             refuse_read_otherwise(card, config)
+        await _refuse_past(store, keys, card)
         async with version_keeping.writing(store, keys, name, card.n_bytes):
             # Said first, then counted: of two at one time, one at least sees the other.
             total = await version_keeping.written_bytes(store, artifacts, keys)
@@ -108,6 +112,7 @@ async def import_version(
                 )
             try:
                 taken = await _taken(store, artifacts, keys, name, card, reader, offset)
+                await _refuse_past(store, keys, card)  # a forgetting since then has seen the version, or this sees it
             except BaseException:
                 await artifacts.clear(versions.folder(keys, name))
                 raise
@@ -126,7 +131,7 @@ async def _taken(
         path = f"{versions.folder(keys, name)}/{one.file}"
         await artifacts.put_stream(path, reader.file(one))
     await reader.end()
-    same_model = (card.model, card.incarnation) == (keys.name, keys.incarnation)
+    same_model = _is_of(keys, card)
     origin = {"id": card.id, "model": card.model, "incarnation": card.incarnation, "data": card.data}
     with reaching():
         seconds, microseconds = await store.client.time()
@@ -147,6 +152,37 @@ async def _taken(
         await _check_graphs(await versions.arrays_of(artifacts, keys, new))
     await versions.load_as(artifacts, keys, new)
     return await versions.finish(artifacts, keys, new)
+
+
+def _is_of(keys: ModelKeys, card: Card) -> bool:
+    """Whether a version is one of this model: its offsets are those of the model's log."""
+    return (card.model, card.incarnation) == (keys.name, keys.incarnation)
+
+
+async def _refuse_past(store: Store, keys: ModelKeys, card: Card) -> None:
+    """Conflict when a version of the model says to have learned what the log does not have, or what may be forgotten.
+
+    Which events were forgotten nobody knows any more, only when; so all that ends before the last time is refused.
+    """
+    if not _is_of(keys, card):
+        return
+    ends = [Offset.parse(text) for text in (card.offset, *(card.data_range or {}).values()) if text is not None]
+    last = (await tail(store, keys.log)).last
+    if max(ends)[:2] > last[:2]:
+        raise Conflict(f"the version is of {max(ends)}, and the log of {keys.name} ends at {last}")
+    if card.data_range is None or card.data_range["until"] is None:
+        return
+    if await forgotten.unfinished(store, keys):
+        raise Conflict(
+            f"events of {keys.name} are being forgotten, and the version may have learned them. Ask again when the job "
+            "has ended; if it was given up, forget the same once more, or anything else: that ends it as well"
+        )
+    since = max(await forgotten.complete(store, keys), default=None)
+    if since is not None and Offset.parse(card.data_range["until"])[:2] < since[:2]:
+        raise Conflict(
+            f"events of {keys.name} were forgotten at {since}, and the version may have learned them before: it was "
+            f"fitted on what came up to {card.data_range['until']}"
+        )
 
 
 async def _check_graphs(arrays: dict[str, Array]) -> None:

@@ -15,11 +15,13 @@ import pytest
 
 from core.config import ModelConfig
 from core.errors import Conflict, InvalidInstance, Malformed
-from service import version_keeping, versions
+from core.types import Offset
+from service import forgotten, version_file, version_keeping, versions
 from service.array_files import ArrayFile
 from service.array_parts import checksum_of
 from service.artifacts import Artifacts
 from service.card import Card, digest_of, reading_of
+from service.catalog import ModelKeys
 from service.store import Store
 from service.version_file import DEFAULT, KIND, export_version, import_version
 from service.version_keeping import VersionParams
@@ -36,7 +38,12 @@ async def artifacts(store: Store, tmp_path: Path) -> Artifacts:
 
 
 async def taken(
-    store: Store, artifacts: Artifacts, card: Card, bodies: list[bytes], params: VersionParams = DEFAULT
+    store: Store,
+    artifacts: Artifacts,
+    card: Card,
+    bodies: list[bytes],
+    params: VersionParams = DEFAULT,
+    keys: ModelKeys = OTHER,
 ) -> Card:
     """Import a file of this card, whose checksums are made to fit, and of these files."""
     plain = msgspec.json.encode(
@@ -48,7 +55,7 @@ async def taken(
         for body in bodies:
             yield body
 
-    return await import_version(store, artifacts, OTHER, pieces(), 2**30, "9-0.0", params)
+    return await import_version(store, artifacts, keys, pieces(), 2**30, "9-0.0", params)
 
 
 async def whole(artifacts: Artifacts) -> tuple[Card, list[bytes]]:
@@ -100,6 +107,65 @@ async def test_what_was_not_changed_is_taken(store: Store, artifacts: Artifacts)
 async def test_a_card_that_breaks_a_rule_is_refused(store: Store, artifacts: Artifacts, fields: dict[str, Any]) -> None:
     card, bodies = await whole(artifacts)
     await refused(store, artifacts, msgspec.structs.replace(card, **fields), bodies)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"offset": "9-1.0"}, "the version is of 9-1.0, and the log of m ends at 9-0.0"),
+        ({"data_range": {"after": None, "until": "10-0.0"}}, "of 10-0.0, and the log of m ends at 9-0.0"),
+        ({"data_range": {"after": "10-0.0", "until": None}}, "of 10-0.0, and the log of m ends at 9-0.0"),
+    ],
+)
+async def test_a_version_of_the_model_has_learned_nothing_that_the_log_does_not_have(
+    store: Store, artifacts: Artifacts, fields: dict[str, Any], said: str
+) -> None:
+    """Another model's offsets say nothing here."""
+    card, bodies = await whole(artifacts)
+    await store.client.xadd(KEYS.log, {"e": b""}, id="9-0")
+    await taken(store, artifacts, card, bodies, keys=KEYS)
+    false = msgspec.structs.replace(card, **fields)
+    with pytest.raises(Conflict, match=said):
+        await taken(store, artifacts, false, bodies, keys=KEYS)
+    await taken(store, artifacts, false, bodies)
+
+
+async def test_a_version_that_may_have_learned_what_was_forgotten_since_is_not_taken(
+    store: Store, artifacts: Artifacts
+) -> None:
+    """One that was fitted after it is."""
+    card, bodies = await whole(artifacts)
+    await store.client.xadd(KEYS.log, {"e": b""}, id="20-0")
+    later = msgspec.structs.replace(card, data_range={"after": None, "until": "11-0.0"}, offset="11-0.0")
+    of_a_data_set = msgspec.structs.replace(card, data_range=None, data="rows")
+    await forgotten.begin(store, KEYS, "j", forgotten.Unfinished("9-0.0", source="s"))
+    with pytest.raises(Conflict, match="being forgotten"):
+        await taken(store, artifacts, card, bodies, keys=KEYS)
+    for command in forgotten.saying(KEYS, [Offset.parse("10-0.0")], ["j"]):
+        await store.client.execute_command(*command)
+    with pytest.raises(Conflict, match=r"were forgotten at 10-0\.0, .* up to 9-0\.0"):
+        await taken(store, artifacts, card, bodies, keys=KEYS)
+    for one in (later, of_a_data_set):
+        await taken(store, artifacts, one, bodies, keys=KEYS)
+    assert len(await versions.ids(artifacts, KEYS)) == 3
+
+
+async def test_a_forgetting_that_begins_while_a_version_is_taken_over_is_seen(
+    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked for versions before there was this one."""
+    card, bodies = await whole(artifacts)
+    await store.client.xadd(KEYS.log, {"e": b""}, id="20-0")
+    finish = versions.finish
+
+    async def late(*given: Any) -> Card:
+        await forgotten.begin(store, KEYS, "j", forgotten.Unfinished("19-0.0", source="s"))
+        return await finish(*given)
+
+    monkeypatch.setattr(version_file.versions, "finish", late)
+    with pytest.raises(Conflict, match="being forgotten"):
+        await taken(store, artifacts, card, bodies, keys=KEYS)
+    assert await versions.ids(artifacts, KEYS) == [card.id]
 
 
 async def test_a_card_that_breaks_a_rule_does_not_hide_the_others(store: Store, artifacts: Artifacts) -> None:
