@@ -11,8 +11,12 @@ event in its log, so that their wait is nobody else's.
     4. the follower meets the entry in the log, knows it by its origin and sequence, and hands over what came of it
     5. a request ends when it is durable and, unless it asked for less, applied
 
-A group whose reply is lost is never sent again. If the follower meets it all the same, it is in the log and its
-requests end well; otherwise they end as :class:`OutcomeUnknown` when their time is over. A client that goes away
+Behind each XADD the store is asked, in the same piece, whether it would still keep the log (``asking.py``). Where it
+would not, or not any more, the event is in the log and may get lost: its requests end as :class:`OutcomeUnknown`.
+
+A group whose reply is lost is never sent again. If the follower meets it all the same, it is in the log, and as soon
+as the store says again that it keeps it, its requests end well; otherwise they end as :class:`OutcomeUnknown` when
+their time is over. A client that goes away
 leaves its group alone: the other requests in it do not notice.
 """
 
@@ -220,7 +224,7 @@ class Appender:
         """End the requests of a group that have what they wait for."""
         reached = group.reached
         if reached is None:
-            if not (group.lost and group.sighted):
+            if not (group.lost and group.sighted and self._is_safe()):
                 return
             reached = 0
         sighted = group.sighted
@@ -264,6 +268,11 @@ class Appender:
             self._safe = facts
         return facts
 
+    def _is_safe(self) -> bool:
+        """Whether there is a store, and it says that what is in its log stays there."""
+        line = self._fast.line
+        return line.link is not None and line.facts is not None and line.facts.danger is None
+
     def _admit(self, waiting: Waiting) -> None:
         params = self.params
         if self._n_waiting >= params.waiting_requests or (
@@ -294,6 +303,8 @@ class Appender:
                 lane.queue.remove(waiting)
                 self._end(waiting, Overloaded("the event could not be appended in time; nothing was appended"))
         for group in list(self._groups.values()):
+            if group.lost:  # the store that has it in its log may be another one by now
+                self.settle(group)
             if any(waiting.deadline < now for waiting in group.waiting):
                 self._end_late(group, now)
         if self._n_waiting:
@@ -304,7 +315,7 @@ class Appender:
         for waiting in group.waiting:
             if waiting.deadline >= now:
                 left.append(waiting)
-            elif group.entry is None:
+            elif group.entry is None or group.reached is None:
                 self._end(waiting, OutcomeUnknown("the store did not answer"))
             elif waiting.event is not None:
                 self._end(waiting, NotReady("the change is in the log; this replica has not come to it yet"))

@@ -19,6 +19,9 @@ crash would not bring back what was appended, from any other."""
 WHOLE_SECONDS = 0.5
 """Longest wait for that. It is known as soon as what was sent before is written."""
 
+SAFE_NAMES = ("appendonly", "maxmemory-policy")
+"""Settings by which a server would keep the log, or lose it without a word."""
+
 FSYNC_SETTINGS = "*appendfsync*"
 """What CONFIG GET is asked for: the two of ``FSYNC_NAMES`` (Redis before 7 takes one pattern only)."""
 
@@ -58,6 +61,8 @@ class Facts(NamedTuple):
         does (``no-appendfsync-on-rewrite``).
     told : bool
         ``whole`` is what it said itself while it wrote its file anew.
+    tells : bool
+        It answers CONFIG GET. Servers that somebody else runs often do not.
     """
 
     version: tuple[int, int]
@@ -71,6 +76,7 @@ class Facts(NamedTuple):
     whole: bool = True
     pauses: bool = False
     told: bool = False
+    tells: bool = False
 
     def after(self, before: Facts | None) -> Facts:
         """The same, with what was seen before: a file that was whole then is while it is written anew.
@@ -86,7 +92,12 @@ class Facts(NamedTuple):
     @property
     def asks_fsync(self) -> tuple[str, ...]:
         """The command that asks, again, whether it syncs whatever it answers for."""
-        return "CONFIG", "GET", *(FSYNC_NAMES if self.version >= (7, 0) else (FSYNC_SETTINGS,))
+        return "CONFIG", "GET", *(FSYNC_NAMES if self.tells_several else (FSYNC_SETTINGS,))
+
+    @property
+    def tells_several(self) -> bool:
+        """Whether it tells several settings by their names, in one answer."""
+        return self.tells and self.version >= (7, 0)
 
     @property
     def tells_whole(self) -> bool:
@@ -218,6 +229,7 @@ def facts_of(server: Reply, persistence: Reply, memory: Reply, replication: Repl
         rewriting=bool(rewriting),
         whole=not (aof and rewriting and not base_bytes),
         pauses=appendfsync == "always" and not always_synced(settings),
+        tells=bool(settings),
     )
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import hiredis
 
-from core.errors import StoreUnavailable
+from core.errors import OutcomeUnknown, StoreUnavailable
 from core.types import Offset
-from service.facts import LEVELS, WHOLE_SECONDS, Facts, always_synced, is_at_rest, settings_of, wait_whole
+from service.asking import Words, asks, is_unsettled, reached, seen, waits
+from service.facts import WHOLE_SECONDS, Facts, always_synced, is_at_rest, settings_of, wait_whole
 from service.group import Group, Waiting
 from service.line import Line
 from service.link import LinkLost, Reply, packed
-from service.log import LogParams
 from service.timer import Timer
 
 if TYPE_CHECKING:
@@ -64,34 +65,41 @@ class Lane:
         self._alone = len(group.waiting) == 1
         began = self._loop.time()
         command = self._appender.command(group)
-        timeout = self._appender.reply_seconds
+        timeout, wait_seconds = self._appender.reply_seconds, self._appender.params.wait_store_seconds
         level = max([waiting.level for waiting in group.waiting])
-        waits = _waits(facts, level, self._appender.params) if level else []
-        if not waits:
-            link.send(command, lambda reply: self._answered(group, reply, 0, began), timeout)
-            return
+        asked, questions = asks(facts, level > 0)
         replies: list[Reply] = []
+        if not level:
+            n = 1 + len(asked)
+
+            def collect_quickly(reply: Reply) -> None:
+                replies.append(reply)
+                if len(replies) == n:
+                    self._answered(group, replies, facts, asked, began)
+
+            link.send(command + questions, collect_quickly, timeout, n)
+            return
+        waited = waits(facts, level, wait_seconds)
+        all_asked = [*asked, *waited]
 
         def collect(reply: Reply) -> None:
             replies.append(reply)
-            if len(replies) <= len(waits):
+            if len(replies) <= len(all_asked):
                 return
-            if facts.tells_whole and _is_unsettled(waits, replies[1:]):
-                waits.append(wait_whole())
-                link.send(packed(waits[-1]), collect, timeout + WHOLE_SECONDS)
+            if is_unsettled(facts, all_asked, replies[1:]):
+                all_asked.append(wait_whole())
+                link.send(packed(all_asked[-1]), collect, timeout + WHOLE_SECONDS)
             else:
-                self._answered(group, replies[0], _reached(waits, replies[1:]), began)
+                self._answered(group, replies, facts, all_asked, began)
 
-        link.send(command, collect, timeout)
-        for wait in tuple(waits):
-            link.send(packed(wait), collect, timeout + self._appender.params.wait_store_seconds)
+        link.send(command + questions, collect, timeout, 1 + len(asked))
+        for wait in waited:
+            link.send(packed(wait), collect, timeout + wait_seconds)
 
-    def _answered(self, group: Group, reply: Reply, reached: int, began: float) -> None:
+    def _answered(self, group: Group, replies: list[Reply], facts: Facts, asked: Sequence[Words], began: float) -> None:
+        reply, *said = replies
         if isinstance(reply, bytes):
-            self.timer.note(self._loop.time() - began)
-            group.entry = Offset.of_entry(reply)
-            group.reached = reached
-            self._appender.settle(group)
+            self._appended(group, Offset.of_entry(reply), said, facts, asked, began)
         elif isinstance(reply, LinkLost):
             group.lost = True
             self._appender.settle(group)
@@ -102,6 +110,26 @@ class Lane:
                 self.line.link.close()  # a failover: the primary is to be found behind the same address, by a new link
             self._appender.fail(group, StoreUnavailable(f"the store refused to append: {reply}"))
         self._send()
+
+    def _appended(
+        self, group: Group, entry: Offset, said: list[Reply], facts: Facts, asked: Sequence[Words], began: float
+    ) -> None:
+        """The store has a group in its log: promise as much of it as it says."""
+        self.timer.note(self._loop.time() - began)
+        group.entry = entry
+        now = seen(facts, asked, said)
+        if now is None:
+            group.lost = True  # the connection went behind the append, or the store does not tell any more
+        elif now.danger is None:
+            group.reached = reached(asked, said) if len(asked) > 1 else 0
+        else:
+            if self.line.facts is facts:
+                self.line.facts = now  # nothing more is appended until it says otherwise
+            self._appender.fail(
+                group, OutcomeUnknown(f"the event is in the log, and may get lost: the store {now.danger}")
+            )
+            return
+        self._appender.settle(group)
 
     async def open(self) -> None:
         """Open the line if it is not, and go on with what waits."""
@@ -125,46 +153,3 @@ async def confirmed(line: Line, seconds: float) -> str:
     except (LinkLost, hiredis.ReplyError):
         return "log"
     return "fsync" if always_synced(settings_of(settings)) and is_at_rest(persistence) else "log"
-
-
-def _waits(facts: Facts, level: int, params: LogParams) -> list[tuple[str | int, ...]]:
-    """The commands behind an XADD that say, or wait until, it is on disk, and that wait until it is on a replica."""
-    milliseconds = int(params.wait_store_seconds * 1000)
-    waits: list[tuple[str | int, ...]] = []
-    if facts.syncs:  # it may have been changed since that was known, and not every file counts
-        waits += [facts.asks_fsync, ("INFO", "persistence")]
-    elif facts.waitaof:
-        waits.append(("WAITAOF", 1, 0, milliseconds))
-    if LEVELS[level] == "replica":
-        waits.append(("WAIT", 1, milliseconds))
-    return waits
-
-
-def _is_unsettled(waits: list[tuple[str | int, ...]], replies: list[Reply]) -> bool:
-    """Whether it depends on which file the server is writing, and that was not asked yet.
-
-    That takes a second round trip, and only while the file is written anew. Asked with each append, it would keep the
-    reply until the store's next turn, and behind the fsync of whatever came in between.
-    """
-    said = {wait[0]: reply for wait, reply in zip(waits, replies, strict=True)}
-    return (
-        "WAITAOF" not in said
-        and always_synced(settings_of(said.get("CONFIG")))
-        and isinstance(said["INFO"], bytes)
-        and not is_at_rest(said["INFO"])
-    )
-
-
-def _reached(waits: list[tuple[str | int, ...]], replies: list[Reply]) -> int:
-    """The level of durability that the replies of the waits confirm."""
-    on_disk, copied = False, False
-    for (name, *_), reply in zip(waits, replies, strict=True):
-        if name == "CONFIG":
-            on_disk = always_synced(settings_of(reply))
-        elif name == "INFO":
-            on_disk = on_disk and is_at_rest(reply)
-        elif name == "WAITAOF" and isinstance(reply, list):
-            on_disk = reply[0] >= 1
-        elif name == "WAIT" and isinstance(reply, int):
-            copied = reply >= 1
-    return (2 if copied else 1) if on_disk else 0

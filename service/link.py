@@ -132,18 +132,21 @@ class Link(asyncio.Protocol):
         await self.call("PING", seconds=seconds)
         await self.call("CLIENT", "SETNAME", name, seconds=seconds)
 
-    def send(self, command: bytes, on_reply: Callable[[Reply], None], seconds: float) -> None:
-        """Send one packed command; ``on_reply`` is called once, with its reply or with LinkLost.
+    def send(self, commands: bytes, on_reply: Callable[[Reply], None], seconds: float, n: int = 1) -> None:
+        """Send packed commands in one piece; ``on_reply`` is called for each, with its reply or with LinkLost.
 
         A reply that takes longer than so many seconds (a quarter of a second more or less) ends the link.
         """
         if self._transport is None:
-            on_reply(LinkLost("the connection is closed"))
+            for _ in range(n):
+                on_reply(LinkLost("the connection is closed"))
             return
-        self._waiting.append((on_reply, self._loop.time() + seconds))
+        until = self._loop.time() + seconds
+        for _ in range(n):
+            self._waiting.append((on_reply, until))
         if self._ticker is None:
             self._ticker = self._loop.call_later(TICK, self._tick)
-        self._transport.write(command)
+        self._transport.write(commands)
 
     def call(self, *words: str | bytes | int, seconds: float) -> asyncio.Future[Reply]:
         """Send a command; the future has its reply, or raises LinkLost or hiredis.ReplyError."""
@@ -178,9 +181,7 @@ class Link(asyncio.Protocol):
         if self._transport is None:
             future.set_exception(LinkLost("the connection is closed"))
             return future
-        until = self._loop.time() + seconds
-        self._waiting.extend([(answer, until)] * (len(commands) - 1))
-        self.send(b"".join([packed(words) for words in commands]), answer, seconds)
+        self.send(b"".join([packed(words) for words in commands]), answer, seconds, len(commands))
         return future
 
     def close(self) -> None:

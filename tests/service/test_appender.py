@@ -17,6 +17,7 @@ from core.errors import InvalidInstance, OutcomeUnknown, Overloaded, StoreUnavai
 from core.limits import Limits
 from core.record import pack_labels
 from service.appender import Draft, Learned
+from service.facts import Facts
 from service.log import LogParams
 from service.replica import Replica, ReplicaParams
 from service.routes.learn import _refuse_batch
@@ -82,10 +83,10 @@ async def test_who_is_alone_waits_for_nobody_and_several_share_an_entry(
     commands: list[bytes] = []
     send = link.send
 
-    def seen(command: bytes, on_reply: Any, seconds: float) -> None:
+    def seen(command: bytes, on_reply: Any, seconds: float, n: int = 1) -> None:
         if b"XADD" in command:
             commands.append(command)
-        send(command, on_reply, seconds)
+        send(command, on_reply, seconds, n)
 
     monkeypatch.setattr(link, "send", seen)
 
@@ -463,6 +464,60 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
         await replica.stop()
     finally:
         server.close()
+
+
+@pytest.mark.parametrize(
+    ("way", "level"),
+    [("several", "log"), ("several", "fsync"), ("patterns", "log"), ("patterns", "fsync"), ("hidden", "log")],
+)
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"), [("appendonly", "no", "yes"), ("maxmemory-policy", "allkeys-lru", "noeviction")]
+)
+async def test_what_could_get_lost_since_the_store_was_looked_at_is_not_claimed(
+    start_replica: StartReplica,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    level: str,
+    name: str,
+    wrong: str,
+    right: str,
+) -> None:
+    """It is asked behind each append, however lately the store said what it is, and whatever it tells."""
+    monkeypatch.setattr("service.line.FACTS_SECONDS", 60.0)
+    if way == "patterns":
+        monkeypatch.setattr(Facts, "tells_several", False)
+    config = "HIDDEN" if way == "hidden" else "CONFIG"
+    server = Server(**({"rename-command": "CONFIG HIDDEN"} if way == "hidden" else {}))
+    try:
+        replica = await start_replica(server)
+        one = draft('{"a": 1}', "x")
+        assert (await learn(replica, one, durability=level)).durability == level
+        with server.client() as client:
+            client.execute_command(config, "SET", name, wrong)
+            with pytest.raises(OutcomeUnknown, match=f"may get lost.*CONFIG SET {name} {right}"):
+                await learn(replica, one, durability=level)
+            with pytest.raises(StoreUnavailable, match="nothing was appended"):
+                await learn(replica, one, durability=level)
+        assert await length(replica) == 2
+        await replica.stop()
+    finally:
+        server.close()
+
+
+async def test_a_lost_reply_is_made_up_for_only_where_the_log_is_kept(own_server: Server, tmp_path: Path) -> None:
+    """The follower has met the event; what it is in keeps no file any more."""
+    proxy = Proxy(tmp_path / "proxy", own_server.url.removeprefix("unix://"))
+    await proxy.start()
+    replica = Replica(Store(proxy.url, QUICK))
+    await replica.start()
+    with own_server.client() as client:
+        client.config_set("appendonly", "no")
+    proxy.lose_replies_to = b"XADD"
+    with pytest.raises(OutcomeUnknown):
+        await learn(replica, draft('{"a": 1}', "x"), timeout=1.0)
+    assert replica.model("default").live.n_learned == 1
+    await replica.stop()
+    await proxy.stop()
 
 
 async def test_a_store_is_looked_at_while_a_long_entry_is_applied(start_replica: StartReplica) -> None:

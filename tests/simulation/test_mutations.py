@@ -42,7 +42,7 @@ def wait_on_another_connection(patch: Patch) -> None:
 
     held: dict[Link, list[Any]] = {}
 
-    def wrong(self: Link, command: bytes, on_reply: Any, seconds: float) -> None:
+    def wrong(self: Link, command: bytes, on_reply: Any, seconds: float, n: int = 1) -> None:
         other = links.get(here(), self)
 
         def appended(reply: Any) -> None:
@@ -53,7 +53,7 @@ def wait_on_another_connection(patch: Patch) -> None:
         if b"\r\nWAIT" in command[:16]:
             held.setdefault(self, []).append((command, on_reply, seconds))
         else:
-            send(self, command, appended if self is not other else on_reply, seconds)
+            send(self, command, appended if self is not other else on_reply, seconds, n)
 
     patch.setattr(Link, "open", open_link)
     patch.setattr(Link, "send", wrong)
@@ -61,15 +61,21 @@ def wait_on_another_connection(patch: Patch) -> None:
 
 def count_no_replies(patch: Patch) -> None:
     """What WAITAOF and WAIT were told is not looked at: the level asked for counts as reached."""
-    patch.setattr("service.lane._reached", lambda waits, replies: 2 if any(w[0] == "WAIT" for w in waits) else 1)
+    patch.setattr("service.lane.reached", lambda asked, replies: 2 if any(a[0] == "WAIT" for a in asked) else 1)
+
+
+def believe_what_the_store_was(patch: Patch) -> None:
+    """What is answered behind an append is not looked at: the store would keep the log, as it would before."""
+    patch.setattr("service.lane.seen", lambda facts, asked, replies: facts)
 
 
 def refuse_what_may_be_there(patch: Patch) -> None:
     """An append without a reply is said to be none."""
     answered = Lane._answered
 
-    def wrong(self: Lane, group: Group, reply: Any, *args: Any) -> None:
-        answered(self, group, RuntimeError("lost") if isinstance(reply, LinkLost) else reply, *args)
+    def wrong(self: Lane, group: Group, replies: list[Any], *args: Any) -> None:
+        first = RuntimeError("lost") if isinstance(replies[0], LinkLost) else replies[0]
+        answered(self, group, [first, *replies[1:]], *args)
 
     patch.setattr(Lane, "_answered", wrong)
 
@@ -78,9 +84,9 @@ def send_again(patch: Patch) -> None:
     """An append without a reply is sent a second time."""
     answered = Lane._answered
 
-    def wrong(self: Lane, group: Group, reply: Any, *args: Any) -> None:
-        answered(self, group, reply, *args)
-        if isinstance(reply, LinkLost) and group.waiting and not group.sighted:
+    def wrong(self: Lane, group: Group, replies: list[Any], *args: Any) -> None:
+        answered(self, group, replies, *args)
+        if isinstance(replies[0], LinkLost) and group.waiting and not group.sighted:
             command = self._appender.command(group)
 
             def later() -> None:
@@ -197,6 +203,7 @@ def adopt_without_what_came_since(patch: Patch) -> None:
 MISTAKES: list[Callable[[Patch], None]] = [
     wait_on_another_connection,
     count_no_replies,
+    believe_what_the_store_was,
     refuse_what_may_be_there,
     send_again,
     answer_before_the_reply,
@@ -214,6 +221,7 @@ MISTAKES: list[Callable[[Patch], None]] = [
 WEATHER: dict[Callable[[Patch], None], tuple[str, ...]] = {
     wait_on_another_connection: ("_lose_power",),
     count_no_replies: ("_lose_power", "_fail_over"),
+    believe_what_the_store_was: ("_give_up_file", "_kill_store"),
     send_again: ("_cut", "_cut_all"),
     append_to_anybody: ("_fail_over", "_cut"),
     leave_an_entry_out: ("_kill", "_stop"),
