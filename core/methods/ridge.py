@@ -6,15 +6,17 @@ are too large to hold, conjugate gradients on the normal equations, which need p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy import linalg
+from scipy import linalg, sparse
 
-from core.kernels.gram import add_gram, fill_outer
+from core.kernels.gram import add_gram
 from core.methods.data import Csr, Sizes
 from core.methods.progress import Progress, quietly
+from core.metrics import Ints
 
 Floats = npt.NDArray[np.float64]
 Real = TypeVar("Real", np.float32, np.float64)
@@ -37,7 +39,7 @@ BLOCK_BYTES = 2**27
 """Of a block of rows, times the targets."""
 
 PRODUCTS = 2**29
-"""Of two features of an instance, that are added to X'X between two reports: about half a second."""
+"""Of two numbers, that are added to X'X or XX' between two reports: about half a second."""
 
 
 class Ridge:
@@ -73,7 +75,7 @@ class Ridge:
             counts = np.bincount(X.indices, weights=X.data.astype(np.float64) ** 2, minlength=d)
             self._scale = 1.0 / (np.append(counts, n) + penalty)
         else:
-            gram = self._by_features(progress) if d < n else self._by_instances()
+            gram = self._by_features(progress) if d < n else self._by_instances(progress)
             gram[np.diag_indices(self.order)] += penalty
             self._factor = linalg.cho_factor(gram, lower=False, overwrite_a=True, check_finite=False)
 
@@ -81,21 +83,20 @@ class Ridge:
         X = self.X
         n, d = X.shape
         gram = np.zeros((d + 1, d + 1))
-        work = np.concatenate(([0], np.cumsum(np.diff(X.indptr).astype(np.int64) ** 2)))
-        first = 0
-        while first < n:
-            progress("least squares", first / n)
-            end = max(first + 1, int(np.searchsorted(work, work[first] + PRODUCTS, side="right")) - 1)
+        for first, end in _spans(np.diff(X.indptr).astype(np.int64) ** 2, n, progress):
             add_gram(X.indptr[first : end + 1], X.indices, X.data, gram)
-            first = end
         gram[:d, d] = np.bincount(X.indices, weights=X.data, minlength=d)
         gram[d, d] = X.shape[0]
         return gram
 
-    def _by_instances(self) -> Floats:
-        X = self.X
-        gram = np.empty((self.order, self.order))
-        fill_outer(X.indptr, X.indices, X.data, X.shape[1], gram)
+    def _by_instances(self, progress: Progress) -> Floats:
+        X = self.X.astype(np.float64)
+        n = X.shape[0]
+        carriers = sparse.csr_matrix(X.T)
+        gram = np.empty((n, n))
+        others = np.concatenate(([0], np.cumsum(np.diff(carriers.indptr)[X.indices], dtype=np.int64)))[X.indptr]
+        for first, end in _spans(np.diff(others), max(1, BLOCK_BYTES // (16 * n)), progress):
+            (X[first:end] @ carriers).toarray(out=gram[first:end])
         gram += 1.0
         return gram
 
@@ -164,6 +165,19 @@ class Ridge:
         return weights
 
 
+def _spans(products: Ints, most: int, progress: Progress) -> Iterator[tuple[int, int]]:
+    """Rows from one to another, of ``PRODUCTS`` products and ``most`` rows at most, or one row; told before each."""
+    n = len(products)
+    sums = np.concatenate(([0], np.cumsum(products)))
+    first = 0
+    while first < n:
+        progress("least squares", first / n)
+        many = int(np.searchsorted(sums, sums[first] + PRODUCTS, side="right")) - 1 - first
+        end = min(first + max(1, min(many, most)), n)
+        yield first, end
+        first = end
+
+
 def _is_factored(order: int, nnz: int) -> bool:
     """Whether to factor rather than to iterate: short sparse rows make steps far cheaper than a cube of the order."""
     return order <= LARGEST and order**3 / 3 <= max(QUICK, 4.0 * STEPS * USUAL_TARGETS * nnz)
@@ -189,4 +203,5 @@ def needs(sizes: Sizes, targets: int) -> int:
     order = min(sizes.n, sizes.d + 1)
     factored = _is_factored(order, sizes.nnz)
     vectors = 2 if factored else 5
-    return (16 * order**2 if factored else 0) + 8 * vectors * (sizes.d + 1) * targets + 3 * BLOCK_BYTES
+    copies = 24 * sizes.nnz if factored and sizes.n <= sizes.d else 0
+    return (16 * order**2 if factored else 0) + 8 * vectors * (sizes.d + 1) * targets + 3 * BLOCK_BYTES + copies

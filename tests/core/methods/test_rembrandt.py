@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from core.errors import Cancelled
 from core.methods import registry, rembrandt
 from core.methods.fourier import drawn
 from core.methods.progress import quietly
@@ -155,6 +156,38 @@ def test_it_takes_no_more_memory_than_it_says(monkeypatch, decoder, fourier):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**22
+
+
+def test_products_of_instances_are_reported_on_the_way_and_are_the_same_in_pieces(monkeypatch):
+    """Where there are more features than instances; to the last bit, since each is summed by the order of features."""
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((200, 500), density=0.1, rng=rng, dtype=np.float32, format="csr")
+    X = sparse.csr_matrix(X)
+    X.sort_indices()
+    T = rng.normal(size=(200, 3))
+    told = []
+
+    def tell(stage, fraction):
+        told.append((stage, fraction))
+
+    whole = Ridge(X, 1.0, progress=tell).fit(T, quietly)
+    assert told == [("least squares", 0.0)]
+    for name, most in (("PRODUCTS", 20 * 50 * 20), ("BLOCK_BYTES", 16 * 200 * 20)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"core.methods.ridge.{name}", most)
+            told.clear()
+            np.testing.assert_array_equal(Ridge(X, 1.0, progress=tell).fit(T, quietly), whole)
+            assert 8 <= len(told) <= 14, name
+            assert told == sorted(told)
+    dense = np.column_stack((X.toarray().astype(np.float64), np.ones(200)))
+    expected = dense.T @ np.linalg.solve(dense @ dense.T + np.eye(200), T)
+    np.testing.assert_allclose(whole, expected, rtol=1e-6, atol=1e-9)
+
+    def stop(stage, fraction):
+        raise Cancelled("enough")
+
+    with pytest.raises(Cancelled):
+        Ridge(X, 1.0, progress=stop)
 
 
 def test_long_rows_and_many_inputs_are_reported_on_the_way(monkeypatch):
