@@ -3,6 +3,7 @@
     ```console          commands behind ``$``, and what they print
     ```sh               commands alone
     <!-- not run: why -->     before a block that no test can run
+    <!-- run by FILE: why -->  before one that a test of its own runs: it cannot stand beside the others
 
 In what is printed ``…`` stands for anything, and so does whatever differs from run to run: offsets, ids, times.
 """
@@ -19,7 +20,7 @@ COMMANDS = ("sh", "console")
 OTHERS = ("mermaid", "python", "json", "yaml", "text")
 
 FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NOT_RUN = re.compile(r"<!-- not run: ((?:(?!-->).)*) -->\s*\Z", re.DOTALL)
+ALONE = re.compile(r"<!-- (?:not run|run by (\S+)): ((?:(?!-->).)*) -->\s*\Z", re.DOTALL)
 
 VOLATILE = [
     re.compile(pattern)
@@ -55,7 +56,9 @@ class Block:
     language : str
     commands : list of Command
     reason : str or None
-        Why it is not run.
+        Why it is not run with the others.
+    by : str or None
+        The file of tests that runs it all the same.
     """
 
     page: Path
@@ -63,6 +66,7 @@ class Block:
     language: str
     commands: list[Command]
     reason: str | None
+    by: str | None = None
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -73,11 +77,18 @@ def blocks_of(page: Path) -> list[Block]:
     text = page.read_text()
     found = []
     for match in FENCE.finditer(text):
-        reason = NOT_RUN.search(text[: match.start()])
+        alone = ALONE.search(text[: match.start()])
         language = match[1]
         commands = {"console": _dialogue, "sh": _script}.get(language, lambda body: [])(match[2])
         line = text.count("\n", 0, match.start()) + 1
-        found.append(Block(page, line, language, commands, " ".join(reason[1].split()) if reason else None))
+        reason, by = (" ".join(alone[2].split()), alone[1]) if alone else (None, None)
+        found.append(Block(page, line, language, commands, reason, by))
+    return found
+
+
+def block_of(file: str) -> Block:
+    """The block that a file of tests runs."""
+    [found] = [one for page in PAGES for one in blocks_of(page) if one.by and (ROOT / one.by) == Path(file)]
     return found
 
 

@@ -32,13 +32,8 @@ class Shell:
     """
 
     def __init__(self, directory: Path, url: str, data_dir: Path) -> None:
-        self._directory, self._url = directory, url
-        programs = directory / "bin"
-        programs.mkdir()
-        (programs / "abound").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m service.cli "$@"\n')
-        (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-        for one in programs.iterdir():
-            one.chmod(0o755)
+        self._directory, self.url = directory, url
+        programs = make_programs(directory)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ABOUND_")}
         self._environment = kept | {
             "PATH": f"{programs}:{os.environ['PATH']}",
@@ -74,12 +69,22 @@ class Shell:
 
     @property
     def _address(self) -> str:
-        return self._url.removeprefix("http://")
+        return self.url.removeprefix("http://")
 
     def _here(self, text: str) -> str:
         """A command as it is typed here."""
         text = re.sub(r"(localhost|127\.0\.0\.1):8000", self._address, text)
         return text.replace(".venv/bin/", "")
+
+
+def make_programs(directory: Path) -> Path:
+    """A folder with the programs of this environment that the documents name, to be found before all others."""
+    programs = directory / "bin"
+    programs.mkdir()
+    for name, words in {"abound": "-m service.cli", "dask": "-m dask", "python": ""}.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        (programs / name).chmod(0o755)
+    return programs
 
 
 @contextmanager

@@ -51,11 +51,17 @@ def test_what_a_page_says_to_type_does_what_it_says(shell: Shell, page: Path) ->
                     assert agrees(command.prints, printed), f"{block}: {command.text}\n{printed}\n{complained}"
 
 
-@pytest.mark.parametrize("block", [block for block in TYPED if block.reason], ids=str)
+@pytest.mark.parametrize("block", [block for block in TYPED if block.reason and not block.by], ids=str)
 def test_what_is_not_run_has_a_reason(block: Block) -> None:
     assert block.reason
     assert len(block.reason) > 20
     pytest.skip(block.reason)
+
+
+@pytest.mark.parametrize("block", [block for block in TYPED if block.by], ids=str)
+def test_what_is_run_by_a_test_of_its_own_is_read_there(block: Block) -> None:
+    assert block.by
+    assert "block_of(__file__)" in (ROOT / block.by).read_text()
 
 
 def test_every_block_says_what_it_is() -> None:

@@ -1,0 +1,70 @@
+"""``make run`` of the first page: it serves, what it says to try works, and Ctrl-C ends it.
+
+(``make test``, the second command of that block, is what runs this.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.serving import free_port
+from service.parentage import dies_with_parent
+from tests.documents.blocks import ROOT, block_of
+
+START_SECONDS = 120
+
+
+def test_what_the_first_page_says_to_start_serves_and_ends(tmp_path: Path) -> None:
+    commands = [command.text.partition(" # ")[0].strip() for command in block_of(__file__).commands]
+    assert commands == ["make run", "make test"]
+    if subprocess.run(["make", "-q", ".venv/.installed"], cwd=ROOT, capture_output=True).returncode:
+        pytest.skip("the environment is not the one that make would make")
+    port = str(free_port())
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ABOUND_", "MAKE", "MFLAGS"))}
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            commands[0].split(),
+            cwd=ROOT,
+            env=kept | {"PORT": port, "ABOUND_DATA_DIR": str(tmp_path / "data")},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=dies_with_parent(),
+        )
+    try:
+        until_ready(process, f"http://127.0.0.1:{port}", said)
+        tried = [line.strip() for line in said.read_text().splitlines() if line.startswith("  curl ")]
+        assert len(tried) == 2, said.read_text()
+        learned, ranked = (json.loads(subprocess.check_output(["sh", "-c", line])) for line in tried)
+        assert learned["applied"] is True
+        assert [one["label"] for one in ranked["labels"]] == ["grain"]
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == -signal.SIGINT, said.read_text()  # make's own end, behind that of what it ran
+        assert said.read_text().splitlines()[-1] == "abound: stopped"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def until_ready(process: subprocess.Popen[bytes], url: str, said: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        assert process.poll() is None, said.read_text()
+        assert time.monotonic() < deadline, said.read_text()
+        try:
+            if httpx.get(f"{url}/readyz", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
