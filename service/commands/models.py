@@ -53,7 +53,7 @@ def list_models(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
 
 @models.command("show")
 def show_model(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
-    """One model: configuration, sizes, digest and running score."""
+    """One model: configuration, sizes, digest, running score, and how far its probabilities were right."""
     from service.client import Client
 
     with Client(url, key=key) as client:
@@ -211,6 +211,27 @@ def _show_score(stats: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print()
     console.print(table)
+    if stats.get("calibration"):
+        _show_reliability(stats["calibration"], console)
     for replica in stats.get("replicas", []):
         state = "ready" if replica.get("ready") else "not ready"
         typer.echo(f"replica {replica.get('replica')}: {state}, at {replica.get('offset')}, lag {replica.get('lag')}")
+
+
+def _show_reliability(calibration: dict[str, Any], console: Any) -> None:
+    """How far probabilities were right, over all and over the newest: by tenths, how many were said, and came true."""
+    from rich.table import Table
+
+    columns = ("labels", "said", "true")
+    table = Table("probabilities", *columns, *(f"newest {name}" for name in columns), box=None, padding=(0, 2, 0, 0))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    parts = [calibration["all"], calibration["newest"]]
+    for tenth, pair in enumerate(zip(*(part["bins"] for part in parts), strict=True)):
+        figures = (in_words(one[key]) for one in pair for key in ("n", "estimate", "true"))
+        table.add_row(f"{tenth / 10:.1f} to {(tenth + 1) / 10:.1f}", *figures)
+    for measure in ("error", "brier"):
+        table.add_row(measure, *(cell for part in parts for cell in ("", "", in_words(part[measure]))))
+    console.print()
+    console.print(table)
+    console.print()

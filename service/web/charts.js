@@ -109,8 +109,9 @@ class Figure {
         borderWidth: one.isMain ? 2.5 : 1.5,
         borderDash: one.dash,
         // A line ends where there is nothing to say; a point without neighbours is no line, and would not be seen.
-        pointRadius: one.points.map((_, at) => (isAlone(one.points, at) ? 3 : 0)),
+        pointRadius: one.dots ?? one.points.map((_, at) => (isAlone(one.points, at) ? 3 : 0)),
         pointHitRadius: 8,
+        clip: one.dots ? 8 : undefined, // points at the edge are drawn whole
         cubicInterpolationMode: "monotone",
       };
     });
@@ -160,7 +161,7 @@ class Figure {
       responsive: true,
       maintainAspectRatio: false,
       animation: matchMedia("(prefers-reduced-motion: reduce)").matches ? false : { duration: 200 },
-      interaction: { mode: this.options.type === "bar" ? "nearest" : "index", intersect: false },
+      interaction: { mode: this.options.type === "bar" || this.options.apart ? "nearest" : "index", intersect: false },
       scales: { x: axis(x), y: axis(y) },
       plugins,
     };
@@ -173,7 +174,10 @@ class Figure {
   }
 }
 
-/** A chart of lines over a number; `options`: title, caption, x, y ({title, format, zero, max}). */
+/**
+ * A chart of lines over a number; `options`: title, caption, x, y ({title, format, zero, max}), apart: the lines have
+ * points at places of their own. `dots` of a series: how large each of its points is.
+ */
 export const lines = (options) => new Figure({ type: "line", ...options });
 
 /** Bars; `sideways` for long names. */

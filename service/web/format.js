@@ -6,6 +6,8 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
 export const compact = (n) => (n < 10000 ? whole.format(n) : short.format(n));
 export const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)} %`);
+/** A probability that was estimated: never certain, either way. */
+export const chance = (p) => (p < 0.001 ? "<0.1 %" : p > 0.999 ? ">99.9 %" : percent(p));
 export const score = (n) => (n === 0 ? "0" : Math.abs(n) >= 0.001 ? n.toFixed(3) : n.toExponential(1));
 
 export function points(share) {

@@ -20,6 +20,7 @@ export function show(root, { model, signal, problem, every }) {
     tiles: h("dl", { class: "tiles" }),
     trouble: h("div", { hidden: true }),
     trace: h("div", {}),
+    reliability: h("div", { class: "stack" }),
     groups: h("div", {}),
     rate: h("div", {}),
     replicas: h("div", { class: "stack" }),
@@ -30,13 +31,20 @@ export function show(root, { model, signal, problem, every }) {
       title: "R@1 over time",
       caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first. Upright lines mark where a change for the worse (▼) or the better (▲) was noticed; it began somewhat before.",
       x: { title: "events learned", format: compact, said: (n) => `after ${count(n)} events` },
-      y: { title: "R@1, % of the events", format: (n) => `${Math.round(100 * n)} %`, zero: true, most: 1 },
+      y: { title: "R@1, % of the events", format: percents, zero: true, most: 1 },
     }),
     groups: bars({
       title: "Measures by how often a label had been learned",
       caption: "Of the newest 10,000 labels.",
       x: { names: true },
-      y: { title: "% of the labels", format: (n) => `${Math.round(100 * n)} %`, zero: true, most: 1 },
+      y: { title: "% of the labels", format: percents, zero: true, most: 1 },
+    }),
+    reliability: lines({
+      title: "Share that was true, by probability",
+      caption: "Labels of which 70 % was said should be true 7 times in 10: the nearer to the dotted line, the better. Each probability was said before its outcome was known; the larger a point, the more labels.",
+      apart: true,
+      x: { title: "probability that was said", format: percents, said: (n) => `said: ${percent(n)}`, zero: true, most: 1 },
+      y: { title: "% that was true", format: percents, zero: true, most: 1 },
     }),
     rate: lines({
       title: "Events a second",
@@ -48,12 +56,15 @@ export function show(root, { model, signal, problem, every }) {
   };
   const rates = [];
   let former = null;
+  const reliable = card("How far probabilities were right", parts.reliability);
+  reliable.hidden = true;
 
   fill(
     root,
     parts.trouble,
     parts.tiles,
     card("How well it ranks, over time", parts.trace),
+    reliable,
     h(
       "div",
       { class: "halves" },
@@ -113,6 +124,8 @@ export function show(root, { model, signal, problem, every }) {
       h("div", { class: "tile" }, h("dt", {}, name), h("dd", { class: "figure break" }, figure), h("dd", { class: "beside" }, beside)),
     ));
     drawTrace(trace, marksOf(stats));
+    reliable.hidden = stats.calibration === null;
+    if (stats.calibration) drawReliability(stats.calibration);
     drawGroups(window.groups, stats.learned);
     drawRate();
     drawReplicas(stats);
@@ -144,6 +157,31 @@ export function show(root, { model, signal, problem, every }) {
         percent(trace["R@1"][at]),
         ...GROUPS.map(([name]) => percent(trace.groups[name]["R@1"][at])),
       ]),
+    });
+  }
+
+  function drawReliability({ newest, all }) {
+    if (all.n === 0) {
+      refill(parts.reliability, empty("No probabilities yet.", "They are checked against what is learned from now on."));
+      return;
+    }
+    const facts = h("dl", { class: "facts" }, [["Error", "error"], ["Brier score", "brier"]].flatMap(([name, measure]) =>
+      [h("dt", {}, name), h("dd", {}, `${rounded(newest[measure])} lately, ${rounded(all[measure])} over all time`)]));
+    if (charts.reliability.element.isConnected) parts.reliability.lastChild.replaceWith(facts);
+    else fill(parts.reliability, charts.reliability.element, facts);
+    const line = ({ n, bins }) => {
+      const some = bins.filter((one) => one.n);
+      return { points: some.map((one) => [one.estimate, one.true]), dots: some.map((one) => 2.5 + 5 * Math.sqrt(one.n / n)) };
+    };
+    charts.reliability.set({
+      series: [
+        { name: "lately", colour: "accent", isMain: true, ...line(newest) },
+        { name: "over all time", colour: "tail", dash: [6, 3], ...line(all) },
+        { name: "as it should be", colour: "soft", dash: [2, 3], points: [[0, 0], [1, 1]], dots: [0, 0] },
+      ],
+      said: `Probabilities of the newest ${count(newest.n)} labels are off by ${percent(newest.error)} on average. ${newest.bins.filter((one) => one.n).map((one) => `Said ${percent(one.estimate)}, true ${percent(one.true)}`).join(". ")}.`,
+      columns: ["said", "#labels lately", "#said, mean", "#true", "#labels, all time", "#said, mean", "#true"],
+      rows: newest.bins.map((one, at) => [`${10 * at}–${10 * (at + 1)}\u00a0%`, ...[one, all.bins[at]].flatMap((bin) => [count(bin.n), percent(bin.estimate), percent(bin.true)])]),
     });
   }
 
@@ -223,6 +261,9 @@ export function show(root, { model, signal, problem, every }) {
     );
   }
 }
+
+const percents = (share) => `${Math.round(100 * share)} %`;
+const rounded = (n) => (n === null ? "–" : n.toFixed(3));
 
 /** Whether an offset of a log, `1763600000000-0.3`, is past another one. */
 function isPast(offset, other) {

@@ -3,7 +3,7 @@
 import { announce, card, debounced, empty, field, fill, h, newId, pastDoubleClick } from "./dom.js";
 import { get, modelPath, newKey, part, post } from "./api.js";
 import { bars } from "./charts.js";
-import { count, legible, score } from "./format.js";
+import { chance, count, legible, score } from "./format.js";
 
 const TYPED_MS = 150;
 const MOST_BARS = 12;
@@ -16,6 +16,8 @@ export function show(root, { model, about, signal, problem, lacks }) {
   const features = h("textarea", { rows: "5", class: "mono", spellcheck: "false", placeholder: "price: 3\ncountry: FI\nurgent: true" });
   const k = h("select", {}, [5, 10, 20, 50].map((n) => h("option", { value: n, selected: n === 10 }, String(n))));
   const version = h("select", {}, h("option", { value: "" }, "the active one"), h("option", { value: "live" }, "live index"));
+  const probable = h("select", {}, [0, 0.1, 0.25, 0.5, 0.75, 0.9].map((p) => h("option", { value: p }, p ? `${100 * p} %` : "any")));
+  const probability = field("Least probability", probable);
   const known = h("datalist", { id: newId("known") });
   const label = h("input", { list: known.id, autocomplete: "off", required: true });
   const parts = { text: field("Text", text), features: field("Features", features, HOW), ranks: h("div", { class: "stack" }), because: h("div", { class: "stack" }), learned: h("div", { role: "status" }) };
@@ -50,7 +52,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
         h("div", { class: "choice", role: "radiogroup", "aria-label": "Kind of instance" }, choice("text", "Text"), choice("features", "Features")),
         parts.text,
         parts.features,
-        h("div", { class: "fields" }, field("Labels at most", k), field("Ranked by", version)),
+        h("div", { class: "fields" }, field("Labels at most", k), field("Ranked by", version), probability),
         lacking.learn ? h("p", { class: "note" }, lacking.learn) : h(
           "form",
           { class: "field", onsubmit: (event) => { event.preventDefault(); teach(label.value.trim(), readable()); } },
@@ -71,6 +73,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
   features.addEventListener("input", () => { before = null; typed(); });
   k.addEventListener("change", () => rank());
   version.addEventListener("change", () => rank());
+  probable.addEventListener("change", () => rank());
   label.addEventListener("input", debounced(suggest, TYPED_MS));
   listVersions();
   rank();
@@ -106,6 +109,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
 
   async function rank(least = offset) {
     const number = (asked += 1);
+    offerProbability();
     if (lacking.classify) {
       withoutLabels(h("p", { class: "note" }, lacking.classify));
       return;
@@ -122,16 +126,18 @@ export function show(root, { model, about, signal, problem, lacks }) {
       return;
     }
     const request = { ...given, k: Number(k.value), explain: ["", "live"].includes(version.value) };
+    if (asksProbability()) request.min_probability = Number(probable.value);
     if (version.value) request.version = version.value;
     if (least) request.min_offset = least;
     try {
       const answer = await post(`${modelPath(model)}/classify`, request, { signal });
       if (number !== asked) return; // a newer question was asked meanwhile
       if (!version.value && answer.version !== about.version) lookAgain();
-      answered = { ...answer, given };
+      answered = { ...answer, given, isLimited: "min_probability" in request };
       draw();
     } catch (error) {
       if (number !== asked || signal.aborted) return;
+      if (error.said?.field === "min_probability") lookAgain();
       withoutLabels(problem(error));
     }
   }
@@ -140,14 +146,29 @@ export function show(root, { model, about, signal, problem, lacks }) {
   async function lookAgain() {
     try {
       Object.assign(about, await get(modelPath(model), { signal }));
+      offerProbability();
       await listVersions();
     } catch {
       // The next question finds out as well.
     }
   }
 
+  /** Only the index of a model that calibrates knows probabilities. */
+  function offerProbability() {
+    probability.hidden = !about.config.calibrate;
+    probable.disabled = (version.value || about.version) !== "live";
+  }
+
+  const asksProbability = () => !probability.hidden && !probable.disabled && probable.value !== "0";
+
   function draw() {
     const { labels, given } = answered;
+    if (labels.length === 0 && answered.isLimited) {
+      fill(parts.ranks, empty("No label is as probable as that."));
+      fill(parts.because, h("p", { class: "note" }, "Ask for less, and see what speaks for which label."));
+      announce("No label is as probable as that.");
+      return;
+    }
     if (labels.length === 0) {
       fill(parts.ranks, empty("No label has any of these features.", lacking.learn ? null : "Name the right one, and press Learn."));
       fill(parts.because, h("p", { class: "note" }, "Nothing speaks for any label yet."));
@@ -172,15 +193,16 @@ export function show(root, { model, about, signal, problem, lacks }) {
             filling,
             h("span", { class: "place" }, `${at + 1}.`),
             h("span", { class: "name", title: legible(one.label) }, legible(one.label), " ", moved(one.label, at)),
-            h("span", { class: "score" }, score(one.score)),
+            h("span", { class: "score" }, one.probability === undefined ? null : [h("span", { class: "unseen" }, "probability "), h("b", { class: "probability" }, chance(one.probability)), h("span", { class: "unseen" }, ", score"), " "], score(one.score)),
           ),
           lacking.learn ? null : h("button", { type: "button", class: "small quiet teaches", "aria-label": `${legible(one.label)} is right: learn it`, "aria-disabled": String(teaching), "data-label": one.label, onclick: () => teach(one.label, given) }, "✓ Right"),
         );
       })),
+      labels[0].probability === undefined ? null : h("p", { class: "hint" }, "The percentage is how probable it is that a label is true; beside it stands its score."),
       h("p", { class: "hint" }, `By ${answered.version === "live" ? "the live index" : `version ${answered.version}`}, with all events up to ${answered.offset}.`),
     );
     if (focused) [...parts.ranks.querySelectorAll(focused.of)].find((one) => one.dataset.label === focused.label)?.focus();
-    announce(`${labels.length} labels; first ${legible(labels[0].label)}, score ${score(labels[0].score)}.`);
+    announce(`${labels.length} labels; first ${legible(labels[0].label)}, ${labels[0].probability === undefined ? "" : `probability ${chance(labels[0].probability)}, `}score ${score(labels[0].score)}.`);
     explain(explained);
   }
 
