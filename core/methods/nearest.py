@@ -68,15 +68,21 @@ def exact(queries: Vectors, vectors: Vectors, k: int) -> Neighbors:
     return found.sort()
 
 
+def tables_of(n: int, dim: int) -> tuple[int, int]:
+    """Tables for ``n`` vectors, and the signs of a key: as many as give ``BUCKET`` of them the same one."""
+    bits = int(min(dim, 30, max(1, round(np.log2(max(n, 1) / BUCKET)))))
+    return max(1, min(TABLES, dim // bits)), bits
+
+
 def hash_keys(vectors: Vectors, n_stored: int) -> npt.NDArray[np.int32]:
     """The key of each vector in each table, shape (tables, n): signs of coordinates that no other table has.
 
-    As many signs as give ``BUCKET`` of the ``n_stored`` vectors the same key.
+    How many of both goes by the ``n_stored`` vectors (``tables_of``).
     """
     n, dim = vectors.shape
-    bits = int(min(dim, 30, max(1, round(np.log2(max(n_stored, 1) / BUCKET)))))
+    tables, bits = tables_of(n_stored, dim)
     powers = (1 << np.arange(bits)).astype(np.int32)
-    keys = np.empty((max(1, min(TABLES, dim // bits)), n), np.int32)
+    keys = np.empty((tables, n), np.int32)
     for table in range(len(keys)):
         keys[table] = (vectors[:, table * bits : (table + 1) * bits] > 0) @ powers
     return keys

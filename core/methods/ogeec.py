@@ -34,6 +34,9 @@ ROWS = 256
 BLOCK = 2**16
 """Training rows that are projected at a time."""
 
+AT_ONCE = 4
+"""Blocks that are projected at the same time, on as many threads."""
+
 SAMPLE = 200
 """Training rows on which the recall of an approximate search is measured."""
 
@@ -183,14 +186,27 @@ class Model:
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     """Bytes of memory, by what they are for."""
-    vectors = f"projected data, 4 B x {params.learners} learners x {sizes.n:,} instances x {params.dim}"
-    graph = {"graphs, 200 B an instance and learner": 200 * params.learners * sizes.n}
+    n, learners = sizes.n, params.learners
     copies = 2 if params.index == "graph" else 1
+    active = sizes.nnz * min(n, AT_ONCE * BLOCK) // max(n, 1)
+    own = {f"similarities to {SAMPLE} instances": 4 * SAMPLE * nearest.TILE} if params.index != "exact" else {}
+    if params.index == "graph":
+        own |= {"graphs, 200 B an instance and learner": 200 * learners * n}
+    elif params.index == "lsh":
+        tables = nearest.tables_of(n, params.dim)[0]
+        own |= {
+            f"keys, 4 B x {learners} learners x {n:,} instances x {tables} tables": 4 * learners * n * tables,
+            "those of a learner, in order": 12 * n * tables,
+        }
     return {
-        vectors: 4 * params.learners * sizes.n * params.dim * copies,
-        "those of a learner, in blocks": 4 * sizes.n * params.dim,
+        f"projected data, 4 B x {learners} learners x {n:,} instances x {params.dim}": (
+            4 * learners * n * params.dim * copies
+        ),
+        "those of a learner, in blocks": 4 * n * params.dim,
+        "orders of the instances": 4 * (learners + 3) * n,
         f"a part of the projection, 4 B x up to {sizes.d:,} features x {params.dim}": 4 * sizes.d * params.dim,
-        **(graph if params.index == "graph" else {}),
+        f"what is being projected, 40 B x {active:,} active features": 40 * active,
+        **own,
     }
 
 
