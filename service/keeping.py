@@ -18,6 +18,7 @@ from service import history, standing, upkeep
 from service import manifest as manifests
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
+from service.ending import end
 from service.history import Extent
 from service.log import Trim, trimmed_key
 from service.manifest import Manifest
@@ -29,6 +30,9 @@ from service.upkeep import Upkeep
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 5.0
+
+JOIN_SECONDS = 3.0
+"""Longest wait for the artifact store. A bucket that cannot be reached may take minutes to fail; it is tried on."""
 
 NO_ARTIFACTS = (
     "no artifact store is set, so there is no history and the log is never trimmed: learning is refused when it is "
@@ -115,6 +119,7 @@ class Keeping:
         self._artifacts = artifacts
         self._models = models
         self._kept: dict[ModelKeys, Kept] = {}
+        self._joining: asyncio.Task[str] | None = None
 
     def of(self, model: ModelReplica) -> Kept | None:
         """What was seen last; None before the first look."""
@@ -135,19 +140,36 @@ class Keeping:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def join(self) -> None:
-        """See whether the artifact store is there. StoreUnavailable when the store is not."""
+        """See whether the artifact store is there; one that takes long is not waited for. StoreUnavailable."""
         if self._artifacts is None:
             return
+        patience = 0.0
+        if self._joining is None:
+            self._joining = asyncio.create_task(self._artifacts.join(self._store), name="artifact store")
+            patience = JOIN_SECONDS
+        await asyncio.wait({self._joining}, timeout=patience)
+        if not self._joining.done():
+            self._tell(self.trouble or f"the artifact store has not answered within {JOIN_SECONDS:g} s; it is tried on")
+            return
+        joined, self._joining = self._joining, None
         try:
-            await self._artifacts.join(self._store)
+            joined.result()
         except ArtifactsUnavailable as error:
-            if self.trouble != str(error):
-                log.error("history, jobs and versions are not to be had", reason=str(error))
-            self.trouble = str(error)
+            self._tell(str(error))
             return
         if self.trouble is not None:
             log.info("the artifact store is there again")
         self.trouble = None
+
+    def _tell(self, trouble: str) -> None:
+        if self.trouble != trouble:
+            log.error("history, jobs and versions are not to be had", reason=trouble)
+        self.trouble = trouble
+
+    async def stop(self) -> None:
+        """Wait for nothing any more."""
+        if self._joining is not None:
+            await end(self._joining)
 
     async def look(self) -> None:
         """Look at all models. StoreUnavailable."""

@@ -184,6 +184,7 @@ class Replica:
         """End everything. Requests that still wait are told that they were refused or that their outcome is unknown."""
         self.drain()
         await end(*self._tasks, *self._errands)
+        await self.keeping.stop()
         await self._shadows.stop()
         await self.shelf.stop()
         for model in self._follower.models.values():

@@ -200,6 +200,33 @@ async def test_the_size_of_indexes_that_were_made_to_be_adopted_is_told(
     assert index.size < kept.figures()["index_bytes"] < 2 * index.size
 
 
+async def test_a_start_does_not_wait_for_an_artifact_store_that_is_slow_to_answer(
+    server: Server, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a bucket whose endpoint drops what is sent to it, until it does not any more."""
+    monkeypatch.setattr("service.keeping.JOIN_SECONDS", 0.2)
+    monkeypatch.setattr("service.keeping.LOOK_SECONDS", 0.1)
+    answers = asyncio.Event()
+
+    class Slow(Artifacts):
+        async def join(self, store: Store) -> str:
+            await answers.wait()
+            return await super().join(store)
+
+    replica = Replica(Store(server.url, QUICK), artifacts=Slow(str(tmp_path / "artifacts")))
+    async with asyncio.timeout(15):
+        await replica.start()
+    try:
+        status = replica.status()
+        assert status.ready
+        assert "has not answered within 0.2 s" in str(status.history)
+        await replica.learn("default", drafts(1))
+        answers.set()
+        await until(lambda: replica.status().history is None)
+    finally:
+        await replica.stop()
+
+
 async def test_a_full_log_takes_more_once_it_is_archived(
     server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
 ) -> None:
