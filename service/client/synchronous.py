@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -31,6 +31,7 @@ from service.client.errors import (
     told_apart,
 )
 from service.client.lines import CLASSIFYING, LinesRequest, bounded, read_answers, whole_lines
+from service.client.sending import Sending, first, in_order, leave
 
 
 class Client:
@@ -286,6 +287,8 @@ class Client:
     def classify_stream(self, name: str, lines: Iterable[bytes], *, in_flight: int = CLASSIFYING) -> Iterator[Answer]:
         """One answer a line, in order, of any number of lines; see ``refusal_of`` for the ones refused.
 
+        Left before its end, it sends nothing more and waits a second at most for what is on its way.
+
         Parameters
         ----------
         name : str
@@ -321,24 +324,23 @@ class Client:
             for one in requests:
                 yield from self._lines(path, one, repeatable, ended)
             return
-        with ThreadPoolExecutor(in_flight, thread_name_prefix="abound-client") as pool:
-            sent: deque[Future[list[Answer]]] = deque()
-            try:
-                while True:
-                    try:
-                        request = next(requests, None)
-                    except Exception:  # of the source: it comes behind the answers of what was sent
-                        yield from _in_order(sent)
-                        raise
-                    if request is None:
-                        break
-                    sent.append(pool.submit(self._lines, path, request, repeatable, ended))
-                    if len(sent) == in_flight:
-                        yield from sent.popleft().result()
-                yield from _in_order(sent)
-            finally:
-                ended.set()
-                pool.shutdown(wait=True, cancel_futures=True)
+        sent: deque[Sending] = deque()
+        try:
+            while True:
+                try:
+                    request = next(requests, None)
+                except Exception:  # of the source: it comes behind the answers of what was sent
+                    yield from in_order(sent)
+                    raise
+                if request is None:
+                    break
+                sent.append(Sending(partial(self._lines, path, request, repeatable, ended)))
+                if len(sent) == in_flight:
+                    yield from first(sent)
+            yield from in_order(sent)
+        finally:
+            ended.set()
+            leave(sent)
 
     def _lines(self, path: str, lines: list[bytes], repeatable: bool, ended: threading.Event) -> list[Answer]:
         """An answer a line of one request, sent as often as it takes; fewer when the stream has ended meanwhile."""
@@ -390,9 +392,3 @@ class Client:
                 call.method, call.path, content=call.content, headers=call.headers, timeout=timeout
             )
         return document(response, self.url)
-
-
-def _in_order(sent: deque[Future[list[Answer]]]) -> Iterator[Answer]:
-    """The answers of all requests that are on their way."""
-    while sent:
-        yield from sent.popleft().result()
