@@ -117,7 +117,7 @@ async def archive(to: Archiving) -> Contents | None:
                     _check(to, element)
                     elements.append(element)
                     size += size_of(element[1])
-                    if size >= to.params.segment_bytes:
+                    if size >= to.params.segment_bytes or adoption_after(element) is not None:
                         contents = begun = await _add(to, begun, elements, size)
                         elements, size, n_old = [], 0, 0
     except stream.Trimmed as error:
@@ -178,6 +178,14 @@ def adoption_after(element: Element) -> Offset | None:
         return None
     event = decode_entry(element[1]).event
     return Offset.parse(event.after) if isinstance(event, Adopt) else None
+
+
+def adopted(elements: list[Element]) -> set[str]:
+    """The indexes that adoptions among entries need. Damaged."""
+    for _, fields in elements:
+        check(fields)  # an adoption that is damaged may look like none
+    events = [decode_entry(one[1]).event for one in elements if adoption_after(one) is not None]
+    return {event.index for event in events if isinstance(event, Adopt)}
 
 
 async def make_base(to: Archiving, model: ModelReplica) -> Base:
@@ -272,7 +280,7 @@ def _empty(to: Archiving, base: Base | None) -> Contents:
 async def _small(to: Archiving, contents: Contents) -> tuple[list[Element], int, int, Segment | None]:
     """The last segment, if it is to be made larger: its entries, their size in the log, how many, and itself."""
     last = contents.segments[-1] if contents.segments else None
-    if last is None or last.log_bytes * 2 > to.params.segment_bytes:
+    if last is None or last.needs is not None or last.log_bytes * 2 > to.params.segment_bytes:
         return [], 0, 0, None
     try:
         elements = await history.History(to.store, to.artifacts, to.keys).elements(last)

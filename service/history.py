@@ -44,9 +44,12 @@ class HistoryParams:
     Attributes
     ----------
     segment_bytes : int
-        A segment is closed at about so much of the log, before compression.
+        A segment is closed at about so much of the log, before compression, and behind an adoption.
     keep_bytes : int
         Of compressed segments, a model; the oldest go beyond it.
+    keep_indexes_bytes : int
+        Of indexes that adoptions in history need, a model; beyond it the oldest go, and history up to their adoptions
+        with them. The newest stays.
     keep_seconds : float
         Segments whose entries are all older than this go; 0: no bound by age.
     slack : float, 0 to 0.5
@@ -55,14 +58,16 @@ class HistoryParams:
 
     segment_bytes: int = 16 * 2**20
     keep_bytes: int = 16 * 2**30
+    keep_indexes_bytes: int = 64 * 2**30
     keep_seconds: float = 0.0
     slack: float = 0.05
 
     def __post_init__(self) -> None:
         if not 1024 <= self.segment_bytes <= 256 * 2**20:
             raise ValueError("segment_bytes must be from 1024 to 268435456")
-        if not self.keep_bytes > 0:
-            raise ValueError("keep_bytes must be more than 0")
+        for name in ("keep_bytes", "keep_indexes_bytes"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0")
         if not self.keep_seconds >= 0:
             raise ValueError("keep_seconds must be at least 0")
         if not 0 <= self.slack <= 0.5:

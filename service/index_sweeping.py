@@ -19,13 +19,12 @@ import structlog
 from core.errors import Conflict, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
 from service import indexes, pending
 from service import log as stream
-from service.archive import BASE_PREFIX, adoption_after
+from service.archive import BASE_PREFIX, adopted
 from service.artifacts import Artifacts
 from service.catalog import Catalog, ModelKeys
-from service.events import Adopt, check, decode_entry
 from service.history import Contents, History
 from service.lease import Lease, LeaseLost, take
-from service.log import Element, LogParams
+from service.log import LogParams
 from service.pending import SWEEP, Pending
 from service.store import Store
 
@@ -105,7 +104,7 @@ class IndexSweep:
         needed = set()
         for segment in contents.segments if contents is not None else ():
             if segment.needs is not None:  # it has an adoption
-                needed |= _adopted(await history.elements(segment))
+                needed |= adopted(await history.elements(segment))
         if contents is not None and contents.base is not None:
             needed.add(contents.base.index)
         link = await self._store.open_link("sweep")
@@ -119,7 +118,7 @@ class IndexSweep:
             )
             async with contextlib.aclosing(reading):
                 async for elements in reading:
-                    needed |= _adopted(elements)
+                    needed |= adopted(elements)
         except stream.Trimmed as error:
             raise LeaseLost from error
         finally:
@@ -133,10 +132,3 @@ def _is_whole(contents: Contents | None, artifacts: Artifacts, trim: stream.Trim
     if contents is None:
         return trim.n_entries == 0
     return contents.artifacts == artifacts.id and contents.end[:2] >= trim.last[:2]
-
-
-def _adopted(elements: list[Element]) -> set[str]:
-    for _, fields in elements:
-        check(fields)  # an adoption that is damaged may look like none
-    events = [decode_entry(one[1]).event for one in elements if adoption_after(one) is not None]
-    return {event.index for event in events if isinstance(event, Adopt)}

@@ -1,6 +1,7 @@
 """Retention: history is kept up to a size and an age; beyond it the oldest segments give way to a base.
 
-1. how many of the oldest segments may go: over the bounds, not pinned, and no adoption behind them replays from them
+1. how many of the oldest segments may go: over the bounds, their own or that of the indexes that adoptions in them
+   need; not pinned, and no adoption behind them replays from them
 2. the state at the end of these is made, by a replay of them on top of the base before
 3. it is written as an index: the new base
 4. in one moment and under the lease the list of history names the new base, and no more the segments
@@ -15,12 +16,13 @@ import contextlib
 import msgspec
 import structlog
 
+from core.errors import Damaged, UnknownArtifact
 from core.types import Offset
+from service import indexes, pins
 from service import log as stream
-from service import pins
-from service.archive import Archiving, adoption_after, make_base, swap
+from service.archive import BASE_PREFIX, Archiving, adopted, adoption_after, make_base, swap
 from service.compaction import rebuild
-from service.history import Contents, HistoryParams, Segment
+from service.history import Contents, History, HistoryParams, Segment
 from service.store import reaching
 
 log = structlog.get_logger(__name__)
@@ -39,7 +41,7 @@ async def retain(to: Archiving, contents: Contents) -> Contents:
     """
     with reaching():
         now, _ = await to.store.client.time()
-    n = to_go(contents, to.params, now * 1000)
+    n = max(to_go(contents, to.params, now * 1000), too_many(await _needed(to, contents), to.params))
     if not n:
         return contents
     n = allowed(contents, n, await pins.oldest(to.store, to.keys), await _log_needs(to))
@@ -77,6 +79,22 @@ def to_go(contents: Contents, params: HistoryParams, now: int) -> int:
     return max(by_size, by_age)
 
 
+def too_many(needed: list[int], params: HistoryParams) -> int:
+    """How many of the oldest segments are to go for the indexes that they need, but never the last that needs any.
+
+    ``needed``: bytes of these, by segment.
+    """
+    size, n = sum(needed), 0
+    if size > params.keep_indexes_bytes * (1 + params.slack):
+        last = max(i for i, n_bytes in enumerate(needed) if n_bytes)
+        while size > params.keep_indexes_bytes and n < last:
+            size -= needed[n]
+            n += 1
+        while n and not needed[n - 1]:  # the rest of the way has taken nothing
+            n -= 1
+    return n
+
+
 def allowed(contents: Contents, n: int, pinned: Offset | None, log_needs: Offset | None) -> int:
     """How many of ``n`` segments may go: the base that takes their place must not be past anything that is needed."""
     while n:
@@ -87,6 +105,23 @@ def allowed(contents: Contents, n: int, pinned: Offset | None, log_needs: Offset
             break
         n -= 1
     return n
+
+
+async def _needed(to: Archiving, contents: Contents) -> list[int]:
+    """Bytes of the indexes that each segment needs and none after it; zeros while all that there are are in bounds."""
+    needed = [0] * len(contents.segments)
+    found = await indexes.sizes(to.artifacts, to.keys)
+    sizes = {name: size for name, size in found.items() if not name.startswith(BASE_PREFIX)}
+    if sum(sizes.values()) <= to.params.keep_indexes_bytes:
+        return needed
+    history = History(to.store, to.artifacts, to.keys)
+    for i in reversed(range(len(needed))):
+        if contents.segments[i].needs is not None:
+            with contextlib.suppress(Damaged, UnknownArtifact):  # whoever reads it says so; nothing goes by it
+                for name in adopted(await history.elements(contents.segments[i])):
+                    needed[i] += sizes.pop(name, 0)
+            await to.between()
+    return needed
 
 
 async def _log_needs(to: Archiving) -> Offset | None:

@@ -24,7 +24,7 @@ from service.events import APPLY_VERSION, Adopt, Entry, Learn, encode
 from service.history import Contents, HistoryParams, Segment
 from service.lease import LeaseLost, take
 from service.log import Trim
-from service.retention import allowed, retain, to_go
+from service.retention import allowed, retain, to_go, too_many
 from service.snapshots import restore_newest
 from service.store import Store
 from service.sweeping import sweep_artifacts
@@ -241,6 +241,14 @@ def test_how_much_retention_takes() -> None:
     for now, gone in ((10_999, 0), (11_000, 0), (11_600, 1), (11_999, 1), (12_000, 2), (99_999, 4)):
         assert to_go(contents, HistoryParams(keep_seconds=10), now) == gone
     assert to_go(listed(), HistoryParams(keep_seconds=1, keep_bytes=1), 10**9) == 0
+
+
+def test_how_much_retention_takes_for_the_indexes_that_are_needed() -> None:
+    for bound, gone in ((300, 0), (290, 0), (280, 2), (200, 2), (199, 4), (1, 4)):
+        assert too_many([0, 100, 0, 100, 0, 100, 0], HistoryParams(keep_indexes_bytes=bound)) == gone
+    assert too_many([0, 100, 0], HistoryParams(keep_indexes_bytes=1)) == 0  # the newest stays
+    assert too_many([0, 0], HistoryParams(keep_indexes_bytes=1)) == 0
+    assert too_many([], HistoryParams(keep_indexes_bytes=1)) == 0
 
 
 def test_retention_stops_before_what_somebody_needs() -> None:

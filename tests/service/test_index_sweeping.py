@@ -44,11 +44,11 @@ async def there(house: House) -> set[str]:
     return set(await indexes.ids(house.artifacts, (await house.living()).keys))
 
 
-async def adopted(house: House, seed: int) -> IndexManifest:
+async def adopted(house: House, seed: int, n_after: int = 20) -> IndexManifest:
     """An index that was adopted, with something before and after it."""
     *_, after = await house.append(*events(20, seed))
     index = await house.index(model_of(20, seed), after)
-    await house.append(Adopt(f"adoption {seed}", index.id, index.after, index.digest), *events(20, seed + 50))
+    await house.append(Adopt(f"adoption {seed}", index.id, index.after, index.digest), *events(n_after, seed + 50))
     return index
 
 
@@ -89,6 +89,27 @@ async def test_what_retention_leaves_of_adoptions_goes_and_what_is_needed_stays(
     assert await there(house) == kept
     model = await rebuild(house.store, await house.living(), from_start=True, artifacts=house.artifacts)
     same = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
+    assert await model.take_digest() == await same.take_digest()
+
+
+async def test_indexes_that_adoptions_need_are_bounded(house: House) -> None:
+    """However many there are in a history that is short itself: the oldest go, and the model is what it was."""
+    worker = Worker(house.store, artifacts=house.artifacts)
+    made = []
+    for seed in range(1, 6):
+        made.append(await adopted(house, seed, n_after=1))
+        await archived(house, HistoryParams())
+    sizes = await indexes.sizes(house.artifacts, (await house.living()).keys)
+    contents = await History(house.store, house.artifacts, (await house.living()).keys).contents()
+    assert contents is not None
+    assert sum(segment.needs is not None for segment in contents.segments) == 5  # none hides another one
+    same = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
+    await archived(house, HistoryParams(keep_indexes_bytes=sizes[made[-1].id] + sizes[made[-2].id]))
+    for _ in range(3):
+        await worker.sweep(await read_catalog(house.store))
+    left = {name for name in await there(house) if not name.startswith("base-")}
+    assert left == {index.id for index in made[-2:]}
+    model = await rebuild(house.store, await house.living(), from_start=True, artifacts=house.artifacts)
     assert await model.take_digest() == await same.take_digest()
 
 
