@@ -162,7 +162,7 @@ class Worker:
         return swept
 
     async def _measure(self, artifacts: Artifacts, living: Living) -> None:
-        """Say how much the indexes take that were made to be adopted: no bound of history counts them."""
+        """Say how much the indexes take that were made to be adopted: they are not counted among the segments."""
         sizes = await artifacts.sizes(indexes.folder(living.keys))
         size = sum(size for name, size in sizes.items() if f"/{BASE_PREFIX}" not in name)
         await upkeep.say(self._store, living.keys, index_bytes=size)
