@@ -11,9 +11,12 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from core.methods.progress import Progress
+from core.methods.progress import Progress, part
 
 Floats = npt.NDArray[np.float64]
+
+ROWS = 2**16
+"""That are made orthonormal at a time: LAPACK lets no other thread go on meanwhile, and a job must be heard of."""
 
 Product = Callable[[Floats, Progress], Floats]
 """Of the operator with a matrix of shape (size, m), m at most k + p: nothing larger is ever asked for."""
@@ -45,7 +48,7 @@ def leading(
     basis = rng.standard_normal((size, width))
     for turn in range(q):
         progress("subspace", turn / (q + 1))
-        basis = orthonormal(product(basis, progress))
+        basis = orthonormal(product(basis, progress), part(progress, (turn + 0.5) / (q + 1), (turn + 1) / (q + 1)))
     progress("subspace", q / (q + 1))
     image = product(basis, progress)
     squares, inner = np.linalg.eigh(image.T @ image)
@@ -57,6 +60,25 @@ def leading(
     return image @ (inner[:, order] * inverse), values
 
 
-def orthonormal(matrix: Floats) -> Floats:
-    """An orthonormal basis of the columns."""
-    return np.asarray(np.linalg.qr(matrix)[0], np.float64)
+def orthonormal(matrix: Floats, progress: Progress) -> Floats:
+    """An orthonormal basis of the columns, in place of them where there are many rows.
+
+    By blocks of rows, and of what is left of each block once more (TSQR: Demmel, Grigori, Hoemmen and Langou, SIAM
+    Journal on Scientific Computing 2012).
+    """
+    n = len(matrix)
+    if n <= ROWS:
+        return np.asarray(np.linalg.qr(matrix)[0], np.float64)
+    tops = []
+    for first in range(0, n, ROWS):
+        progress("subspace", first / n)
+        block, top = np.linalg.qr(matrix[first : first + ROWS])
+        matrix[first : first + ROWS, : block.shape[1]] = block
+        tops.append(top)
+    turns = np.linalg.qr(np.concatenate(tops))[0]
+    start = 0
+    for first, top in zip(range(0, n, ROWS), tops, strict=True):
+        rows = matrix[first : first + ROWS]
+        rows[:] = rows[:, : len(top)] @ turns[start : start + len(top)]
+        start += len(top)
+    return matrix

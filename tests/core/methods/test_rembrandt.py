@@ -13,7 +13,7 @@ from core.methods import registry, rembrandt
 from core.methods.fourier import drawn
 from core.methods.progress import quietly
 from core.methods.ridge import Ridge
-from core.methods.subspace import leading
+from core.methods.subspace import leading, orthonormal
 from tests.core.methods.toy import made, queries
 
 
@@ -64,6 +64,21 @@ def test_the_embedding_spans_the_predictions_of_the_unconstrained_model():
     predicted = data.Y.toarray().T @ A @ np.linalg.solve(A.T @ A + penalty * np.eye(A.shape[1]), A.T @ data.Y.toarray())
     expected = np.linalg.eigh(predicted)[1][:, ::-1][:, :3]
     np.testing.assert_allclose(V @ V.T, expected @ expected.T, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [40, 200, 203, 221])
+@pytest.mark.parametrize("rank", [7, 3])
+def test_a_basis_is_made_in_pieces_and_told_of(monkeypatch, n, rank):
+    """Also where the last piece has fewer rows than columns, and where the columns are not independent."""
+    monkeypatch.setattr("core.methods.subspace.ROWS", 50)
+    rng = np.random.default_rng(n)
+    A = rng.normal(size=(n, rank)) @ rng.normal(size=(rank, 7))
+    told = []
+    Q = orthonormal(A.copy(), lambda stage, done: told.append(done))
+    assert len(told) == (-(-n // 50) if n > 50 else 0)
+    assert told == sorted(told)
+    np.testing.assert_allclose(Q.T @ Q, np.eye(7), atol=1e-12)
+    np.testing.assert_allclose(Q @ (Q.T @ A), A, atol=1e-10)
 
 
 def test_nothing_of_features_times_labels_is_formed():
