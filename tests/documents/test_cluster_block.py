@@ -51,6 +51,7 @@ class Terminals:
             "PATH": f"{make_programs(folder)}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "OPENBLAS_NUM_THREADS": "1",
+            "DASK_TEMPORARY_DIRECTORY": str(folder),
         }
         self._running: list[subprocess.Popen[bytes]] = []
 
