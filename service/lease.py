@@ -9,6 +9,9 @@ clock of its own can tell it. So a pointer is swapped by ``Lease.swap`` alone: o
 the fence with the token and then carries out all its commands, or none. Whatever else a late process writes has a
 name of its own that nothing points to, and is swept.
 
+When the store's clock is set back, a lease whose holder died stays for as much longer. So whoever finds one that lasts
+longer than any is given lets it last as long as its own would: who lives renews it, who died is followed after that.
+
 A model has such a lease for each ``purpose``; the one without a name is that of snapshots and history.
 """
 
@@ -34,7 +37,10 @@ Command = tuple[bytes | str | int, ...]
 # nothing here and counts as writing: what frees memory, a trim and the pointers that go with it, must get through.
 _TAKE = """
 redis.call('PERSIST', KEYS[2])
-if redis.call('EXISTS', KEYS[1]) == 1 then return false end
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  if redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+  return false
+end
 local before = tonumber(string.match(redis.call('GET', KEYS[2]) or '0', '^%d+')) or 0
 local token = string.format('%.0f', before + 1) .. ':' .. ARGV[1]
 redis.call('SET', KEYS[2], token)

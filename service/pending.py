@@ -9,6 +9,9 @@ which shadow to bring up, and one whose shadow it names no more drops it. It als
 failover has lost it, the script looks for what else may be lost: the log's entry up to which the index stands for
 everything. Without it no replica would come to where it can adopt.
 
+Where the store's clock was set back, it would stay for as much longer after its maker died: who is refused sees to it
+that it does not (as in ``lease.py``).
+
 From the second the script knows an ``Adopt`` that comes again since the reply to it was lost, and one that would be
 passed over. A store that loses the end of the log loses this with it.
 """
@@ -41,7 +44,10 @@ _decoder = msgspec.json.Decoder(Pending)
 
 _TAKE = """
 local now = redis.call('GET', KEYS[1])
-if now and cjson.decode(now)['adoption'] ~= ARGV[1] then return 0 end
+if now and cjson.decode(now)['adoption'] ~= ARGV[1] then
+  if redis.call('PTTL', KEYS[1]) > tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+  return 0
+end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1
 """

@@ -1,7 +1,8 @@
 """Rates: how many instances a key, and a ``source`` under it, may send in a time, over all replicas together.
 
 Counted in the store by the library ``limits``: a sliding window of two counters, whose edges are the store's clock.
-An instance of a batch and a line of NDJSON counts as one. The store is asked only where a rate is set.
+Where that was set back, what was counted before goes. An instance of a batch and a line of NDJSON counts as one. The
+store is asked only where a rate is set.
 
 What happens while the store is away, or slow: what cannot be counted is not learned; it waits for the store as long as
 an append does. Classifying goes on from memory, and ``abound_rates_unchecked_total`` says how much. For that a store
@@ -192,10 +193,15 @@ class Rates:
             self._storage = RedisStorage(
                 "redis://not-used:1", implementation="redispy", key_prefix=PREFIX, connection_pool=self._pool
             )
-        if await SlidingWindowCounterRateLimiter(self._storage).hit(rate, *who, cost=n):
+        limiter, key, window = SlidingWindowCounterRateLimiter(self._storage), rate.key_for(*who), rate.get_expiry()
+        if await limiter.hit(rate, *who, cost=n):
             return None
-        window = rate.get_expiry()
-        counts = await self._storage.get_sliding_window(rate.key_for(*who), window)
+        counts = await self._storage.get_sliding_window(key, window)
+        if max(counts[1], counts[3]) > 2 * window:  # the clock was set back: they would count until it has caught up
+            await self._storage.clear_sliding_window(key, window)
+            if await limiter.hit(rate, *who, cost=n):
+                return None
+            counts = await self._storage.get_sliding_window(key, window)
         return min(max(0.05, _wait(rate.amount, window, n, *counts)), 2.0 * window)
 
 

@@ -126,6 +126,25 @@ async def test_the_wait_that_is_told_is_long_enough_and_not_much_longer(store: S
         await rates.take(rate, "key", "k", 11)
 
 
+@pytest.mark.parametrize("n_before", [0, 7])
+async def test_a_clock_that_was_set_back_keeps_nobody_out(own_server: Server, n_before: int) -> None:
+    """To the store it is as if what was counted stayed for as much longer."""
+    store = Store(own_server.url)
+    rates, rate = Rates(store), rate_of("10/second")
+    if n_before:
+        await rates.take(rate, "key", "a", n_before)
+        await asyncio.sleep(1.1)
+    await rates.take(rate, "key", "a", 3)
+    counters = [name async for name in store.client.scan_iter("abound:rates*")]
+    assert len(counters) == (2 if n_before else 1)
+    for name in counters:
+        await store.client.pexpire(name, await store.client.pttl(name) + 3_600_000)
+    await rates.take(rate, "key", "a", 10)
+    with pytest.raises(RateLimited):
+        await rates.take(rate, "key", "a", 10)
+    await store.close()
+
+
 async def test_all_replicas_count_together(store: Store) -> None:
     one, other, rate = Rates(store), Rates(store), rate_of("10/minute")
     outcomes = await asyncio.gather(

@@ -6,6 +6,7 @@ import pytest
 import redis.exceptions
 
 from core.errors import Conflict, StoreUnavailable
+from service import activating, pending
 from service.catalog import ModelKeys
 from service.lease import LeaseLost, take
 from service.store import Store
@@ -43,6 +44,28 @@ async def test_it_is_renewed_for_as_long_as_it_is_held(store: Store) -> None:
         await lease.swap([("RPUSH", KEYS.of("list"), b"\xff\r\n", "y"), ("SET", KEY, 5)])
     assert await store.client.lrange(KEYS.of("list"), 0, -1) == [b"\xff\r\n", b"y"]
     assert await store.client.get(KEY) == b"5"
+
+
+async def test_a_clock_that_was_set_back_does_not_make_it_last(store: Store) -> None:
+    """To the store it is as if it stayed for as much longer: who died is followed in time, who lives renews it."""
+    async with take(store, KEYS, 0.4) as lease:
+        await store.client.pexpire(KEYS.of("lease"), 3_600_000)
+        with pytest.raises(Conflict):
+            async with take(store, KEYS, 0.4):
+                pass
+        assert await store.client.pttl(KEYS.of("lease")) <= 400
+        await asyncio.sleep(0.6)
+        await lease.swap([("SET", KEY, "x")])
+        with pytest.raises(Conflict):
+            async with take(store, KEYS, 0.4):
+                pass
+    await store.client.set(KEYS.of("lease"), "9:of one that died", px=3_600_000)
+    with pytest.raises(Conflict):
+        async with take(store, KEYS, 0.2):
+            pass
+    await asyncio.sleep(0.3)
+    async with take(store, KEYS, 0.2):
+        pass
 
 
 async def test_whoever_was_stopped_for_too_long_changes_nothing(store: Store) -> None:
@@ -122,3 +145,24 @@ async def test_a_store_that_goes_away_leaves_the_lease_to_run_out(own_server: Se
     with own_server.client() as client:
         assert 0 < client.pttl(KEYS.of("lease")) <= 15_000
     await store.close()
+
+
+async def test_what_an_adoption_or_an_activation_holds_does_not_last_longer_either(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever made it died before the store's clock was set back."""
+    monkeypatch.setattr(activating, "FENCE_SECONDS", 0.2)
+
+    async def adopt() -> bool:
+        return await pending.say(store, KEYS, pending.Pending("another"), 0.2)
+
+    async def activate() -> bool:
+        return await activating.take(store, KEYS, activating.Activating("another"))
+
+    assert await pending.say(store, KEYS, pending.Pending("dead"))
+    assert await activating.take(store, KEYS, activating.Activating("dead"))
+    for key in (pending.key_of(KEYS), KEYS.of("activating")):
+        await store.client.pexpire(key, 3_600_000)
+    assert [await adopt(), await activate()] == [False, False]
+    await asyncio.sleep(0.3)
+    assert [await adopt(), await activate()] == [True, True]
