@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -161,6 +163,63 @@ def test_classify_goes_on_and_learning_is_never_told_wrong(scene: Scene, tmp_pat
     findings = examine_now(scene.pair.primary.url, book.acknowledged, list[LostTail]())
     assert findings.good, findings
     assert scene.service.learned() == findings.learned
+
+
+def test_a_failover_that_loses_a_tail_loses_nothing_that_a_copy_had_and_doubles_nothing(scene: Scene) -> None:
+    """Clients send again, under their keys, whatever was not acknowledged as they asked, and what may be gone."""
+    safe: list[str] = []
+    over = threading.Event()
+
+    def learn(key: str, level: Level) -> str | None:
+        body = {"text": f"wheat prices rise {key}", "labels": ["grain", key], "durability": level}
+        try:
+            answer = httpx.post(f"{scene.service.url}/learn", json=body, headers={"Idempotency-Key": key}, timeout=10)
+        except httpx.HTTPError:
+            return None
+        return str(answer.json()["durability"]) if answer.status_code == 200 else None
+
+    def insist(name: str) -> None:
+        for i in itertools.count():
+            while learn(f"{name} {i}", "replica") != "replica":
+                time.sleep(0.02)
+            safe.append(f"{name} {i}")
+            if over.is_set():
+                return
+
+    clients = [threading.Thread(target=insist, args=(name,)) for name in ("a", "b")]
+    for client in clients:
+        client.start()
+    while len(safe) < 20:
+        time.sleep(0.01)
+    with scene.pair.copy.client() as copy:
+        copy.replicaof("127.0.0.1", 1)  # it hears of nothing more
+    tail = [f"tail {i}" for i in range(10)]
+    assert {learn(key, "log") for key in tail} == {"log"}
+    had = scene.service.learned()
+    scene.wire.cut("refusing")
+    scene.until("cut off")
+    scene.pair.promote()
+    with scene.pair.primary.client() as client:
+        assert had - sum(client.xlen(name) for name in client.keys("*:log")) >= len(tail)
+    scene.wire.target, scene.wire.state = scene.pair.primary.socket, "open"
+    scene.pair.start()
+    scene.pair.until_in_step()
+    scene.until("connected")
+    enough = len(safe) + 10
+    deadline = time.monotonic() + 20
+    while len(safe) < enough:
+        assert time.monotonic() < deadline, scene.ready()
+        time.sleep(0.01)
+    over.set()
+    for client in clients:
+        client.join(30)
+    assert scene.service.learned() == len(safe)  # the tail is gone here too
+    for key in (*safe, *tail, *tail):
+        assert learn(key, "log") == "log"
+    assert scene.service.learned() == len(safe) + len(tail)
+    findings = examine_now(scene.pair.primary.url, {}, list[LostTail]())
+    assert findings.good, findings
+    assert findings.learned == len(safe) + len(tail)
 
 
 def test_without_a_store_learning_is_refused_in_time_and_says_whether_it_may_have_happened(scene: Scene) -> None:
