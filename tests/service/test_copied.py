@@ -27,7 +27,7 @@ from tests.service import activated
 from tests.service.adopting import House, events, model_of
 from tests.service.conftest import QUICK
 from tests.service.proxy import Proxy
-from tests.service.test_rebuild import Context, archived, teach
+from tests.service.rebuilding.context import Context, archived, teach
 from tests.service.valkey import Server, free_port
 
 BAD = ForgetParams(source="bad", reason="r")
