@@ -29,7 +29,7 @@ VOLATILE = [
         r"\b\d{13}-\d+(\.\d+)?",  # offsets
         r"(?<=\"request_id\":\")[^\"]*",
         r"\babk_[0-9a-f]+_[\w-]+",
-        r"\b[0-9a-f]{12,64}\b",  # ids, digests, incarnations
+        r"(?<!\d\.)\b[0-9a-f]{12,64}\b",  # ids, digests, incarnations; not what stands behind a decimal point
         r"\b1[6-9]\d{8}(\.\d+)?\b",  # seconds since the epoch
         r"\b\d+(\.\d+)? s\b",
         r"(?<=\"seconds\": )[\d.]+",

@@ -6,16 +6,21 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from service.cli import app
+from service.methods import METHODS
+from service.reproduction.comparisons import wanted
 from tests.documents.blocks import COMMANDS, OTHERS, PAGES, ROOT, Block, Command, agrees, blocks_of
 from tests.documents.session import Shell, session
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 ROOT_COMMAND = typer.main.get_command(app)
+USAGE_ERROR = typer.BadParameter.__mro__[1]
+"""What the parser raises; typer exports only this kind of it."""
 HARMLESS = (
     "abound audit",
     "abound config",
@@ -93,16 +98,48 @@ def test_what_does_no_harm_is_still_named() -> None:
     assert set(HARMLESS) <= set(commands_in_the_text())
 
 
-@pytest.mark.parametrize("text", commands_in_the_text())
-def test_a_command_that_is_named_exists_with_its_options(text: str) -> None:
-    command = ROOT_COMMAND
-    words = shlex.split(text.partition("|")[0])[1:]
-    while hasattr(command, "commands") and words and not words[0].startswith("-"):
-        assert words[0] in command.commands, text
+def fault_of(text: str) -> str | None:
+    """Why a command would not be taken as it stands; None where it would be, once what it leaves out is given."""
+    words = shlex.split(re.split(r"[|>](?!\S)", text)[0])[1:]
+    command: Any = ROOT_COMMAND
+    while hasattr(command, "commands") and words:
+        if words[0] not in command.commands:
+            return f"no command {words[0]}"
         command = command.commands[words.pop(0)]
-    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    named = {word.partition("=")[0] for word in words if re.match(r"-{1,2}[a-z]", word)}
-    assert named <= options | {"--help", "-h"}, text
+    if hasattr(command, "commands"):
+        return None
+    try:
+        given = command.make_context("abound", words).params
+    except USAGE_ERROR as error:
+        without = type(error).__name__ == "MissingParameter"  # a sentence may name a command without what it acts on
+        return None if without else str(error)
+    if text.startswith("abound jobs submit") and given["method"] not in METHODS:
+        return f"no method {given['method']}"
+    try:
+        wanted(given.get("only") or [], quick=False)
+    except KeyError as error:
+        return f"no experiment {error}"
+    return None
+
+
+@pytest.mark.parametrize("text", commands_in_the_text())
+def test_a_command_that_is_named_is_one(text: str) -> None:
+    assert fault_of(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "abound jobs submit nothing_like_this --model x",
+        "abound versions activate live extra words",
+        "abound versions activate live --nothing",
+        "abound classify - --min-probability 2",
+        "abound jobs nothing",
+        "abound reproduce --only nothing",
+    ],
+)
+def test_a_command_that_would_not_be_taken_is_found(text: str) -> None:
+    assert fault_of(text) is not None
 
 
 def modules_in_the_text() -> list[str]:
@@ -136,6 +173,8 @@ def test_what_is_a_program() -> None:
         ('{"offset":"1763600000000-0.3"}', '{"offset":"1763600000001-7.0"}\n', True),
         ('{"labels":[{"label":"a",\n"score":0.5}]}', '{"labels":[{"label":"a","score":0.5}]}', True),
         ('{"labels":[{"label":"a","score":0.5}]}', '{"labels":[{"label":"a","score":0.6}]}', False),
+        ('{"score":0.08164966106414795}', '{"score":0.97164966106414795}', False),
+        ('{"version":"0a1b2c3d4e5f"}', '{"version":"f5e4d3c2b1a0"}', True),
         ('{"name":"shop",…"classes":3}', '{"name":"shop","memory":17,"classes":3}', True),
         ('{"name":"shop",…"classes":3}', '{"name":"shop","memory":17,"classes":4}', False),
         ("", "something", False),
