@@ -31,7 +31,7 @@ from service.client.errors import (
     refused,
     told_apart,
 )
-from service.client.lines import CLASSIFYING, LinesRequest, abounded, read_answers, whole_lines
+from service.client.lines import CLASSIFYING, LinesRequest, abounded, checked, read_answers, whole_lines
 
 Lines = Iterable[bytes] | AsyncIterable[bytes]
 
@@ -302,7 +302,7 @@ class AsyncClient:
         in_flight : int
             Requests on their way at once.
         """
-        return self._stream(f"{calls.model_path(name)}/classify", lines, True, in_flight)
+        return self._stream(f"{calls.model_path(name)}/classify", lines, True, checked(in_flight))
 
     def learn_stream(
         self, name: str, lines: Lines, *, keyed: bool = False, in_flight: int = 1
@@ -319,7 +319,7 @@ class AsyncClient:
             With more than one, requests that are on their way together may be learned in another order. With one, too,
             lines that are refused for now (429, 503) are learned behind those of their request that were not.
         """
-        return self._stream(f"{calls.model_path(name)}/learn", lines, keyed, in_flight)
+        return self._stream(f"{calls.model_path(name)}/learn", lines, keyed, checked(in_flight))
 
     async def _stream(self, path: str, lines: Lines, repeatable: bool, in_flight: int) -> AsyncIterator[Answer]:
         sent: deque[asyncio.Task[list[Answer]]] = deque()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,26 @@ def plain(value: object) -> object:
 
 
 encode = msgspec.json.Encoder(enc_hook=plain).encode
+"""A line of a stream; what is no number in it is null, which the service refuses in an instance."""
+
+
+def encode_whole(body: object) -> bytes:
+    """A document; ValueError where a number in it is none to JSON: sent as null it would say that nothing is asked."""
+    content = encode(body)
+    if b"null" in content:
+        _check_numbers(msgspec.to_builtins(body, enc_hook=plain), "")
+    return content
+
+
+def _check_numbers(value: object, where: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where or 'the document'} is {value}: a number has to be finite")
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            _check_numbers(one, f"{where}.{name}" if where else str(name))
+    elif isinstance(value, (list, tuple)):
+        for i, one in enumerate(value):
+            _check_numbers(one, f"{where}[{i}]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +103,7 @@ class Call:
 
 
 def _call(method: str, path: str, body: object = None, *, repeatable: bool = True, once: bool = False) -> Call:
-    content = b"" if body is None else encode(body)
+    content = b"" if body is None else encode_whole(body)
     headers = JSON if content else {}
     return Call(method=method, path=path, content=content, headers=headers, repeatable=repeatable, once=once)
 
@@ -247,7 +268,7 @@ def submit(request: Answer, key: str | None = None) -> Call:
     if key and not (key.isascii() and key.isprintable()):
         raise ValueError("an idempotency key has to be printable ASCII")
     headers = {**JSON, KEY_HEADER: key or uuid.uuid4().hex}
-    return Call(method="POST", path="/jobs", content=encode(request), headers=headers, repeatable=True)
+    return Call(method="POST", path="/jobs", content=encode_whole(request), headers=headers, repeatable=True)
 
 
 def jobs(query: Mapping[str, Any]) -> Call:
@@ -282,7 +303,7 @@ def learn(name: str, request: Mapping[str, Any]) -> Call:
     if any(keys) or request.get("wait") == "log":
         return _call("POST", path, request, repeatable=all(keys))
     headers = {**JSON, KEY_HEADER: uuid.uuid4().hex}
-    return Call(method="POST", path=path, content=encode(request), headers=headers, repeatable=True)
+    return Call(method="POST", path=path, content=encode_whole(request), headers=headers, repeatable=True)
 
 
 def _query(query: Mapping[str, Any]) -> str:

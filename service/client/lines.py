@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from operator import index
 
 import msgspec
 
@@ -32,6 +33,17 @@ STREAM_SECONDS = 1.0
 
 CLASSIFYING = 2
 """Requests of a classified stream that are on their way at once."""
+
+
+def checked(in_flight: int) -> int:
+    """Requests on their way at once; TypeError or ValueError where that is no number of requests."""
+    try:
+        n = index(in_flight)
+    except TypeError:
+        raise TypeError(f"in_flight has to be a whole number, not {in_flight!r}") from None
+    if n < 1:
+        raise ValueError(f"in_flight has to be at least 1, not {n}")
+    return n
 
 
 def bounded(lines: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -214,7 +214,7 @@ async def _alines(instances: AsyncIterable[Instance], asking: Asking) -> AsyncIt
 
 def _more(asking: Asking) -> bytes:
     """What each line says behind its own fields."""
-    return calls.encode(asking)[1:]
+    return calls.encode_whole(asking)[1:]
 
 
 def _line(instance: Instance, more: bytes) -> bytes:

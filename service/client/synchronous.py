@@ -30,7 +30,7 @@ from service.client.errors import (
     refused,
     told_apart,
 )
-from service.client.lines import CLASSIFYING, LinesRequest, bounded, read_answers, whole_lines
+from service.client.lines import CLASSIFYING, LinesRequest, bounded, checked, read_answers, whole_lines
 from service.client.sending import Sending, first, in_order, leave
 
 
@@ -298,7 +298,7 @@ class Client:
         in_flight : int
             Requests on their way at once.
         """
-        return self._stream(f"{calls.model_path(name)}/classify", lines, True, in_flight)
+        return self._stream(f"{calls.model_path(name)}/classify", lines, True, checked(in_flight))
 
     def learn_stream(
         self, name: str, lines: Iterable[bytes], *, keyed: bool = False, in_flight: int = 1
@@ -315,7 +315,7 @@ class Client:
             With more than one, requests that are on their way together may be learned in another order. With one, too,
             lines that are refused for now (429, 503) are learned behind those of their request that were not.
         """
-        return self._stream(f"{calls.model_path(name)}/learn", lines, keyed, in_flight)
+        return self._stream(f"{calls.model_path(name)}/learn", lines, keyed, checked(in_flight))
 
     def _stream(self, path: str, lines: Iterable[bytes], repeatable: bool, in_flight: int) -> Iterator[Answer]:
         requests = bounded(lines)
