@@ -54,7 +54,7 @@ encode = msgspec.json.Encoder(enc_hook=plain).encode
 
 
 def encode_whole(body: object) -> bytes:
-    """A document; ValueError where a number in it is none to JSON: sent as null it would say that nothing is asked."""
+    """A document; Refused where a number in it is none to JSON: sent as null it would say that nothing is asked."""
     content = encode(body)
     if b"null" in content:
         _check_numbers(msgspec.to_builtins(body, enc_hook=plain), "")
@@ -63,7 +63,7 @@ def encode_whole(body: object) -> bytes:
 
 def _check_numbers(value: object, where: str) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where or 'the document'} is {value}: a number has to be finite")
+        raise Refused(422, {"detail": f"a number has to be finite, not {value}", "field": where})
     if isinstance(value, Mapping):
         for name, one in value.items():
             _check_numbers(one, f"{where}.{name}" if where else str(name))

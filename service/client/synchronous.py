@@ -54,7 +54,8 @@ class Client:
     ------
     Refused, Unreachable, Interrupted
         Every method, once there is to be no further attempt; see ``service.client.attempts``. Refused, too, with 422
-        and without asking, for a name that an address cannot hold: an empty one, ``.`` and ``..``.
+        and without asking, for a name that an address cannot hold (an empty one, ``.`` and ``..``), and for a number of
+        a request that JSON has not: NaN and the infinities.
     """
 
     def __init__(
