@@ -53,7 +53,7 @@ class Neighbors(NamedTuple):
         return self
 
 
-def exact(queries: Vectors, vectors: Vectors, k: int) -> Neighbors:
+def exact(queries: Vectors, vectors: Vectors, k: int, progress: Progress = quietly) -> Neighbors:
     """The k vectors with the greatest dot products, of equal ones the first; by BLAS, a tile at a time.
 
     O(m n dim). Memory: ``TILE`` x m products.
@@ -61,6 +61,7 @@ def exact(queries: Vectors, vectors: Vectors, k: int) -> Neighbors:
     found = Neighbors.none(len(queries), min(k, len(vectors)))
     room = np.empty((len(queries), min(TILE, len(vectors))), np.float32)
     for first in range(0, len(vectors), TILE):
+        progress("neighbours", first / len(vectors))
         part = vectors[first : first + TILE]
         tile = room[:, : len(part)] if len(part) == room.shape[1] else np.empty((len(queries), len(part)), np.float32)
         np.matmul(queries, part.T, out=tile)
@@ -88,11 +89,16 @@ def hash_keys(vectors: Vectors, n_stored: int) -> npt.NDArray[np.int32]:
     return keys
 
 
-def hashed(queries: Vectors, vectors: Vectors, keys: npt.NDArray[np.int32], k: int) -> Neighbors:
+def hashed(
+    queries: Vectors, vectors: Vectors, keys: npt.NDArray[np.int32], k: int, progress: Progress = quietly
+) -> Neighbors:
     """The k nearest of those vectors that have the key of the query in some table."""
     found = Neighbors.none(len(queries), min(k, len(vectors)))
-    orders = [np.argsort(row, kind="stable") for row in keys]
-    sorted_keys = [row[order] for row, order in zip(keys, orders, strict=True)]
+    orders, sorted_keys = [], []
+    for table, row in enumerate(keys):
+        progress("neighbours", table / len(keys))
+        orders.append(np.argsort(row, kind="stable"))
+        sorted_keys.append(row[orders[-1]])
     candidates = [np.zeros(0, np.int32)]
     for wanted in hash_keys(queries, len(vectors)).T:
         buckets = [

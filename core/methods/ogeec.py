@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from core.methods import checks, loading, nearest
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.holdout import best, held_out
 from core.methods.nearest import Graph, Neighbors
-from core.methods.progress import Progress, part
+from core.methods.progress import Progress, part, quietly
 from core.methods.projection import Vectors, project
 from core.methods.rankings import Rankings, in_blocks, of_padded
 from core.methods.spread import spread
@@ -89,13 +90,13 @@ class Learner:
     graph: Graph | None
     keys: npt.NDArray[np.int32] | None
 
-    def search(self, queries: Vectors, k: int) -> Neighbors:
+    def search(self, queries: Vectors, k: int, progress: Progress = quietly) -> Neighbors:
         """The neighbours of projected queries, as this learner finds them, by their places in ``vectors``."""
         if self.graph is not None:
             return self.graph.search(queries, k)
         if self.keys is not None:
-            return nearest.hashed(queries, self.vectors, self.keys, k)
-        return nearest.exact(queries, self.vectors, k)
+            return nearest.hashed(queries, self.vectors, self.keys, k, progress)
+        return nearest.exact(queries, self.vectors, k, progress)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,13 +224,19 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     seeds = rng.integers(0, 2**63, params.learners, dtype=np.uint64)
     n, learners = data.X.shape[0], []
     order = rng.permutation(n).astype(np.int32)
+    projecting = part(progress, 0.0, 1.0 if params.index == "exact" else 0.9)
     for number, seed in enumerate(seeds):
-        whole = part(progress, number / len(seeds), (number + 1) / len(seeds))
+        whole = part(projecting, number / len(seeds), (number + 1) / len(seeds))
         learners.append(_learner(data.X, seed, np.roll(order, -(number * n // len(seeds))), params, whole))
     recall = 1.0
     if params.index != "exact":
         places = rng.choice(n, min(SAMPLE, n), replace=False)
-        recall = float(np.mean([_recall(learner, places, params.neighbors) for learner in learners]))
+        starts = 0.9 + 0.1 * np.arange(len(learners) + 1) / len(learners)
+        told = [part(progress, start, end) for start, end in pairwise(starts.tolist())]
+        shares = [
+            _recall(learner, places, params.neighbors, tell) for learner, tell in zip(learners, told, strict=True)
+        ]
+        recall = float(np.mean(shares))
     return Model(params, tuple(learners), data.Y, recall)
 
 
@@ -260,10 +267,11 @@ def _learner(X: Csr, seed: np.uint64, order: npt.NDArray[np.int32], params: Para
     return Learner(seed, order, vectors, graph, keys)
 
 
-def _recall(learner: Learner, places: npt.NDArray[np.int64], k: int) -> float:
+def _recall(learner: Learner, places: npt.NDArray[np.int64], k: int, progress: Progress) -> float:
     """Share of the k nearest of some training rows that the learner finds."""
     queries = learner.vectors[places]
-    true, found = nearest.exact(queries, learner.vectors, k), learner.search(queries, k)
+    true = nearest.exact(queries, learner.vectors, k, part(progress, 0.0, 0.5))
+    found = learner.search(queries, k, part(progress, 0.5, 1.0))
     hits = sum(
         len(np.intersect1d(true.ids[row, : true.counts[row]], found.ids[row, : found.counts[row]]))
         for row in range(len(places))

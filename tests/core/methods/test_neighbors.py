@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from core.errors import InvalidInstance
+from core.errors import Cancelled, InvalidInstance
 from core.methods import nearest, ogeec, registry
 from core.methods.progress import quietly
 from core.methods.projection import Vectors, project
@@ -73,6 +73,23 @@ def test_approximate_neighbours_tell_their_recall(index: str, least: float) -> N
     X = queries(data, 60, seed=1)
     for one, other in zip(model.rank(X, 5), again.rank(X, 5), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_recall_is_measured_where_it_is_heard_and_can_be_stopped() -> None:
+    """By every learner: tiles of all vectors, and then each table of keys."""
+    data = made(400, seed=0)
+    told: list[tuple[str, float]] = []
+    params = ogeec.Params(index="lsh", learners=2, neighbors=10)
+    ogeec.fit(data, params, np.random.default_rng(0), lambda stage, done: told.append((stage, done)))
+    assert [done for _, done in told] == sorted(done for _, done in told)
+    assert [stage for stage, _ in told].count("neighbours") == 2 * (1 + nearest.TABLES)
+
+    def stop(stage: str, done: float) -> None:
+        if stage == "neighbours":
+            raise Cancelled("enough")
+
+    with pytest.raises(Cancelled):
+        ogeec.fit(data, params, np.random.default_rng(0), stop)
 
 
 def test_an_exact_search_is_its_own_recall() -> None:
