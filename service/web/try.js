@@ -132,17 +132,26 @@ export function show(root, { model, about, signal, problem, lacks }) {
     try {
       const answer = await post(`${modelPath(model)}/classify`, request, { signal });
       if (number !== asked) return; // a newer question was asked meanwhile
-      if (!version.value && answer.version !== about.version) lookAgain();
+      if ((!version.value && answer.version !== about.version) || isOtherwise(answer)) lookAgain();
       answered = { ...answer, given, isLimited: "min_probability" in request };
       draw();
     } catch (error) {
       if (number !== asked || signal.aborted) return;
-      if (error.said?.field === "min_probability") lookAgain();
+      if (error.said?.field === "min_probability") {
+        await lookAgain();
+        if (number !== asked || signal.aborted) return;
+        if (!asksProbability()) return rank(least); // what was wrong is offered no more
+      }
       withoutLabels(problem(error));
     }
   }
 
-  /** Something else serves than was known here: ask what. */
+  /** Whether an answer shows that the model calibrates where it was known not to, or the other way round. */
+  function isOtherwise({ version: by, labels: [first] }) {
+    return by === "live" && first !== undefined && (first.probability !== undefined) !== about.config.calibrate;
+  }
+
+  /** Something else serves than was known here, or it is set otherwise: ask what. */
   async function lookAgain() {
     try {
       Object.assign(about, await get(modelPath(model), { signal }));
@@ -192,7 +201,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
             { type: "button", class: "rank", "aria-pressed": String(one === explained), "data-label": one.label, onclick: () => { chosen = one.label; draw(); } },
             filling,
             h("span", { class: "place" }, `${at + 1}.`),
-            h("span", { class: "name", title: legible(one.label) }, legible(one.label), " ", moved(one.label, at)),
+            h("span", { class: "named" }, h("span", { class: "name", title: legible(one.label) }, legible(one.label)), " ", moved(one.label, at)),
             h("span", { class: "score" }, one.probability === undefined ? null : [h("span", { class: "unseen" }, "probability "), h("b", { class: "probability" }, chance(one.probability)), h("span", { class: "unseen" }, ", score"), " "], score(one.score)),
           ),
           lacking.learn ? null : h("button", { type: "button", class: "small quiet teaches", "aria-label": `${legible(one.label)} is right: learn it`, "aria-disabled": String(teaching), "data-label": one.label, onclick: () => teach(one.label, given) }, "✓ Right"),

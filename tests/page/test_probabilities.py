@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,21 @@ from tests.page.test_views import painted
 
 TEXT = "wheat harvest in kansas"
 HEADING = "How far probabilities were right"
+WORDY = {
+    "the price of wheat": "agriculture and fishing",
+    "the price of oil": "energy and natural resources",
+    "the price index": "macroeconomics and inflation",
+}
+
+CUT = """[...document.querySelectorAll(".rank .name, .rank .moved")].filter((one) => {
+    if (one.scrollHeight > one.clientHeight + 1 && one.clientHeight > 0) return true;
+    const box = one.getBoundingClientRect();
+    for (let around = one.parentElement; !around.matches("li"); around = around.parentElement) {
+        const [bounds, { overflow }] = [around.getBoundingClientRect(), getComputedStyle(around)];
+        if (overflow !== "visible" && (box.bottom > bounds.bottom + 1 || box.right > bounds.right + 1)) return true;
+    }
+    return false;
+}).map((one) => one.textContent)"""
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +44,27 @@ def sure(serving: Serving) -> Iterator[str]:
     httpx.post(f"{address}/learn", json={"instances": list(news(1000))}, timeout=60).raise_for_status()
     yield address
     httpx.delete(address).raise_for_status()
+
+
+@pytest.fixture
+def wordy(serving: Serving) -> Iterator[str]:
+    """The address of a model whose labels are several words long; it does not calibrate yet."""
+    address = f"{serving.url}/models/wordy"
+    httpx.put(address, json={"update": "sls"}).raise_for_status()
+    instances = [{"text": text, "labels": [label]} for text, label in WORDY.items()]
+    httpx.post(f"{address}/learn", json={"instances": instances * 20}).raise_for_status()
+    yield address
+    httpx.delete(address).raise_for_status()
+
+
+def calibrate(address: str, on: bool) -> None:
+    """Let a model calibrate or not, and wait until every replica knows it."""
+    httpx.put(address, json={"calibrate": on}).raise_for_status()
+    known = 0
+    deadline = time.monotonic() + 20
+    while known < 10:  # in a row, each over a connection of its own: by either replica
+        known = known + 1 if httpx.get(address).json()["config"]["calibrate"] is on else 0
+        assert time.monotonic() < deadline
 
 
 def ranked(address: str, **asked: Any) -> list[dict[str, Any]]:
@@ -100,6 +137,68 @@ def test_what_is_asked_of_something_else_than_the_index_asks_for_no_probability(
     with page.expect_request("**/classify") as asked:
         page.get_by_label("Ranked by").select_option("live")
     assert asked.value.post_data_json["min_probability"] == 0.25
+
+
+def test_what_was_turned_off_elsewhere_is_asked_for_no_more(open_page: Open, serving: Serving, wordy: str) -> None:
+    calibrate(wordy, True)
+    page = open_page("try", expected=("422",))
+    page.goto(f"{serving.url}/#try/wordy")
+    least = page.get_by_label("Least probability")
+    least.select_option("10 %")
+    page.get_by_role("textbox", name="Text").fill("the price of")
+    expect(page.locator(".rank .probability").first).to_be_visible()
+    calibrate(wordy, False)
+    with page.expect_response("**/classify") as refused:
+        page.get_by_role("textbox", name="Text").fill("the price of wheat")
+    assert refused.value.status == 422
+    expect(page.locator(".rank .name")).to_have_count(len(WORDY))
+    expect(page.locator(".rank .probability")).to_have_count(0)
+    expect(page.locator(".problem")).to_have_count(0)
+    expect(least).to_be_hidden()
+
+
+def test_what_was_turned_on_elsewhere_is_offered(open_page: Open, serving: Serving, wordy: str) -> None:
+    page = open_page("try")
+    page.goto(f"{serving.url}/#try/wordy")
+    least = page.get_by_label("Least probability")
+    page.get_by_role("textbox", name="Text").fill("the price of")
+    expect(page.locator(".rank .name").first).to_be_visible()
+    expect(least).to_be_hidden()
+    for on in (True, False):
+        calibrate(wordy, on)
+        page.get_by_role("textbox", name="Text").fill(f"the price of wheat, {on}")
+        expect(least).to_be_visible(visible=on)
+        expect(page.locator(".rank .probability")).to_have_count(len(WORDY) if on else 0)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 360), ("dark", 412), ("light", 940)])
+def test_names_and_what_moved_are_whole_where_there_is_little_room(
+    open_page: Open, serving: Serving, wordy: str, tmp_path: Path, scheme: str, width: int
+) -> None:
+    """On a phone, and in half a window."""
+
+    def opened() -> Any:
+        page = open_page("try", color_scheme=scheme, viewport={"width": width, "height": 800})
+        page.goto(f"{serving.url}/#try/wordy")
+        page.get_by_role("textbox", name="Text").fill("the price of")
+        expect(page.locator(".rank .name")).to_have_count(len(WORDY))
+        return page
+
+    names = "[...document.querySelectorAll('.rank .name')]"
+    narrowest = f"Math.min(...{names}.map((one) => one.closest('.rank > *').getBoundingClientRect().width))"
+    without = opened().evaluate(narrowest)
+    calibrate(wordy, True)
+    page = opened()
+    expect(page.locator(".rank .probability")).to_have_count(len(WORDY))
+    assert page.evaluate(narrowest) >= without
+    page.get_by_label("Teach it: the right label").fill("something altogether new and different")
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.locator(".rank .moved.better").first).to_have_text("new")
+    assert page.locator(".rank .moved").count() > 1
+    assert page.evaluate(CUT) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    barriers(page)
+    page.screenshot(full_page=True, path=tmp_path / f"try-{scheme}-{width}.png")
 
 
 def test_a_model_that_does_not_calibrate_is_asked_nothing_of_it(open_page: Open, serving: Serving) -> None:
