@@ -156,6 +156,11 @@ class Index:
         return int(self._counters[postings.N_CONNECTIONS])
 
     @property
+    def most_classes(self) -> int | None:
+        """So many classes can be learned at most: with ``sls`` an id has 24 bits. None: as many as ids count."""
+        return int(postings.CLASS_MASK) + 1 if self.params.update == "sls" else None
+
+    @property
     def n_bytes(self) -> int:
         """Bytes of memory that the index holds, with what is reserved for growth."""
         return sum(array.nbytes for array in (*self.arrays, self._hashes))

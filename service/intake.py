@@ -40,7 +40,7 @@ class Room:
 
 
 class NewClasses:
-    """The labels that one request would add to a model, for the bound ``max_classes``."""
+    """The labels that one request would add to a model, for ``max_classes`` and what its index can hold."""
 
     def __init__(self, model: ModelReplica) -> None:
         self._model = model
@@ -51,9 +51,10 @@ class NewClasses:
     def check(self, labels: Collection[str]) -> None:
         """Conflict when these labels would be too many classes, together with the ones before them."""
         live = self._model.live
-        most = live.config.max_classes
-        if most is None:
+        bounds = [bound for bound in (live.config.max_classes, live.index.most_classes) if bound is not None]
+        if not bounds:
             return
+        most = min(bounds)
         new = {label for label in labels if label not in self._new and live.labels.find(label.encode()) < 0}
         if not new:
             return

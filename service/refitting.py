@@ -97,7 +97,9 @@ class RefitParams:
         except InvalidInstance as error:
             raise ValueError(str(error)) from None
         if len(tried) > 1 and self.held_out == 0:
-            raise ValueError("held_out must be more than 0 for a search to choose by")
+            raise ValueError(
+                "held_out must be more than 0 for a search to choose by; search {} tries nothing but the settings"
+            )
 
     def tried(self, config: ModelConfig) -> list[dict[str, Any]]:
         """All settings that are tried, for a model that is configured so."""
