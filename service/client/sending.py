@@ -1,7 +1,7 @@
-"""Work of a stream in a thread of its own, which can be left: a request to a service that is silent ends when it may.
+"""Work of a stream in a thread of its own, which can be left; ``service.client.connections`` ends what it waits for.
 
-No request of ``httpx`` can be cancelled by another thread. Such a thread goes on until the answer comes or the time to
-wait for it is over, sends nothing more, and does not keep the program from ending.
+A thread that is still connecting, or sends by a transport that was given, goes on until that has come to something or
+the time to wait for it is over: it sends nothing more, and does not keep the program from ending.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from service.client.errors import Answer
 
 LEAVING_SECONDS = 1.0
-"""So long those that are left are waited for: who only pauses ends at once."""
+"""So long those that are left are waited for: who pauses, or waits for an answer, ends at once."""
 
 
 class Sending(threading.Thread):

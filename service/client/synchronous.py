@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import httpx
 from service.client import calls
 from service.client.attempts import Attempts
 from service.client.calls import Call
+from service.client.connections import OF_A_STREAM, SHARED, Connections, Streams, connected
 from service.client.errors import (
     Answer,
     ClientError,
@@ -24,9 +24,6 @@ from service.client.errors import (
     bearer,
     decode,
     document,
-    is_on_this_machine,
-    no_cookies,
-    of_environment,
     refused,
     told_apart,
 )
@@ -67,17 +64,13 @@ class Client:
         transport: httpx.BaseTransport | None = None,
         pause: Callable[[float], None] | None = None,
     ) -> None:
-        headers = bearer(key)
         self.url = address(url)
         self._given_pause = pause
         self._pause = pause or time.sleep
         self._answered = False
-        with of_environment(self.url):
-            if transport is None and is_on_this_machine(self.url):
-                transport = httpx.HTTPTransport()  # a given transport takes no proxy
-            self._http = httpx.Client(
-                base_url=self.url, headers=headers, timeout=timeout, transport=transport, cookies=no_cookies()
-            )
+        made = partial(connected, self.url, bearer(key), timeout)
+        self._http = made(SHARED, transport)
+        self._streams = Streams(self._http, partial(made, OF_A_STREAM, None) if transport is None else None)
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +83,7 @@ class Client:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+        self._streams.close()
 
     # Resources
 
@@ -288,7 +282,8 @@ class Client:
     def classify_stream(self, name: str, lines: Iterable[bytes], *, in_flight: int = CLASSIFYING) -> Iterator[Answer]:
         """One answer a line, in order, of any number of lines; see ``refusal_of`` for the ones refused.
 
-        Left before its end, it sends nothing more and waits a second at most for what is on its way.
+        Left before its end, it sends nothing more and hangs up on what is on its way, which the service may have taken.
+        What is on its way by a transport that was given ends by itself.
 
         Parameters
         ----------
@@ -320,46 +315,48 @@ class Client:
 
     def _stream(self, path: str, lines: Iterable[bytes], repeatable: bool, in_flight: int) -> Iterator[Answer]:
         requests = bounded(lines)
-        ended = threading.Event()  # the stream: nothing of it is sent any more
-        if in_flight <= 1:
+        if in_flight == 1:
+            connections = Connections(self._http)
             for one in requests:
-                yield from self._lines(path, one, repeatable, ended)
+                yield from self._lines(path, one, repeatable, connections)
             return
         sent: deque[Sending] = deque()
-        try:
-            while True:
-                try:
-                    request = next(requests, None)
-                except Exception:  # of the source: it comes behind the answers of what was sent
-                    yield from in_order(sent)
-                    raise
-                if request is None:
-                    break
-                sent.append(Sending(partial(self._lines, path, request, repeatable, ended)))
-                if len(sent) == in_flight:
-                    yield from first(sent)
-            yield from in_order(sent)
-        finally:
-            ended.set()
-            leave(sent)
+        with self._streams.connections() as connections:
+            try:
+                while True:
+                    try:
+                        request = next(requests, None)
+                    except Exception:  # of the source: it comes behind the answers of what was sent
+                        yield from in_order(sent)
+                        raise
+                    if request is None:
+                        break
+                    sent.append(Sending(partial(self._lines, path, request, repeatable, connections)))
+                    if len(sent) == in_flight:
+                        yield from first(sent)
+                yield from in_order(sent)
+            except BaseException:
+                connections.end()
+                leave(sent)
+                raise
 
-    def _lines(self, path: str, lines: list[bytes], repeatable: bool, ended: threading.Event) -> list[Answer]:
+    def _lines(self, path: str, lines: list[bytes], repeatable: bool, connections: Connections) -> list[Answer]:
         """An answer a line of one request, sent as often as it takes; fewer when the stream has ended meanwhile."""
         request = LinesRequest(lines, repeatable)
-        while request.n_open and not ended.is_set():
+        while request.n_open and not connections.ended.is_set():
             try:
-                pause = request.take(self._exchange(path, request.body(), request.n_open))
+                pause = request.take(self._exchange(connections, path, request.body(), request.n_open))
             except ClientError as error:
                 pause = request.failed(error)
             if pause is not None:
-                (self._given_pause or ended.wait)(pause)
+                (self._given_pause or connections.ended.wait)(pause)
         return request.answers()
 
-    def _exchange(self, path: str, body: bytes, sent: int) -> list[Answer]:
+    def _exchange(self, connections: Connections, path: str, body: bytes, sent: int) -> list[Answer]:
         pieces: list[bytes] = []
         try:
             with told_apart(self.url):
-                with self._http.stream("POST", path, content=body, headers=calls.NDJSON) as response:
+                with connections.send(path, body) as response:
                     if response.status_code != 200:
                         response.read()
                         raise refused(response)

@@ -10,11 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from service.client import Client
+from service.client import Client, ClientError, sending
 
 LEAVES = """
 import sys
@@ -30,7 +33,7 @@ with Client(sys.argv[1]) as client:
 def silent() -> Iterator[tuple[str, list[socket.socket]]]:
     """The URL of a service that takes requests and says nothing, and the connections to it."""
     taken: list[socket.socket] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", 0), backlog=200) as server:
 
         def take() -> None:
             while True:
@@ -48,6 +51,50 @@ def silent() -> Iterator[tuple[str, list[socket.socket]]]:
         one.close()
 
 
+class Enough(BaseException):
+    """Of whoever reads the stream, like an interrupt."""
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Answers each line with an empty document."""
+
+    protocol_version = "HTTP/1.1"
+
+    def answer(self) -> None:
+        body = b"{}\n" * self.rfile.read(int(self.headers.get("Content-Length", 0))).count(b"\n") or b"{}"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = answer
+
+    def log_message(self, format: str, *said: object) -> None:
+        pass
+
+
+@contextmanager
+def answering() -> Iterator[tuple[str, list[object]]]:
+    """The URL of a service that answers, and where the connections to it come from."""
+    accepted: list[object] = []
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            accepted.append(client_address)
+            super().process_request(request, client_address)
+
+    with Server(("127.0.0.1", 0), Echo) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", accepted
+        finally:
+            server.shutdown()
+            serving.join()
+
+
 def until(taken: list[socket.socket], n: int) -> None:
     deadline = time.monotonic() + 30
     while len(taken) < n:
@@ -59,9 +106,6 @@ def test_what_a_source_raises_is_not_kept_by_a_silent_service_once_the_stream_is
     silent: tuple[str, list[socket.socket]],
 ) -> None:
     url, taken = silent
-
-    class Enough(BaseException):
-        """Of whoever reads the stream, like an interrupt."""
 
     def lines() -> Iterator[bytes]:
         yield from [b'{"text": "a"}'] * 1500
@@ -95,3 +139,87 @@ def test_a_program_that_is_interrupted_ends(silent: tuple[str, list[socket.socke
         process.wait()
     assert said.strip().endswith("KeyboardInterrupt")
     assert "Exception ignored" not in said
+
+
+def left_behind() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "abound-client"]
+
+
+def test_whoever_leaves_a_stream_hangs_up_and_keeps_the_client(silent: tuple[str, list[socket.socket]]) -> None:
+    url, taken = silent
+
+    def lines() -> Iterator[bytes]:
+        yield from [b"1"] * 104_000
+        until(taken, 104)
+        raise Enough
+
+    with Client(url, timeout=20) as client:
+
+        def ask() -> None:
+            with pytest.raises(ClientError):
+                client.ready()
+
+        with pytest.raises(Enough):
+            list(client.classify_stream("m", lines(), in_flight=110))
+        assert left_behind() == []
+        for one in taken:
+            one.settimeout(5)
+            while one.recv(65536):  # until it is hung up on
+                pass
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until(taken, 105)
+        taken[104].close()
+        asking.join()
+
+
+def test_what_is_still_connecting_when_its_stream_is_left_is_not_sent(
+    silent: tuple[str, list[socket.socket]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, taken = silent
+    connecting, connect = threading.Semaphore(0), threading.Event()
+    made = socket.create_connection
+
+    def wait_and_connect(*where: Any, **how: Any) -> socket.socket:
+        connecting.release()
+        assert connect.wait(30)
+        return made(*where, **how)
+
+    def lines() -> Iterator[bytes]:
+        yield from [b"1"] * 2000
+        assert connecting.acquire(timeout=30)
+        assert connecting.acquire(timeout=30)
+        raise Enough
+
+    monkeypatch.setattr(socket, "create_connection", wait_and_connect)
+    monkeypatch.setattr(sending, "LEAVING_SECONDS", 0.1)
+    with Client(url, timeout=20) as client, pytest.raises(Enough):
+        list(client.learn_stream("m", lines(), in_flight=3))
+    waiting = left_behind()
+    assert len(waiting) == 2
+    connect.set()
+    until(taken, 2)
+    for thread in waiting:
+        thread.join(1)
+    for one in taken:
+        one.settimeout(0.5)
+        assert one.recv(65536) == b""
+
+
+def test_a_stream_that_was_read_to_its_end_leaves_its_connections_to_the_next() -> None:
+    with answering() as (url, accepted), Client(url) as client:
+        for _ in range(5):
+            assert len(list(client.classify_stream("m", [b"1"] * 3000, in_flight=3))) == 3000
+        client.ready()
+        assert 1 < len(accepted) <= 4
+
+
+def test_a_stream_of_a_closed_client_says_so() -> None:
+    with answering() as (url, _):
+        with Client(url) as client:
+            answers = client.classify_stream("m", [b"1"] * 9000, in_flight=2)
+            next(answers)
+        with pytest.raises(RuntimeError, match="closed"):
+            list(answers)
+        with pytest.raises(RuntimeError, match="closed"):
+            list(client.classify_stream("m", [b"1"], in_flight=2))

@@ -1,0 +1,150 @@
+"""The connections of streams: each stream has its own, and whoever leaves it ends them.
+
+No request of ``httpx`` can be cancelled by another thread, but one tells of itself while it is made (its extension
+``trace``). So the sockets are known, and one that is shut wakes the thread that waits for an answer on it; and a
+request that is still connecting when its stream is left is never sent. The calls of the client are not kept waiting by
+a stream: its connections are not among theirs.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+
+import httpx
+
+from service.client.calls import NDJSON
+from service.client.errors import is_on_this_machine, no_cookies, of_environment
+
+SHARED = httpx.Limits(max_connections=100, max_keepalive_connections=20)
+"""Connections of all calls that are no streams."""
+
+OF_A_STREAM = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+"""As many as requests on their way: none waits for the connection of another."""
+
+
+def connected(
+    url: str, headers: Mapping[str, str], timeout: float, limits: httpx.Limits, transport: httpx.BaseTransport | None
+) -> httpx.Client:
+    """What requests are sent by: the proxy that the environment names, but not to a service on this machine."""
+    with of_environment(url):
+        if transport is None and is_on_this_machine(url):
+            transport = httpx.HTTPTransport(limits=limits)  # a given transport takes no proxy
+        cookies = no_cookies()
+        return httpx.Client(
+            base_url=url, headers=headers, timeout=timeout, limits=limits, transport=transport, cookies=cookies
+        )
+
+
+class Left(Exception):
+    """A request is not sent: its stream was left."""
+
+
+class Connections:
+    """What a stream sends by.
+
+    Parameters
+    ----------
+    http : httpx.Client
+    own : bool
+        Nobody else sends by it.
+
+    Attributes
+    ----------
+    ended : threading.Event
+        The stream was left.
+    """
+
+    def __init__(self, http: httpx.Client, own: bool = False) -> None:
+        self.ended = threading.Event()
+        self._http = http
+        self._own = own
+        self._sockets: list[socket.socket] = []
+        self._lock = threading.Lock()
+
+    def send(self, path: str, body: bytes) -> AbstractContextManager[httpx.Response]:
+        """Send lines; Left where nobody waits for their answers any more."""
+        return self._http.stream("POST", path, content=body, headers=NDJSON, extensions={"trace": self._trace})
+
+    def end(self) -> None:
+        """Send nothing more, and hang up on what is on its way."""
+        with self._lock:
+            self.ended.set()
+            for one in self._sockets:
+                _shut(one)
+
+    def close(self) -> None:
+        """Close them, unless they are those of others, too."""
+        if self._own:
+            self._http.close()
+
+    def _trace(self, event: str, info: Mapping[str, Any]) -> None:
+        if event.endswith(".send_request_headers.started"):
+            if self.ended.is_set():
+                raise Left
+        elif self._own and event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            self._note(info["return_value"].get_extra_info("socket"))
+
+    def _note(self, made: socket.socket) -> None:
+        with self._lock:
+            self._sockets = [one for one in self._sockets if one.fileno() >= 0]
+            self._sockets.append(made)
+            if self.ended.is_set():
+                _shut(made)
+
+
+def _shut(one: socket.socket) -> None:
+    """End a connection: whoever waits for it learns so. Not as TLS does it, which is for the thread that reads."""
+    with suppress(OSError):
+        socket.socket.shutdown(one, socket.SHUT_RDWR)
+
+
+class Streams:
+    """The connections of a client's streams; those of a stream that was read to its end are kept for the next.
+
+    Parameters
+    ----------
+    shared : httpx.Client
+        What the client sends its other calls by.
+    make : callable or None
+        Another one like it; None: a transport was given, which is what streams send by, too.
+    """
+
+    def __init__(self, shared: httpx.Client, make: Callable[[], httpx.Client] | None) -> None:
+        self._shared = shared
+        self._make = make
+        self._kept: list[Connections] = []
+        self._taken: list[Connections] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def connections(self) -> Iterator[Connections]:
+        """Those of one stream."""
+        with self._lock:
+            taken = self._kept.pop() if self._kept else self._made()
+            self._taken.append(taken)
+        try:
+            yield taken
+        finally:
+            with self._lock:
+                self._taken.remove(taken)
+                keep = self._make is not None and not taken.ended.is_set() and not self._shared.is_closed
+                if keep:
+                    self._kept.append(taken)
+            if not keep:
+                taken.close()
+
+    def close(self) -> None:
+        """Close all, those of streams that are under way, too. The client has been closed."""
+        with self._lock:
+            every, self._kept = self._kept + self._taken, []
+        for one in every:
+            one.close()
+
+    def _made(self) -> Connections:
+        if self._make is None or self._shared.is_closed:  # what is closed says so
+            return Connections(self._shared)
+        return Connections(self._make(), own=True)
