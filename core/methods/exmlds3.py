@@ -20,12 +20,15 @@ from core.errors import Damaged
 from core.methods import checks, clusters, ensemble, loading, nearest, sppmi
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.ensemble import Cluster
+from core.methods.pieces import pieces, stacked
 from core.methods.progress import Progress, part
 from core.methods.rankings import Rankings, dense_top, in_blocks
 from core.methods.ridge import Ridge
+from core.metrics import Ints
 
-PAIR = 76
-"""Bytes for a pair of instances that have a label in common, while the mutual information is taken."""
+PAIR, PAIR_AT_ONCE = 28, 48
+"""Bytes for a pair of instances that have a label in common, while the mutual information is taken; and for one of a
+block besides."""
 
 COST = "fit as exmlds1 with L more rows; rank O(learners ((l + n / clusters) dim + L dim))"
 USE = "Training data that lack most of their labels, with counts of labels that come together from elsewhere."
@@ -142,7 +145,9 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     c, m = clusters.number_of(params.clusters, sizes.n), clusters.largest(params.clusters, sizes.n)
     pairs = sizes.pairs_among(m) + 2 * sizes.assertions + sizes.told_label_pairs
     return ensemble.needs(sizes, params.shape, params.dim) | {
-        f"mutual information of {m:,} instances and the labels, {PAIR} B x up to {pairs:,} pairs": PAIR * pairs,
+        f"mutual information of {m:,} instances and the labels, {PAIR} B x up to {pairs:,} pairs, and a block": (
+            PAIR * pairs + PAIR_AT_ONCE * min(pairs, sppmi.BLOCK)
+        ),
         f"labels, 4 B x {params.learners} learners x {c} clusters x {sizes.L:,} x {params.dim}": (
             4 * params.learners * c * sizes.L * params.dim
         ),
@@ -164,28 +169,64 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     Cancelled
         By ``progress``.
     """
-    whole = data.Y.astype(np.float64)
-    together = data.cooccurrence if data.cooccurrence is not None else sparse.csr_matrix(whole.T @ whole)
+    together = data.cooccurrence
+    if together is None:
+        together = labels_together(data.Y, part(progress, 0.0, 0.05))
     label_vectors: list[npt.NDArray[np.float32]] = []
 
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
-        progress("mutual information", 0.0)
-        Y = Y.astype(np.float64)
-        blocks: Any = [
-            [params.mu2 * (Y @ Y.T), params.mu3 * Y],
-            [params.mu3 * Y.T, params.mu1 * together],
-        ]
-        A = sparse.csr_matrix(sparse.block_array(blocks))
-        P = sppmi.of_counts(A, params.shift)
+        A = in_common(Y, together, params, part(progress, 0.0, 0.15))
+        P = sppmi.of_counts(A, params.shift, part(progress, 0.15, 0.3))
         Z = np.zeros((A.shape[0], params.dim))
+        del A
         found = sppmi.embedding(P, params.dim, rng, part(progress, 0.3, 0.8))
         Z[:, : found.shape[1]] = found
         label_vectors.append(Z[len(Z) - Y.shape[1] :].astype(np.float32))
         least = Ridge(X, params.ridge, progress=part(progress, 0.8, 0.9))
         return least.fit(Z[: X.shape[0]], part(progress, 0.9, 1.0))
 
-    model = ensemble.fit(data, params.shape, learn, rng, progress, travels=False)
+    model = ensemble.fit(data, params.shape, learn, rng, part(progress, 0.05, 1.0), travels=False)
     return Model(model, np.stack(label_vectors))
+
+
+def in_common(Y: Csr, together: Csr, params: Params, progress: Progress) -> Csr:
+    """What instances and labels have in common, A: shape (n + L, n + L), float64, columns ascending in a row."""
+    n = Y.shape[0]
+    carriers = sparse.csr_matrix(Y.T, dtype=np.float64)
+    parts = []
+    for first, end in pieces(_shared(Y), sppmi.BLOCK):
+        progress("mutual information", 0.8 * first / n)
+        own = Y[first:end].astype(np.float64)
+        parts.append(_beside(params.mu2 * (own @ carriers), params.mu3 * own))
+    counts = np.diff(carriers.indptr).astype(np.int64) + np.diff(together.indptr)
+    for first, end in pieces(counts, sppmi.BLOCK):
+        progress("mutual information", 0.8 + 0.1 * first / len(counts))
+        own = together[first:end].astype(np.float64)
+        parts.append(_beside(params.mu3 * carriers[first:end], params.mu1 * own))
+    return stacked(parts, "mutual information", part(progress, 0.9, 1.0))
+
+
+def labels_together(Y: Csr, progress: Progress) -> Csr:
+    """How many instances have both of two labels, shape (L, L), float64."""
+    carriers = sparse.csr_matrix(Y.T, dtype=np.float64)
+    whole, parts = Y.astype(np.float64), []
+    for first, end in pieces(_shared(carriers), sppmi.BLOCK):
+        progress("labels together", 0.9 * first / Y.shape[1])
+        parts.append(carriers[first:end] @ whole)
+    return stacked(parts, "labels together", part(progress, 0.9, 1.0))
+
+
+def _shared(Y: Csr) -> Ints:
+    """Pairs of each row with a row that has a column in common, counted once a column; shape (n,)."""
+    carried = np.bincount(Y.indices, minlength=Y.shape[1])[Y.indices]
+    shared: Ints = np.diff(np.concatenate(([0], np.cumsum(carried)))[Y.indptr])
+    return shared
+
+
+def _beside(left: Csr, right: Csr) -> Csr:
+    both = sparse.csr_matrix(sparse.hstack([left, right], format="csr"))
+    both.sort_indices()
+    return both
 
 
 def _unit(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

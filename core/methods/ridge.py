@@ -6,17 +6,17 @@ are too large to hold, conjugate gradients on the normal equations, which need p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy import linalg, sparse
+from scipy.linalg import blas
 
 from core.kernels.gram import add_gram
 from core.methods.data import Csr, Sizes
+from core.methods.pieces import pieces
 from core.methods.progress import Progress, quietly
-from core.metrics import Ints
 
 Floats = npt.NDArray[np.float64]
 Real = TypeVar("Real", np.float32, np.float64)
@@ -40,6 +40,9 @@ BLOCK_BYTES = 2**27
 
 PRODUCTS = 2**29
 """Of two numbers, that are added to X'X or XX' between two reports: about half a second."""
+
+DENSE = 16
+"""Of them that BLAS takes in the time of one of sparse rows."""
 
 
 class Ridge:
@@ -83,21 +86,31 @@ class Ridge:
         X = self.X
         n, d = X.shape
         gram = np.zeros((d + 1, d + 1))
-        for first, end in _spans(np.diff(X.indptr).astype(np.int64) ** 2, n, progress):
+        for first, end in pieces(np.diff(X.indptr).astype(np.int64) ** 2, PRODUCTS):
+            progress("least squares", first / n)
             add_gram(X.indptr[first : end + 1], X.indices, X.data, gram)
         gram[:d, d] = np.bincount(X.indices, weights=X.data, minlength=d)
         gram[d, d] = X.shape[0]
         return gram
 
     def _by_instances(self, progress: Progress) -> Floats:
+        """XX' and 1, its upper triangle only: by its rows, or where X is dense by its columns, some at a time."""
         X = self.X.astype(np.float64)
-        n = X.shape[0]
+        n, d = X.shape
         carriers = sparse.csr_matrix(X.T)
-        gram = np.empty((n, n))
-        others = np.concatenate(([0], np.cumsum(np.diff(carriers.indptr)[X.indices], dtype=np.int64)))[X.indptr]
-        for first, end in _spans(np.diff(others), max(1, BLOCK_BYTES // (16 * n)), progress):
-            (X[first:end] @ carriers).toarray(out=gram[first:end])
-        gram += 1.0
+        gram = np.ones((n, n))
+        carried = np.diff(carriers.indptr).astype(np.int64)
+        others = np.diff(np.concatenate(([0], np.cumsum(carried[X.indices])))[X.indptr])
+        if n * n * d <= DENSE * int(others.sum()):
+            columns = max(1, min(BLOCK_BYTES // (8 * n), DENSE * 2 * PRODUCTS // n**2))
+            for first in range(0, d, columns):
+                progress("least squares", first / d)
+                block = carriers[first : first + columns].toarray().T
+                blas.dsyrk(1.0, block, beta=1.0, c=gram.T, lower=1, overwrite_c=1)
+            return gram
+        for first, end in pieces(others, PRODUCTS, max(1, BLOCK_BYTES // (16 * n))):
+            progress("least squares", first / n)
+            gram[first:end, first:] += (X[first:end] @ carriers[:, first:]).toarray()
         return gram
 
     def blocks(self, width: int) -> list[slice]:
@@ -153,7 +166,9 @@ class Ridge:
                 break
             image = self.penalty * direction
             for rows in self.blocks(right.shape[1]):
+                progress("least squares", step / STEPS)
                 image += transposed_product(self.X[rows], product(self.X[rows], direction))
+            progress("least squares", step / STEPS)
             length = np.einsum("ij,ij->j", direction, image)
             alpha = np.divide(rho, length, out=np.zeros_like(rho), where=(length > 0) & (rho > goal))
             weights += alpha * direction
@@ -163,19 +178,6 @@ class Ridge:
             direction *= np.divide(rho, before, out=np.zeros_like(rho), where=before > 0)
             direction += scaled
         return weights
-
-
-def _spans(products: Ints, most: int, progress: Progress) -> Iterator[tuple[int, int]]:
-    """Rows from one to another, of ``PRODUCTS`` products and ``most`` rows at most, or one row; told before each."""
-    n = len(products)
-    sums = np.concatenate(([0], np.cumsum(products)))
-    first = 0
-    while first < n:
-        progress("least squares", first / n)
-        many = int(np.searchsorted(sums, sums[first] + PRODUCTS, side="right")) - 1 - first
-        end = min(first + max(1, min(many, most)), n)
-        yield first, end
-        first = end
 
 
 def _is_factored(order: int, nnz: int) -> bool:
@@ -203,5 +205,5 @@ def needs(sizes: Sizes, targets: int) -> int:
     order = min(sizes.n, sizes.d + 1)
     factored = _is_factored(order, sizes.nnz)
     vectors = 2 if factored else 5
-    copies = 24 * sizes.nnz if factored and sizes.n <= sizes.d else 0
+    copies = 36 * sizes.nnz if factored and sizes.n <= sizes.d else 0
     return (16 * order**2 if factored else 0) + 8 * vectors * (sizes.d + 1) * targets + 3 * BLOCK_BYTES + copies

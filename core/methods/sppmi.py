@@ -13,7 +13,8 @@ from scipy import sparse
 
 from core.kernels.sppmi import fill_rows
 from core.methods.data import Csr
-from core.methods.progress import Progress
+from core.methods.pieces import pieces, stacked
+from core.methods.progress import Progress, part
 from core.methods.spread import spread
 from core.methods.subspace import Floats, leading
 
@@ -23,6 +24,9 @@ ROUNDS = 2
 
 BLOCK = 2**22
 """Entries for which a block of rows has room."""
+
+PRODUCTS = 2**29
+"""Of an entry with a number, between two reports: about half a second."""
 
 
 def of_labels(Y: Csr, shift: float, progress: Progress) -> Csr:
@@ -56,24 +60,46 @@ def of_labels(Y: Csr, shift: float, progress: Progress) -> Csr:
     )
 
 
-def of_counts(A: Csr, shift: float) -> Csr:
-    """SPPMI of a symmetric matrix of counts >= 0, float32."""
-    A = sparse.csr_matrix(A, dtype=np.float64)
-    A.eliminate_zeros()
-    sums = np.asarray(A.sum(axis=1)).ravel()
+def of_counts(A: Csr, shift: float, progress: Progress) -> Csr:
+    """SPPMI of a symmetric matrix of counts >= 0, float32.
+
+    Takes 16 bytes an entry besides A, and some for a block.
+    """
+    n, counts = A.shape[0], np.diff(A.indptr).astype(np.int64)
+    blocks = list(pieces(counts, BLOCK))
+    sums = np.empty(n)
+    for first, end in blocks:
+        progress("mutual information", 0.3 * first / n)
+        sums[first:end] = np.asarray(A[first:end].sum(axis=1)).ravel()
     log_sums = np.log(sums, out=np.zeros_like(sums), where=sums > 0)
-    rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
-    values = np.log(A.data) - log_sums[rows] - log_sums[A.indices] + np.log(max(sums.sum(), 1.0)) - np.log(shift)
-    result = sparse.csr_matrix((np.maximum(values, 0.0).astype(np.float32), A.indices, A.indptr), shape=A.shape)
-    result.eliminate_zeros()
-    return result
+    total = np.log(max(sums.sum(), 1.0))
+    parts = []
+    for first, end in blocks:
+        progress("mutual information", 0.3 + 0.5 * first / n)
+        block = A[first:end].astype(np.float64)
+        block.eliminate_zeros()
+        of_row = np.repeat(log_sums[first:end], np.diff(block.indptr))
+        values = np.log(block.data) - of_row - log_sums[block.indices] + total - np.log(shift)
+        block = sparse.csr_matrix(
+            (np.maximum(values, 0.0).astype(np.float32), block.indices, block.indptr), shape=block.shape
+        )
+        block.eliminate_zeros()
+        parts.append(block)
+    return stacked(parts, "mutual information", part(progress, 0.8, 1.0))
 
 
 def embedding(P: Csr, dim: int, rng: np.random.Generator, progress: Progress) -> Floats:
     """Z = U S^(1/2) of the ``dim`` leading singular values of a symmetric matrix, shape (n, min(dim, n))."""
 
+    n = P.shape[0]
+    counts = np.diff(P.indptr).astype(np.int64)
+
     def of(Q: Floats, progress: Progress) -> Floats:
-        return np.asarray(P @ Q.astype(np.float32), np.float64)
+        image, Q = np.empty(Q.shape), Q.astype(np.float32)
+        for first, end in pieces(counts, min(BLOCK, PRODUCTS // Q.shape[1])):
+            progress("subspace", first / n)
+            image[first:end] = P[first:end] @ Q
+        return image
 
     vectors, values = leading(of, P.shape[0], dim, OVERSAMPLING, ROUNDS, rng, progress)
     return vectors * np.sqrt(values)

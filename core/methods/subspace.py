@@ -18,6 +18,9 @@ Floats = npt.NDArray[np.float64]
 ROWS = 2**16
 """That are made orthonormal at a time: LAPACK lets no other thread go on meanwhile, and a job must be heard of."""
 
+WORK = 2**32
+"""Rows times the squared columns that are made orthonormal at a time, where there are many columns: half a second."""
+
 Product = Callable[[Floats, Progress], Floats]
 """Of the operator with a matrix of shape (size, m), m at most k + p: nothing larger is ever asked for."""
 
@@ -47,11 +50,18 @@ def leading(
     width = min(k + p, size)
     basis = rng.standard_normal((size, width))
     for turn in range(q):
-        progress("subspace", turn / (q + 1))
-        basis = orthonormal(product(basis, progress), part(progress, (turn + 0.5) / (q + 1), (turn + 1) / (q + 1)))
+        start, middle, end = turn / (q + 1), (turn + 0.5) / (q + 1), (turn + 1) / (q + 1)
+        progress("subspace", start)
+        basis = product(basis, part(progress, start, middle))
+        progress("subspace", middle)
+        basis = orthonormal(basis, part(progress, middle, end))
     progress("subspace", q / (q + 1))
-    image = product(basis, progress)
-    squares, inner = np.linalg.eigh(image.T @ image)
+    image = product(basis, part(progress, q / (q + 1), 1.0))
+    progress("subspace", 1.0)
+    squares = image.T @ image
+    progress("subspace", 1.0)
+    squares, inner = np.linalg.eigh(squares)
+    progress("subspace", 1.0)
     order = np.argsort(-squares, kind="stable")[:k]
     values = np.sqrt(np.maximum(squares[order], 0.0))
     real = values > 1e-7 * max(float(values[0]), np.finfo(np.float64).tiny)
@@ -66,19 +76,21 @@ def orthonormal(matrix: Floats, progress: Progress) -> Floats:
     By blocks of rows, and of what is left of each block once more (TSQR: Demmel, Grigori, Hoemmen and Langou, SIAM
     Journal on Scientific Computing 2012).
     """
-    n = len(matrix)
-    if n <= ROWS:
+    n, width = matrix.shape
+    rows_at_once = max(4 * width, min(ROWS, WORK // max(1, width**2)))
+    if n <= rows_at_once:
         return np.asarray(np.linalg.qr(matrix)[0], np.float64)
     tops = []
-    for first in range(0, n, ROWS):
-        progress("subspace", first / n)
-        block, top = np.linalg.qr(matrix[first : first + ROWS])
-        matrix[first : first + ROWS, : block.shape[1]] = block
+    for first in range(0, n, rows_at_once):
+        progress("subspace", 0.5 * first / n)
+        block, top = np.linalg.qr(matrix[first : first + rows_at_once])
+        matrix[first : first + rows_at_once, : block.shape[1]] = block
         tops.append(top)
-    turns = np.linalg.qr(np.concatenate(tops))[0]
+    turns = orthonormal(np.concatenate(tops), part(progress, 0.5, 0.5))
     start = 0
-    for first, top in zip(range(0, n, ROWS), tops, strict=True):
-        rows = matrix[first : first + ROWS]
+    for first, top in zip(range(0, n, rows_at_once), tops, strict=True):
+        progress("subspace", 0.5 + 0.5 * first / n)
+        rows = matrix[first : first + rows_at_once]
         rows[:] = rows[:, : len(top)] @ turns[start : start + len(top)]
         start += len(top)
     return matrix

@@ -30,7 +30,8 @@ def test_mutual_information_is_that_of_the_dense_matrix(shift, monkeypatch):
     assert np.diff(Y.indptr).min() == 0
     M = (Y @ Y.T).toarray().astype(np.float64)
     np.testing.assert_allclose(sppmi.of_labels(Y, shift, quietly).toarray(), dense_sppmi(M, shift), atol=1e-5)
-    np.testing.assert_allclose(sppmi.of_counts(sparse.csr_matrix(M), shift).toarray(), dense_sppmi(M, shift), atol=1e-5)
+    counted = sppmi.of_counts(sparse.csr_matrix(M), shift, quietly)
+    np.testing.assert_allclose(counted.toarray(), dense_sppmi(M, shift), atol=1e-5)
 
 
 def test_mutual_information_worked_by_hand():
@@ -39,6 +40,47 @@ def test_mutual_information_worked_by_hand():
     P = sppmi.of_labels(Y, 1.0, quietly).toarray()
     np.testing.assert_allclose(P[0], [np.log(8 / 4), 0, 0], atol=1e-6)
     np.testing.assert_allclose(P[1, 1], np.log(2 * 8 / 16), atol=1e-6)
+
+
+def test_the_embedding_multiplies_in_pieces_of_rows_and_is_the_same(monkeypatch):
+    P = sparse.random_array((90, 90), density=0.3, rng=np.random.default_rng(0), dtype=np.float32)
+    P = sparse.csr_matrix(P + P.T)
+
+    def embedded():
+        told = []
+        Z = sppmi.embedding(P, 5, np.random.default_rng(0), lambda stage, done: told.append(done))
+        assert told == sorted(told)
+        return Z, len(told)
+
+    whole, few = embedded()
+    monkeypatch.setattr(sppmi, "PRODUCTS", P.nnz * 25 // 9)
+    pieces, many = embedded()
+    np.testing.assert_array_equal(pieces, whole)
+    assert many >= few + 3 * 8
+
+
+def test_what_instances_and_labels_have_in_common_is_counted_in_pieces(monkeypatch):
+    """Against the dense blocks, to the bit, with reports on the way: also the mutual information of it."""
+    data = made(120, seed=0)
+    Y = data.Y.toarray().astype(np.float64)
+    params = exmlds3.Params(mu1=0.3, mu2=0.7, mu3=11.0)
+    expected = np.block([[0.7 * (Y @ Y.T), 11.0 * Y], [11.0 * Y.T, 0.3 * (Y.T @ Y)]])
+
+    def made_of():
+        told = []
+        together = exmlds3.labels_together(data.Y, lambda stage, done: None)
+        A = exmlds3.in_common(data.Y, together, params, lambda stage, done: told.append(done))
+        np.testing.assert_array_equal(A.toarray(), expected)
+        assert A.has_sorted_indices
+        P = sppmi.of_counts(A, 1.0, lambda stage, done: told.append(1 + done))
+        assert told == sorted(told)
+        return P, len(told)
+
+    whole, few = made_of()
+    monkeypatch.setattr(sppmi, "BLOCK", whole.nnz // 10)
+    pieces, many = made_of()
+    np.testing.assert_array_equal(pieces.toarray(), whole.toarray())
+    assert many >= few + 20
 
 
 def test_the_embedding_gives_the_matrix_back():

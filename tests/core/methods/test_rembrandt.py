@@ -7,6 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.linalg import blas
 
 from core.errors import Cancelled
 from core.methods import registry, rembrandt
@@ -75,10 +76,47 @@ def test_a_basis_is_made_in_pieces_and_told_of(monkeypatch, n, rank):
     A = rng.normal(size=(n, rank)) @ rng.normal(size=(rank, 7))
     told = []
     Q = orthonormal(A.copy(), lambda stage, done: told.append(done))
-    assert len(told) == (-(-n // 50) if n > 50 else 0)
+    assert len(told) == (2 * -(-n // 50) if n > 50 else 0)
     assert told == sorted(told)
     np.testing.assert_allclose(Q.T @ Q, np.eye(7), atol=1e-12)
     np.testing.assert_allclose(Q @ (Q.T @ A), A, atol=1e-10)
+
+
+def test_a_basis_of_many_columns_is_made_in_smaller_pieces(monkeypatch):
+    """Down to four times as many rows as columns, also of what is left of the pieces."""
+    monkeypatch.setattr("core.methods.subspace.WORK", 1)
+    pieces, qr = [], np.linalg.qr
+    monkeypatch.setattr("core.methods.subspace.np.linalg.qr", lambda A: pieces.append(A.shape) or qr(A))
+    A = np.random.default_rng(0).normal(size=(333, 7))
+    told = []
+    Q = orthonormal(A.copy(), lambda stage, done: told.append(done))
+    assert max(pieces) == (28, 7)
+    assert told == sorted(told)
+    np.testing.assert_allclose(Q.T @ Q, np.eye(7), atol=1e-12)
+    np.testing.assert_allclose(Q @ (Q.T @ A), A, atol=1e-10)
+
+
+def test_instances_with_many_features_are_multiplied_as_dense_ones(monkeypatch):
+    """A piece of the features at a time, which are reported; it costs what it did with sparse rows, or less."""
+    rng = np.random.default_rng(0)
+    X = rng.random((60, 200)).astype(np.float32)
+    X[rng.random(X.shape) < 0.3] = 0.0
+    T = rng.normal(size=(60, 3))
+    A = np.column_stack((X.astype(np.float64), np.ones(60)))
+    expected = A.T @ np.linalg.solve(A @ A.T + np.eye(60), T)
+    shapes = []
+    added = blas.dsyrk
+    monkeypatch.setattr(
+        "core.methods.ridge.blas.dsyrk", lambda a, x, **rest: shapes.append(x.shape) or added(a, x, **rest)
+    )
+    for products, widths in ((2**29, [200]), (60**2 * 50 // 32, [50] * 4)):
+        monkeypatch.setattr("core.methods.ridge.PRODUCTS", products)
+        told = []
+        least = Ridge(sparse.csr_matrix(X), 1.0, progress=lambda stage, done, told=told: told.append(done))
+        np.testing.assert_allclose(least.fit(T, quietly), expected, rtol=1e-6, atol=1e-9)
+        assert [shape[1] for shape in shapes] == widths
+        assert told == [number / len(widths) for number in range(len(widths))]
+        shapes.clear()
 
 
 def test_nothing_of_features_times_labels_is_formed():
