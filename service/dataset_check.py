@@ -82,6 +82,8 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[s
             label_pairs += len(labels) ** 2
     except Malformed as error:
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
+    if not n:
+        raise Malformed("there are no instances")
     if not learnable:
         raise Malformed("no instance has a label and an active feature")
     return {

@@ -171,6 +171,8 @@ def fit(
     """
     method = method_of(name)
     rows = data.learnable
+    if not data.X.shape[0]:
+        raise InvalidInstance("there are no instances", "data")
     if not data.Y.nnz:
         raise InvalidInstance("no instance has a label", "data")
     if not len(rows):

@@ -215,6 +215,8 @@ def test_data_without_anything_to_learn_are_refused(method: str) -> None:
     params, rng = registry.params_of(method, {}), np.random.default_rng(0)
     unlabelled = registry.Matrices(X=data.X, Y=data.Y * 0, features=data.features, labels=data.labels)
     unlabelled.Y.eliminate_zeros()
+    with pytest.raises(InvalidInstance, match="there are no instances"):
+        registry.fit(method, data.first(0), params, rng, quietly)
     with pytest.raises(InvalidInstance, match="no instance has a label"):
         registry.fit(method, unlabelled, params, rng, quietly)
     empty = data.X * 0
