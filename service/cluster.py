@@ -14,6 +14,11 @@ SCHEME = "dask://"
 CONNECT_SECONDS = 30.0
 
 
+def as_if(cluster: str | None, threads: int) -> parallel_config:
+    """As ``parallel``, to reckon with what it would take: nothing is connected, and what is done elsewhere is not."""
+    return parallel_config("threading", n_jobs=1 if cluster is not None else threads)
+
+
 @contextlib.contextmanager
 def parallel(cluster: str | None, threads: int) -> Iterator[None]:
     """As long as the context lasts, joblib's work is done there, and each of its pieces on one thread.

@@ -56,7 +56,7 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[s
     vectorize = Vectorizer(ModelConfig(), LIMITS).vectorize
     features, ids = Vocabulary(new_secret()), np.empty(LIMITS.max_features, np.int32)
     label_counts: dict[str, int] = {}
-    n = labelled = learnable = nnz = assertions = label_pairs = named = 0
+    n = labelled = learnable = nnz = assertions = label_pairs = feature_labels = named = 0
     try:
         for instance in read_file(str(path), plain_bytes=plain_bytes):
             try:
@@ -80,6 +80,7 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[s
             nnz += active
             assertions += len(labels)
             label_pairs += len(labels) ** 2
+            feature_labels += active * len(labels)
     except Malformed as error:
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
     if not n:
@@ -95,6 +96,7 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[s
         "assertions": assertions,
         "pairs": sum(count * count for count in label_counts.values()),
         "label_pairs": label_pairs,
+        "feature_labels": feature_labels,
     }
 
 

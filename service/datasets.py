@@ -116,7 +116,7 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
         As it came.
     instances, labelled, features, classes, nnz, assertions : int
         Instances, those with a label, and of all together: different features and labels, active features, labels.
-    pairs, label_pairs : int or None
+    pairs, label_pairs, feature_labels : int or None
         See ``core.methods.data.Sizes``; None on a card that was written before they were counted.
     created : float
         Seconds since 1970.
@@ -136,6 +136,7 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     pairs: int | None = None
     label_pairs: int | None = None
+    feature_labels: int | None = None
 
     @property
     def upload(self) -> str:

@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 from core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, StoreUnavailable, UnknownDataset, UnknownJob
 from service import workplaces
 from service.artifacts import Artifacts
+from service.cluster import as_if
 from service.datasets import DatasetCard, Datasets
 from service.ending import end
 from service.job import Job, id_of_key, new_id
@@ -33,7 +34,7 @@ MAX_REASON = 1000
 
 CHECK_SECONDS = 10.0
 """How long a job that is handed in waits to hear from the artifact store."""
-OF_A_DATASET = ("instances", "features", "classes", "assertions", "nnz", "pairs", "label_pairs")
+OF_A_DATASET = ("instances", "features", "classes", "assertions", "nnz", "pairs", "label_pairs", "feature_labels")
 
 
 class JobRequest(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -61,6 +62,7 @@ class Desk:
         params = settings.group(StoreParams)
         self._url = settings.jobs_store_url()
         self._seconds = params.reply_seconds
+        self._cluster = settings.cluster
         self._store = Store(self._url, params)
         self.jobs = Jobs(self._store, settings.group(JobParams))
         self._events = Store(settings.store_url(), params)
@@ -175,10 +177,11 @@ class Desk:
         places = [place for place in await workplaces.of_kind(self._store, method.kind) if place.memory is not None]
         largest = max(places, key=lambda place: place.memory or 0, default=None)
         here = self.jobs.params.room
-        if largest is not None and largest.memory is not None:
-            check_memory(name, method, params, counted, largest.memory, f"the worker on {largest.host}")
-        elif here is not None:
-            check_memory(name, method, params, counted, here, "this machine, in the place of a worker,")
+        with as_if(self._cluster, self.jobs.params.computing):
+            if largest is not None and largest.memory is not None:
+                check_memory(name, method, params, counted, largest.memory, f"the worker on {largest.host}")
+            elif here is not None:
+                check_memory(name, method, params, counted, here, "this machine, in the place of a worker,")
 
     def _enqueue(self, job: Job) -> None:
         from service.queue import connect, enqueue

@@ -40,7 +40,7 @@ from service.archive import adoption_after
 from service.artifacts import Artifacts
 from service.card import Card, new_id, reading_of
 from service.catalog import ModelKeys
-from service.cluster import parallel
+from service.cluster import as_if, parallel
 from service.dataset_file import local_file
 from service.datasets import Datasets
 from service.events import Adopt, decode_entry
@@ -86,7 +86,8 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     clock = Clock()
     read = await _read(context, config, part(progress, 0.0, 0.2))
     clock.lap("read")
-    refuse_large(params, read.data.sizes, context.settings.group(JobParams).memory_bytes)
+    with as_if(context.settings.cluster, context.threads):
+        refuse_large(params, read.data.sizes, context.settings.group(JobParams).memory_bytes)
     rows = read.data.learnable
     if not len(rows):
         raise InvalidInstance("no instance has a label and an active feature", "data")
@@ -145,6 +146,7 @@ def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
         assertions=sizes.assertions,
         pairs=sizes.pairs,
         label_pairs=sizes.label_pairs,
+        feature_labels=sizes.feature_labels,
     )
     return _needs(method, n, params)
 
@@ -160,7 +162,8 @@ def refuse_large(params: FitParams, n: Sizes, most: int) -> None:
     """NeedsMemory when a job may not need what it turns out to, now that the data are read; 0: no bound.
 
     At the door the features are those of the index, which keeps as many as it may, or of the data set as the default
-    analyzer reads it; and of the labels of a model it is only known how often each comes, not which come together.
+    analyzer reads it; and of the labels of a model it is only known how often each comes, not which come together,
+    nor with how many features.
     """
     if most:
         about = f"{n.n:,} instances, {n.d:,} features, {n.L:,} classes"

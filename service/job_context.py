@@ -19,7 +19,6 @@ Three promises that a method keeps, so that a job leaves nothing behind, however
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +83,7 @@ class JobContext:
     @property
     def threads(self) -> int:
         """How many threads may compute."""
-        return self._jobs.params.threads or max(1, (os.cpu_count() or 2) - 1)
+        return self._jobs.params.computing
 
     async def now(self) -> float:
         """Seconds since 1970, by the clock of the store of jobs."""

@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +78,11 @@ class JobParams:
         for name in ("memory_bytes", "threads"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0")
+
+    @property
+    def computing(self) -> int:
+        """On how many threads a fit computes on this machine."""
+        return self.threads or max(1, (os.cpu_count() or 2) - 1)
 
     @property
     def room(self) -> int | None:

@@ -43,8 +43,8 @@ class Sizes(NamedTuple):
     """What a model holds when a job is asked for.
 
     Instances learned, features, classes, connections, bytes; then what a batch method reads: labels, and about how
-    many active features, of all instances together, and how many pairs of instances, and of labels, have a label, or
-    an instance, in common (``core.methods.data.Sizes``).
+    many active features, of all instances together, and how many pairs of instances, of labels, and of features
+    and labels, have a label, or an instance, in common (``core.methods.data.Sizes``).
     """
 
     instances: int
@@ -56,6 +56,7 @@ class Sizes(NamedTuple):
     nnz: int = 0
     pairs: int | None = None
     label_pairs: int | None = None
+    feature_labels: int | None = None
 
 
 Needs = Callable[[Sizes, Any], dict[str, int]]

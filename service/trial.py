@@ -22,7 +22,7 @@ from core.methods.hierarchy import of_pairs
 from core.methods.progress import Progress, part, quietly
 from core.metrics import Propensity, evaluate
 from core.vectorize import Vectorizer
-from service.cluster import parallel
+from service.cluster import as_if, parallel
 from service.room import free_memory
 
 DEPTH = 100
@@ -136,7 +136,7 @@ def evaluate_matrices(
     learned = len(train.learnable)
     memory = free_memory() if trial.memory is None else trial.memory
     params = registry.params_of(trial.method, {}) if trial.params == "auto" else trial.params
-    progress(f"{trial.method} needs {_needed(trial.method, train, params) / 1e9:.3g} GB at most", 0.0)
+    progress(f"{trial.method} needs {_needed(trial, train, params) / 1e9:.3g} GB at most", 0.0)
     fit_clock, rank_clock = _Clock(), _Clock()
     with parallel(None, trial.jobs):
         with fit_clock.running():
@@ -161,7 +161,7 @@ def evaluate_matrices(
         "connections": sum(array.size for array in arrays.values()),
         "work_per_feature": None,
         "bytes": sum(array.nbytes for array in model.to_arrays().values()),
-        "memory_needed": _needed(trial.method, train, model.params),
+        "memory_needed": _needed(trial, train, model.params),
         "seconds": {"fit": fit_clock.wall, "rank": rank_clock.wall},
         "cpu_seconds": {"fit": fit_clock.cpu, "rank": rank_clock.cpu},
         "milliseconds_per_query": 1000 * rank_clock.wall / max(test.sizes.n, 1),
@@ -185,9 +185,10 @@ def search_live(instances: Iterable[Instance], config: ModelConfig, seed: int) -
     return params.passes, params.margin
 
 
-def _needed(method: str, data: Matrices, params: Any) -> int:
+def _needed(trial: Trial, data: Matrices, params: Any) -> int:
     """Bytes that a fit takes at most, besides the data: those that it is refused for where there are fewer."""
-    return sum(registry.method_of(method).needs_of(data, params).values())
+    with as_if(None, trial.jobs):
+        return sum(registry.method_of(trial.method).needs_of(data, params).values())
 
 
 class _Clock:

@@ -42,6 +42,8 @@ class Sizes:
     label_pairs : int or None
         Pairs of labels that come together, counted once an instance that has both, each label with itself as well.
         None: not known.
+    feature_labels : int or None
+        Pairs of a feature and a label that come together, counted once an instance that has both. None: not known.
     """
 
     n: int
@@ -51,6 +53,7 @@ class Sizes:
     assertions: int
     pairs: int | None = None
     label_pairs: int | None = None
+    feature_labels: int | None = None
 
     def pairs_among(self, m: int) -> int:
         """At most so many pairs of ``m`` of the instances share a label."""
@@ -60,6 +63,12 @@ class Sizes:
     def told_label_pairs(self) -> int:
         """``label_pairs``; where they are not known as many as there are at least, if all have equally many labels."""
         return self.assertions**2 // max(self.n, 1) if self.label_pairs is None else self.label_pairs
+
+    @property
+    def told_feature_labels(self) -> int:
+        """At most so many different ones; where ``feature_labels`` are not known as if all had equally many labels."""
+        mean = self.nnz * -(-self.assertions // max(self.n, 1))
+        return min(self.d * self.L, mean if self.feature_labels is None else self.feature_labels)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -142,6 +151,7 @@ class Matrices:
             assertions=self.Y.nnz,
             pairs=int(counts @ counts),
             label_pairs=int(per_row @ per_row) if self.cooccurrence is None else self.cooccurrence.nnz,
+            feature_labels=int(np.diff(self.X.indptr).astype(np.int64) @ per_row),
         )
 
     @property

@@ -9,17 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
 
 from core.config import ModelConfig
 from core.kernels.postings import SEEN_FULL
 from core.live import LiveModel
-from core.methods import checks
+from core.methods import checks, weights
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.holdout import best, held_out
 from core.methods.progress import Progress, part
 from core.methods.rankings import Rankings
-from core.methods.weights import Weights, counted
+from core.methods.weights import Weights, at_least, counted
 from core.vocabulary import Vocabulary
 
 COST = "fit O(nnz assertions / n); rank O(weights of the query's features); memory up to 8 bytes a pair of the two"
@@ -53,8 +52,7 @@ class Params:
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     """Bytes of memory, by what they are for."""
-    pairs = sizes.nnz * -(-sizes.assertions // max(sizes.n, 1))
-    return {f"counts and weights, 2 x 8 B x up to {pairs:,} pairs of a feature and a label": 16 * pairs}
+    return weights.needs(sizes)
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
@@ -62,7 +60,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     p_ind = params.p_ind
     if p_ind is None:
         p_ind = _chosen(data, rng, part(progress, 0.0, 0.6)) if data.label_counts.max() > 1 else TRIED[0]
-    return Weights(_kept(_shares(data, part(progress, 0.6, 1.0)), p_ind), False)
+    return Weights(at_least(_shares(data, part(progress, 0.6, 1.0)), p_ind), False)
 
 
 def seed_live(data: Matrices, weights: Csr, config: ModelConfig, secret: tuple[int, int]) -> LiveModel:
@@ -114,22 +112,15 @@ def seed_live(data: Matrices, weights: Csr, config: ModelConfig, secret: tuple[i
 def _shares(data: Matrices, progress: Progress) -> Csr:
     counts = counted(data.X, data.Y, progress)
     totals = np.bincount(data.X.indices, minlength=data.X.shape[1])
-    counts.data /= np.repeat(totals, np.diff(counts.indptr)).astype(np.float32)
+    counts.data /= np.repeat(totals.astype(np.float32), np.diff(counts.indptr))
     return counts
-
-
-def _kept(shares: Csr, least: float) -> Csr:
-    """The weights that are at least so great."""
-    keep = shares.data >= np.float32(least)
-    before = np.concatenate(([0], np.cumsum(keep)))
-    return sparse.csr_matrix((shares.data[keep], shares.indices[keep], before[shares.indptr]), shape=shares.shape)
 
 
 def _chosen(data: Matrices, rng: np.random.Generator, progress: Progress) -> float:
     train, test = held_out(data, rng)
     shares = _shares(train, part(progress, 0.0, 0.4))
 
-    def rankings(least: float) -> Rankings:
-        return Weights(_kept(shares, least), False).rank(test.X, 1)
+    def rankings(least: float) -> Rankings:  # each less than the next one: what goes is not asked for again
+        return Weights(at_least(shares, least), False).rank(test.X, 1)
 
     return float(best(TRIED, rankings, test, part(progress, 0.4, 1.0), "R@1"))

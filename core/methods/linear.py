@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from core.kernels.perceptron import learn_perceptron
 from core.methods import checks
-from core.methods.data import Csr
+from core.methods.data import Csr, Sizes
 
 Kind = Literal["perceptron", "committee", "svm"]
 KINDS = ("perceptron", "committee", "svm")
@@ -72,6 +72,14 @@ class Params:
             learn_perceptron(rows, positive, rng.permutation(X.shape[0]), weights, self.patience, MOST_PASSES)
             total += weights
         return np.append(total / members, 0.0)
+
+
+def needs(sizes: Sizes, params: Params) -> int:
+    """Bytes that the fit of one class takes at most."""
+    if params.kind != "svm":
+        return 32 * sizes.n + 32 * (sizes.d + 1)
+    # Its data as float64, and then once more as liblinear wants them: 16 B a value, and two more values a row.
+    return 12 * sizes.nnz + 16 * (sizes.nnz + 2 * sizes.n) + 128 * sizes.n + 64 * (sizes.d + 1)
 
 
 @contextmanager

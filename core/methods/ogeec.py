@@ -24,7 +24,7 @@ from core.methods.nearest import Graph, Neighbors
 from core.methods.progress import Progress, part, quietly
 from core.methods.projection import Vectors, project
 from core.methods.rankings import Rankings, in_blocks, of_padded
-from core.methods.spread import spread
+from core.methods.spread import spread, threads
 
 COST = "fit O(learners nnz dim); rank O(learners n dim), less by a graph; memory 4 learners n dim bytes"
 USE = "Millions of features and no time to learn; short texts; a graph where n is beyond some hundred thousand."
@@ -34,9 +34,6 @@ ROWS = 256
 
 BLOCK = 2**16
 """Training rows that are projected at a time."""
-
-AT_ONCE = 4
-"""Blocks that are projected at the same time, on as many threads."""
 
 SAMPLE = 200
 """Training rows on which the recall of an approximate search is measured."""
@@ -189,7 +186,9 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     """Bytes of memory, by what they are for."""
     n, learners = sizes.n, params.learners
     copies = 2 if params.index == "graph" else 1
-    active = sizes.nnz * min(n, AT_ONCE * BLOCK) // max(n, 1)
+    at_once = min(threads(), max(1, -(-n // BLOCK)))
+    active = sizes.nnz * min(n, at_once * BLOCK) // max(n, 1)
+    features = min(at_once * sizes.d, active)
     own = {f"similarities to {SAMPLE} instances": 4 * SAMPLE * nearest.TILE} if params.index != "exact" else {}
     if params.index == "graph":
         own |= {"graphs, 200 B an instance and learner": 200 * learners * n}
@@ -205,7 +204,9 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
         ),
         "those of a learner, in blocks": 4 * n * params.dim,
         "orders of the instances": 4 * (learners + 3) * n,
-        f"a part of the projection, 4 B x up to {sizes.d:,} features x {params.dim}": 4 * sizes.d * params.dim,
+        f"parts of the projection, 4 B x up to {features:,} features of {at_once} blocks x {params.dim}": (
+            4 * features * params.dim
+        ),
         f"what is being projected, 40 B x {active:,} active features": 40 * active,
         **own,
     }

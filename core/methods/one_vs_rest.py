@@ -18,7 +18,7 @@ from core.methods.data import Csr, Matrices, Sizes
 from core.methods.linear import Params
 from core.methods.progress import Progress, rising
 from core.methods.rankings import Rankings, dense_top, in_blocks
-from core.methods.spread import spread
+from core.methods.spread import spread, threads
 
 __all__ = ["COST", "USE", "Model", "Params", "fit", "needs"]
 
@@ -65,7 +65,13 @@ class Model:
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     """Bytes of memory, by what they are for."""
-    return {f"weights, up to 16 B x {sizes.d + 1:,} features x {sizes.L:,} labels": 16 * (sizes.d + 1) * sizes.L}
+    at_once = min(threads(), sizes.L)
+    one = linear.needs(sizes, params)
+    return {
+        f"weights, up to 16 B x {sizes.d + 1:,} features x {sizes.L:,} labels": 16 * (sizes.d + 1) * sizes.L,
+        f"the fit of a classifier, {one:,} B x {at_once} at a time": one * at_once,
+        "labels": 16 * sizes.assertions,
+    }
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
@@ -95,6 +101,8 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     starts = np.concatenate(([0], np.cumsum([len(used) for used, _, _ in found])))
     columns = np.concatenate([used for used, _, _ in found])
     values = np.concatenate([weights for _, weights, _ in found])
+    biases = np.array([bias for _, _, bias in found], np.float32)
+    del found  # there is room for two
     weights = sparse.csc_matrix((values, columns, starts), shape=(d, n_labels)).tocsr()
     weights.sort_indices()
-    return Model(weights, np.array([bias for _, _, bias in found], np.float32))
+    return Model(weights, biases)

@@ -25,6 +25,12 @@ def is_elsewhere() -> bool:
     return type(get_active_backend()[0]).__name__ == DASK
 
 
+def threads() -> int:
+    """On how many threads of this process pieces are done at the same time; one, unless told."""
+    backend, n = get_active_backend(require="sharedmem")
+    return int(backend.effective_n_jobs(n))
+
+
 def spread(
     work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: Callable[[int], None] | None = None
 ) -> list[T]:

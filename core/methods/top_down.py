@@ -7,8 +7,8 @@ itself as one more child. Data without a hierarchy get one by putting similar la
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from core.methods.data import Csr, Hierarchy, Matrices, Sizes
 from core.methods.ensemble import narrowed
 from core.methods.progress import Progress, part, rising
 from core.methods.rankings import Rankings, dense_top, in_blocks
+from core.methods.spread import threads
 
 COST = "fit O(branches nnz passes depth); rank O(l branches nodes reached); memory up to 8 depth nnz bytes"
 USE = "Thousands of labels below a hierarchy: at 6,000 an eighth of the time of one_vs_rest to fit; less accurate."
@@ -248,7 +249,7 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     return {
         f"weights, 4 B x {depth} levels x {width} children x up to {sizes.nnz:,}": 4 * depth * width * sizes.nnz,
         "instances of each node": 16 * depth * sizes.assertions,
-    } | _needs_at_node(sizes.n, width, sizes.nnz, params)
+    } | _needs_at_nodes([replace(sizes, L=width)] * (1 if depth == 1 else threads()), params)
 
 
 def needs_of(data: Matrices, params: Params) -> dict[str, int]:
@@ -261,19 +262,28 @@ def needs_of(data: Matrices, params: Params) -> dict[str, int]:
     rows = np.append(np.diff(layout.carries.indptr), n)
     widths = np.array([len(layout.children(place)) for place in layout.inner])
     inner = np.array(layout.inner)
-    most = int(np.argmax(rows[inner] * widths))
+    scores = 18 * params.trials * rows[inner] * widths
+    largest = np.argsort(scores + rows[inner] * widths + 53 * active[inner], kind="stable")[-threads() :]
+    at_once = [
+        Sizes(n=int(rows[inner[one]]), d=d, L=int(widths[one]), nnz=int(active[inner[one]]), assertions=0)
+        for one in largest
+    ]
     weights = int(np.sum((np.minimum(active[inner], d) + 1) * widths * (widths > 1)))
     return {
         f"weights, 4 B x {weights:,}, of {len(inner):,} nodes with up to {int(widths.max()):,} children": 4 * weights,
         "instances of each node": 16 * layout.carries.nnz,
-    } | _needs_at_node(int(rows[inner[most]]), int(widths[most]), int(active[inner[most]]), params)
+    } | _needs_at_nodes(at_once, params)
 
 
-def _needs_at_node(n: int, children: int, nnz: int, params: Params) -> dict[str, int]:
-    scores = int(HELD_OUT * n) * children * params.trials
+def _needs_at_nodes(nodes: Sequence[Sizes], params: Params) -> dict[str, int]:
+    """Of nodes that are fitted at one time: their instances, and as labels their children."""
+    members = sum(node.n * node.L for node in nodes)
+    scores = sum(int(HELD_OUT * node.n) * node.L for node in nodes) * params.trials
+    fits = sum(linear.needs(replace(node, d=min(node.d, node.nnz)), params) for node in nodes)
     return {
-        f"which of {n:,} instances are of which of {children:,} children": n * children,
-        "rows of a node": 24 * nnz,
+        f"which instances are of which child, {members:,} B": members,
+        f"rows of {len(nodes)} nodes": 24 * sum(node.nnz for node in nodes),
+        f"a classifier of each of {len(nodes)} nodes": fits,
         f"the fit of a sigmoid, 90 B x {scores:,} scores": 90 * scores,
     }
 

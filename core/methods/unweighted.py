@@ -13,15 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
 
 from core.kernels.linear import learn_unweighted
-from core.methods import checks
+from core.methods import checks, weights
 from core.methods.data import Matrices, Sizes
 from core.methods.holdout import best, held_out
 from core.methods.progress import Progress, part
 from core.methods.rankings import Rankings
-from core.methods.weights import Weights, counted
+from core.methods.weights import Weights, at_least, counted
 
 COST = "fit O(passes nnz L_f) for features that come with L_f labels; rank O(edges of the query's features)"
 USE = "To compare with: ff learns weights in the same time and ranks better."
@@ -62,8 +61,7 @@ class Params:
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     """Bytes of memory, by what they are for."""
-    pairs = sizes.nnz * -(-sizes.assertions // max(sizes.n, 1))
-    return {f"weights, 2 x 8 B x up to {pairs:,} pairs of a feature and a label": 16 * pairs}
+    return weights.needs(sizes)
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
@@ -83,10 +81,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
             updated += learn_unweighted(*parts, edges, weights.data, params.tolerance, least, marks)
         if updated == 0:
             break
-    keep = weights.data >= np.float32(params.edge)
-    before = np.concatenate(([0], np.cumsum(keep)))
-    kept = (weights.data[keep], weights.indices[keep], before[weights.indptr])
-    return Weights(sparse.csr_matrix(kept, shape=weights.shape), False)
+    return Weights(at_least(weights, params.edge), False)
 
 
 def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Params:

@@ -13,7 +13,7 @@ from scipy import sparse
 from core.errors import Damaged
 from core.kernels.linear import rank_rows
 from core.methods import loading
-from core.methods.data import Csr
+from core.methods.data import Csr, Sizes
 from core.methods.progress import Progress
 from core.methods.rankings import Rankings, in_blocks, of_padded
 
@@ -74,6 +74,24 @@ class Weights:
         # A label whose score is 0 counts as untouched, and there is room for each label once.
         loading.within("weights", matrix.data, 0.0, MOST)
         return cls(matrix, bool(told[2]))
+
+
+def needs(sizes: Sizes) -> dict[str, int]:
+    """Bytes of memory, by what they are for: of ``counted``, on a part of the data that is copied as well."""
+    pairs = sizes.told_feature_labels
+    return {
+        f"counts and weights, 2 x 8 B x up to {pairs:,} pairs of a feature and a label": 16 * pairs,
+        f"what is counted, 20 B x {sizes.nnz:,} active features": 20 * sizes.nnz + 24 * (sizes.d + sizes.n),
+        "labels": 16 * sizes.assertions,
+        "a block": 8 * 2 * BLOCK,
+    }
+
+
+def at_least(weights: Csr, least: float) -> Csr:
+    """The weights without those that are less; changed in place, since a copy takes what there may be no room for."""
+    weights.data[weights.data < np.float32(least)] = 0.0
+    weights.eliminate_zeros()
+    return weights
 
 
 def counted(X: Csr, Y: Csr, progress: Progress) -> Csr:

@@ -151,3 +151,59 @@ async def test_only_pairs_that_share_a_label_count_where_a_data_set_is_fitted(
                     await desk.submit(asked, model, None)
     finally:
         await desk.close()
+
+
+@pytest.mark.parametrize("method", ["ind", "unweighted"])
+async def test_pairs_of_a_feature_and_a_label_count_where_a_data_set_is_fitted(
+    server: Server, start_replica: StartReplica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Few of its instances have most of both. Of a card of before they were counted the mean is taken."""
+    model = (await start_replica(server)).model("default")
+    monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(2**26))
+    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    counted = {"instances": N, "labelled": N, "features": 10**5, "classes": 10**3, "nnz": 6 * N, "assertions": N}
+    before = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9, **counted}
+    asked = JobRequest(method=method, data="a")
+    try:
+        for known, fits in (({}, True), ({"feature_labels": 6 * N}, True), ({"feature_labels": 10**7}, False)):
+            read = msgspec.convert(before | known, DatasetCard)
+            monkeypatch.setattr(desk._datasets, "get", AsyncMock(return_value=read))
+            if fits:
+                assert (await desk.submit(asked, model, None)).state == "queued"
+            else:
+                with pytest.raises(NeedsMemory, match="10,000,000 pairs of a feature and a label"):
+                    await desk.submit(asked, model, None)
+    finally:
+        await desk.close()
+
+
+@pytest.mark.parametrize(("threads", "cluster", "fits"), [(1, None, True), (8, None, False), (8, "dask://a:1", True)])
+async def test_what_each_thread_takes_counts(
+    server: Server,
+    start_replica: StartReplica,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    cluster: str | None,
+    fits: bool,
+) -> None:
+    """Not here where a cluster computes."""
+    model = (await start_replica(server)).model("default")
+    monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(2**30))
+    monkeypatch.setenv("ABOUND_JOBS_THREADS", str(threads))
+    if cluster is not None:
+        monkeypatch.setenv("ABOUND_CLUSTER", cluster)
+    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    counted = {"instances": 10**5, "labelled": 10**5, "features": 1000, "classes": 10, "nnz": 10**7}
+    place = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9}
+    card = msgspec.convert(place | counted | {"assertions": 10**5}, DatasetCard)
+    monkeypatch.setattr(desk._datasets, "get", AsyncMock(return_value=card))
+    asked = JobRequest(method="one_vs_rest", data="a")
+    try:
+        if fits:
+            assert (await desk.submit(asked, model, None)).state == "queued"
+        else:
+            with pytest.raises(NeedsMemory, match=r"a classifier, .* B x 8 at a time"):
+                await desk.submit(asked, model, None)
+    finally:
+        await desk.close()

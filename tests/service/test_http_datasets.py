@@ -100,6 +100,7 @@ def test_each_format_is_read(tmp_path: Path, name: str, body: bytes, expected: t
     assert (told["features"], told["classes"]) == (data.sizes.d, data.sizes.L)
     assert (told["nnz"], told["assertions"]) == (data.sizes.nnz, data.sizes.assertions)
     assert (told["pairs"], told["label_pairs"]) == (data.sizes.pairs, data.sizes.label_pairs)
+    assert told["feature_labels"] == data.sizes.feature_labels
 
 
 @pytest.mark.parametrize(
@@ -299,13 +300,13 @@ def test_a_job_whose_data_turn_out_larger_than_at_the_door_fails_with_the_arithm
     assert re.search(r"would need \d+\.\d MiB of memory \(.*200 instances, .*a job has 8.0 MiB", ended[1]["error"])
 
 
-@pytest.mark.parametrize("method", ["one_vs_rest", "exmlds1", "exmlds3", "exmlds_joint"])
+@pytest.mark.parametrize("method", ["one_vs_rest", "ind", "exmlds1", "exmlds3", "exmlds_joint"])
 def test_what_a_fit_needs_is_the_same_at_the_door_and_when_the_data_are_read(tmp_path: Path, method: str) -> None:
     file = tmp_path / "a.jsonl"
     file.write_bytes(lines(30))
     told = counts(file, 10**6)
     data = gather(read_file(str(file)), Vectorizer(ModelConfig(), LIMITS).vectorize, LIMITS, (1, 2))
-    first, rest = ("instances", "features", "classes"), ("assertions", "nnz", "pairs", "label_pairs")
+    first, rest = ("instances", "features", "classes"), ("assertions", "nnz", "pairs", "label_pairs", "feature_labels")
     door = Sizes(*(told[name] for name in first), 0, 0, *(told[name] for name in rest))
     params = METHODS[method].check({})
     total = sum(needs(method, door, params).values())
