@@ -86,7 +86,7 @@ class Segment(msgspec.Struct, frozen=True):
     n_before, bytes_before : int
         Entries of the log before it, and their size.
     n_entries, log_bytes : int
-        Its own.
+        Its own. Sizes are those with which entries were appended, whatever was forgotten in them since.
     size : int
         Of the file.
     checksum : str
@@ -314,6 +314,8 @@ class History:
             except UnknownArtifact:
                 missing = ahead[0].name  # unless retention has just taken it out of the list
                 continue
+            name, fields = elements[-1]
+            elements[-1] = name, segments.LastFields(fields, ahead[0].bytes_before + ahead[0].log_bytes)
             for begin in range(0, len(elements), most):
                 wanted = [
                     element

@@ -32,7 +32,8 @@ from core.types import START, Offset
 from service.appender import Appender
 from service.catalog import ModelKeys
 from service.events import Activate, Adopt, Configure, Entry, Event, Learn, Weigh, checksum_of, decode_entry
-from service.log import MENDING, UNTRIMMED, Element, size_of
+from service.log import MENDING, UNTRIMMED, Element
+from service.segment import bytes_with
 
 if TYPE_CHECKING:
     from service.shadow import Shadow
@@ -49,7 +50,7 @@ class Position(NamedTuple):
     checksum : bytes
         Of that event's entry, by which the log is known again.
     n_entries, log_bytes : int
-        Entries of the log so far, and their size.
+        Entries of the log so far, and their size as they were appended (``segment.bytes_with``).
     adopted : Offset
         Where an index was adopted last, START when none was.
     """
@@ -297,7 +298,7 @@ class ModelReplica:
                     at,
                     checksum_of(fields),
                     before.n_entries + 1,
-                    before.log_bytes + size_of(fields),
+                    bytes_with(before.log_bytes, fields),
                     first if adopted else before.adopted,
                 )
         except (Damaged, UnknownApplyVersion) as error:

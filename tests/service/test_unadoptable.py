@@ -167,6 +167,7 @@ async def test_an_adoption_in_history_is_given_up_there(house: House) -> None:
     past = [event for event in await house.elements() if isinstance(event[1], Learn)]
     await move(house)
     keys = (await house.living()).keys
+    log_bytes = (await manifests.manifests(house.store, keys))[0].log_bytes
     assert (await stream.trim_of(house.store, keys.log)).covers(at)
     await flip_snapshots(house)
     await flip_index(house, index)
@@ -177,6 +178,13 @@ async def test_an_adoption_in_history_is_given_up_there(house: House) -> None:
     replica = await house.replica()
     assert await digest_at(replica, past[-1][0]) == await without(past)
     assert len(await manifests.ids(house.store, keys)) == 0  # those that were damaged do not come back either
+    assert replica.model("default").log_bytes == log_bytes  # as it was appended
+    living = await house.living()
+    async with take(house.store, keys) as lease:
+        to = Archiving(house.store, house.artifacts, living, lease, HistoryParams(keep_bytes=1))
+        contents = await archive(to)
+        assert contents is not None
+        assert (await retain(to, contents)).segments == []
 
 
 async def test_what_was_passed_over_for_it_does_not_come_in_its_place(house: House) -> None:
