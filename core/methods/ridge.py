@@ -131,6 +131,7 @@ class Ridge:
         Cancelled
             By ``progress``.
         """
+        progress("least squares", 0.0)
         if self._factor is None:
             return self._iterate(transposed_product(self.X, targets), progress)
         if self.order > self.X.shape[1]:
@@ -154,6 +155,7 @@ class Ridge:
 
     def _iterate(self, right: Floats, progress: Progress) -> Floats:
         """Conjugate gradients, each target on its own, preconditioned by the diagonal."""
+        progress("least squares", 0.0)
         weights = np.zeros_like(right)
         residual = right.copy()
         scaled = residual * self._scale[:, None]
