@@ -26,17 +26,29 @@ OF_A_STREAM = httpx.Limits(max_connections=None, max_keepalive_connections=20)
 """As many as requests on their way: none waits for the connection of another."""
 
 
-def connected(
-    url: str, headers: Mapping[str, str], timeout: float, limits: httpx.Limits, transport: httpx.BaseTransport | None
-) -> httpx.Client:
-    """What requests are sent by: the proxy that the environment names, but not to a service on this machine."""
+def connecting(
+    url: str, headers: Mapping[str, str], timeout: float, given: httpx.BaseTransport | None
+) -> Callable[[httpx.Limits], httpx.Client]:
+    """Makes what requests are sent by: the proxy that the environment names, but not to a service on this machine."""
     with of_environment(url):
-        if transport is None and is_on_this_machine(url):
-            transport = httpx.HTTPTransport(limits=limits)  # a given transport takes no proxy
-        cookies = no_cookies()
-        return httpx.Client(
-            base_url=url, headers=headers, timeout=timeout, limits=limits, transport=transport, cookies=cookies
-        )
+        trusted = httpx.create_ssl_context() if given is None else True  # read once: that takes longer than all else
+
+    def connect(limits: httpx.Limits) -> httpx.Client:
+        with of_environment(url):
+            transport = given  # it takes no proxy
+            if given is None and is_on_this_machine(url):
+                transport = httpx.HTTPTransport(verify=trusted, limits=limits)
+            return httpx.Client(
+                base_url=url,
+                headers=headers,
+                timeout=timeout,
+                limits=limits,
+                transport=transport,
+                verify=trusted,
+                cookies=no_cookies(),
+            )
+
+    return connect
 
 
 class Left(Exception):
@@ -109,13 +121,13 @@ class Streams:
     ----------
     shared : httpx.Client
         What the client sends its other calls by.
-    make : callable or None
-        Another one like it; None: a transport was given, which is what streams send by, too.
+    connect : callable or None
+        Makes another one like it; None: a transport was given, which is what streams send by, too.
     """
 
-    def __init__(self, shared: httpx.Client, make: Callable[[], httpx.Client] | None) -> None:
+    def __init__(self, shared: httpx.Client, connect: Callable[[httpx.Limits], httpx.Client] | None) -> None:
         self._shared = shared
-        self._make = make
+        self._connect = connect
         self._kept: list[Connections] = []
         self._taken: list[Connections] = []
         self._lock = threading.Lock()
@@ -131,7 +143,7 @@ class Streams:
         finally:
             with self._lock:
                 self._taken.remove(taken)
-                keep = self._make is not None and not taken.ended.is_set() and not self._shared.is_closed
+                keep = self._connect is not None and not taken.ended.is_set() and not self._shared.is_closed
                 if keep:
                     self._kept.append(taken)
             if not keep:
@@ -145,6 +157,6 @@ class Streams:
             one.close()
 
     def _made(self) -> Connections:
-        if self._make is None or self._shared.is_closed:  # what is closed says so
+        if self._connect is None or self._shared.is_closed:  # what is closed says so
             return Connections(self._shared)
-        return Connections(self._make(), own=True)
+        return Connections(self._connect(OF_A_STREAM), own=True)

@@ -14,7 +14,7 @@ import httpx
 from service.client import calls
 from service.client.attempts import Attempts
 from service.client.calls import Call
-from service.client.connections import OF_A_STREAM, SHARED, Connections, Streams, connected
+from service.client.connections import SHARED, Connections, Streams, connecting
 from service.client.errors import (
     Answer,
     ClientError,
@@ -64,13 +64,14 @@ class Client:
         transport: httpx.BaseTransport | None = None,
         pause: Callable[[float], None] | None = None,
     ) -> None:
+        headers = bearer(key)
         self.url = address(url)
+        connect = connecting(self.url, headers, timeout, transport)
         self._given_pause = pause
         self._pause = pause or time.sleep
         self._answered = False
-        made = partial(connected, self.url, bearer(key), timeout)
-        self._http = made(SHARED, transport)
-        self._streams = Streams(self._http, partial(made, OF_A_STREAM, None) if transport is None else None)
+        self._http = connect(SHARED)
+        self._streams = Streams(self._http, connect if transport is None else None)
 
     def __enter__(self) -> Self:
         return self
