@@ -1,7 +1,7 @@
 """Data sets: files that jobs can learn from in the place of history.
 
     abound:datasets             hash: name -> JSON of ``DatasetCard``: the pointer
-    abound:datasets:writing     hash: file -> the second, by the store's clock, at which its writing ends
+    abound:datasets:writing     hash: the files that are being written (``writing.py``)
     <artifacts>/datasets/<id>.<format>[.gz|.zst]     the file, as it came
 
 1. the file is written under a name of its own, as it comes; bounded, nothing of it is held
@@ -33,14 +33,13 @@ from core.errors import (
     Damaged,
     InvalidInstance,
     Overloaded,
-    StoreUnavailable,
     TooLarge,
     UnknownDataset,
 )
 from service.artifacts import Artifacts
-from service.ending import end
 from service.files import format_of
 from service.store import Store, reaching
+from service.writing import being_written, writing
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +49,6 @@ FOLDER = "datasets"
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 RESERVED = ("history", "import")
 
-WRITING_SECONDS = 600
 AT_ONCE = 2
 """Files that one process checks at one time."""
 
@@ -197,7 +195,7 @@ class Datasets:
         file = f"{FOLDER}/{secrets.token_hex(8)}.{form}{'.' + compression if compression else ''}"
         self._checking += 1
         try:
-            async with self._writing(file):
+            async with writing(self._store, WRITING_KEY, file):
                 try:
                     size = await self._stored(artifacts, file, pieces)
                     counts = await self._counts(file, environment)
@@ -238,10 +236,7 @@ class Datasets:
         there = await artifacts.names(FOLDER)
         if not there:
             return 0
-        with reaching():
-            now, _ = await self._store.client.time()
-            said = await self._store.client.hgetall(WRITING_KEY)
-        busy = {file.decode() for file, until in said.items() if until.isdigit() and int(until) >= now}
+        busy = await being_written(self._store, WRITING_KEY)
         good = {card.file for card in await self.all()}
         gone = [file for file in there if file not in busy and file not in good]
         for file in gone:
@@ -308,28 +303,6 @@ class Datasets:
         if answer == -2:
             raise Conflict(f"there are {params.most} data sets already; delete one before")
         return _decoded(answer) if isinstance(answer, bytes) else None
-
-    @contextlib.asynccontextmanager
-    async def _writing(self, file: str) -> AsyncIterator[None]:
-        await self._say(file)
-        keeping = asyncio.create_task(self._keep_saying(file))
-        try:
-            yield
-        finally:
-            await end(keeping)
-            with contextlib.suppress(StoreUnavailable), reaching():
-                await self._store.client.hdel(WRITING_KEY, file)
-
-    async def _say(self, file: str) -> None:
-        with reaching():
-            now, _ = await self._store.client.time()
-            await self._store.client.hset(WRITING_KEY, file, str(now + WRITING_SECONDS))
-
-    async def _keep_saying(self, file: str) -> None:
-        while True:
-            await asyncio.sleep(WRITING_SECONDS / 10)
-            with contextlib.suppress(StoreUnavailable):
-                await self._say(file)
 
 
 def _decoded(packed: bytes) -> DatasetCard:

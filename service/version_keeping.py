@@ -1,7 +1,6 @@
 """Which versions stay: those that are needed, and of the others the newest.
 
-    ...:writing    hash: a version that is being written -> the second, by the store's clock, at which that ends
-                   <version>.bytes -> how large it will be, where that is known
+    ...:writing    hash: the versions that are being written (``writing.py``)
 
 A version is needed while it is active, contends, or is the way back from what is active. Deleting takes the fence of
 activations (``activation.py``), so none is deleted while it is on its way to be active; and none while a copy of the
@@ -16,24 +15,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import structlog
 
-from core.errors import Conflict, NotReady, StoreUnavailable, UnknownVersion, VersionGone
+from core.errors import Conflict, NotReady, UnknownVersion, VersionGone
 from core.serving import LIVE
 from service import activation, contenders, versions
 from service.artifacts import Artifacts
 from service.card import Card
 from service.catalog import ModelKeys
 from service.copied import until_copied
-from service.ending import end
-from service.store import Store, reaching
+from service.store import Store
+from service.writing import being_written
+from service.writing import writing as saying
 
 log = structlog.get_logger(__name__)
 
-WRITING_SECONDS = 600
 PUBLISH_SECONDS = 900.0
 """How long activations may keep a version from being published; one takes at most a third of it."""
 
@@ -166,33 +164,18 @@ async def retain(store: Store, artifacts: Artifacts, keys: ModelKeys, keep: int)
     return gone
 
 
-@contextlib.asynccontextmanager
-async def writing(store: Store, keys: ModelKeys, name: str, n_bytes: int = 0) -> AsyncIterator[None]:
+def writing(store: Store, keys: ModelKeys, name: str, n_bytes: int = 0) -> contextlib.AbstractAsyncContextManager[None]:
     """As long as this lasts, a version may have files and no card. StoreUnavailable when that cannot be said.
 
     ``n_bytes``: what it will have; others count it (``written_bytes``).
     """
-    await _say(store, keys, name, n_bytes)
-    keeping = asyncio.create_task(_keep_saying(store, keys, name))
-    try:
-        yield
-    finally:
-        await end(keeping)
-        with contextlib.suppress(StoreUnavailable), reaching():
-            await store.client.hdel(keys.of("writing"), name, f"{name}.bytes")
+    return saying(store, keys.of("writing"), name, n_bytes)
 
 
 async def written_bytes(store: Store, artifacts: Artifacts, keys: ModelKeys) -> int:
     """Bytes of all versions, those that are being written among them. ArtifactsUnavailable, StoreUnavailable."""
-    with reaching():
-        now, _ = await store.client.time()
-        said = await store.client.hgetall(keys.of("writing"))
+    coming = await being_written(store, keys.of("writing"))
     there = {card.id: card.n_bytes for card in await versions.cards(artifacts, keys)}
-    coming = {
-        name.decode(): int(said.get(name + b".bytes", 0))
-        for name, until in said.items()
-        if not name.endswith(b".bytes") and until.isdigit() and int(until) >= now
-    }
     return sum((coming | there).values())
 
 
@@ -207,26 +190,9 @@ async def sweep(store: Store, artifacts: Artifacts, keys: ModelKeys) -> int:
         begun.pop(whole, None)
     if not begun:
         return 0
-    with reaching():
-        now, _ = await store.client.time()
-        said = await store.client.hgetall(keys.of("writing"))
-    busy = {name.decode() for name, until in said.items() if until.isdigit() and int(until) >= now}
+    busy = await being_written(store, keys.of("writing"))
     whole_by_now = set(await versions.ids(artifacts, keys))
     gone = [name for name in begun if name not in busy and name not in whole_by_now]
     for name in gone:
         await artifacts.clear(f"{versions.folder(keys)}/{name}")
     return sum(begun[name] for name in gone)
-
-
-async def _say(store: Store, keys: ModelKeys, name: str, n_bytes: int = 0) -> None:
-    with reaching():
-        now, _ = await store.client.time()
-        told = {name: str(now + WRITING_SECONDS)} | ({f"{name}.bytes": str(n_bytes)} if n_bytes else {})
-        await store.client.hset(keys.of("writing"), mapping=told)
-
-
-async def _keep_saying(store: Store, keys: ModelKeys, name: str) -> None:
-    while True:
-        await asyncio.sleep(WRITING_SECONDS / 10)
-        with contextlib.suppress(StoreUnavailable):
-            await _say(store, keys, name)

@@ -13,10 +13,10 @@ import pytest
 from core.config import ModelConfig
 from core.errors import Cancelled, Conflict, StoreUnavailable, UnknownVersion, VersionGone
 from core.types import Offset
-from service import activation, contenders, fitting, forgotten_versions, version_keeping, versions
+from service import activation, contenders, fitting, forgotten_versions, version_keeping, versions, writing
 from service.artifacts import Artifacts
 from service.card import Card, new_id
-from service.datasets import FOLDER, Datasets
+from service.datasets import FOLDER, WRITING_KEY, Datasets
 from service.fit_params import fit_params
 from service.store import Store
 from tests.core.methods.toy import made
@@ -50,6 +50,25 @@ async def test_whoever_died_while_writing_is_not_waited_for_for_ever(store: Stor
     await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
     await store.client.hset(KEYS.of("writing"), name, "1")
     assert await version_keeping.sweep(store, artifacts, KEYS) == 1
+
+
+async def test_whoever_died_before_the_clock_was_set_back_is_not_waited_for_for_as_much_longer(
+    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as a new mark holds nothing is taken away, since whoever lives renews it meanwhile."""
+    monkeypatch.setattr(writing, "WRITING_SECONDS", 1)
+    name, known, file = new_id(), Datasets(store), f"{FOLDER}/lost.jsonl"
+    await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
+    await artifacts.put(file, b"x")
+    now, _ = await store.client.time()
+    ahead = str(now + 86_400)
+    await store.client.hset(KEYS.of("writing"), mapping={name: ahead, f"{name}.bytes": "50000000000"})
+    await store.client.hset(WRITING_KEY, file, ahead)
+    assert await version_keeping.written_bytes(store, artifacts, KEYS) == 50_000_000_000
+    assert (await version_keeping.sweep(store, artifacts, KEYS), await known.sweep(artifacts)) == (0, 0)
+    await asyncio.sleep(2.1)
+    assert await version_keeping.written_bytes(store, artifacts, KEYS) == 0
+    assert (await version_keeping.sweep(store, artifacts, KEYS), await known.sweep(artifacts)) == (1, 1)
 
 
 async def test_nothing_is_deleted_while_a_version_is_activated(store: Store, artifacts: Artifacts) -> None:
@@ -125,7 +144,7 @@ async def test_files_of_data_sets_that_nothing_points_to_are_swept(store: Store,
     known = Datasets(store)
     for name in ("lost", "busy"):
         await artifacts.put(f"{FOLDER}/{name}.jsonl", b"x")
-    async with known._writing(f"{FOLDER}/busy.jsonl"):
+    async with writing.writing(store, WRITING_KEY, f"{FOLDER}/busy.jsonl"):
         assert await known.sweep(artifacts) == 1
         assert await artifacts.names(FOLDER) == [f"{FOLDER}/busy.jsonl"]
     assert await known.sweep(artifacts) == 1
@@ -234,10 +253,10 @@ async def test_a_job_commits_before_its_version_is_seen(
 
 
 async def test_a_file_is_said_again_after_the_store_was_away(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    known, said, enough = Datasets(store), 0, asyncio.Event()
-    monkeypatch.setattr("service.datasets.WRITING_SECONDS", 0.01)
+    said, enough = 0, asyncio.Event()
+    monkeypatch.setattr(writing, "WRITING_SECONDS", 0.01)
 
-    async def say(file: str) -> None:
+    async def say(*words: object) -> None:
         nonlocal said
         said += 1
         if said == 2:
@@ -245,6 +264,6 @@ async def test_a_file_is_said_again_after_the_store_was_away(store: Store, monke
         if said == 4:
             enough.set()
 
-    monkeypatch.setattr(known, "_say", say)
-    async with known._writing("x"), asyncio.timeout(30):
+    monkeypatch.setattr(writing, "_say", say)
+    async with writing.writing(store, WRITING_KEY, "x"), asyncio.timeout(30):
         await enough.wait()
