@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -34,6 +34,7 @@ from service.catalog import Living, ModelKeys
 from service.events import Adopt, check, decode_entry
 from service.history import Base, Contents, HistoryParams, Segment
 from service.lease import Command, Lease
+from service.link import Link
 from service.log import Element, LogParams, Trim, size_of, trimmed_key
 from service.manifest import Manifest
 from service.model_replica import ModelReplica
@@ -99,20 +100,13 @@ async def archive(to: Archiving) -> Contents | None:
     elements, size, n_old, old = await _small(to, contents)
     begun = msgspec.structs.replace(contents, segments=contents.segments[:-1]) if old is not None else contents
     link = await to.store.open_link("archive")
+    own = 0
     try:
-        async with contextlib.aclosing(
-            stream.read(
-                link,
-                to.keys.log,
-                contents.end,
-                until,
-                read_bytes=to.log_params.read_bytes,
-                seconds=to.store.params.reply_seconds,
-            )
-        ) as reading:
+        async with contextlib.aclosing(_read(to, link, contents.end, until)) as reading:
             async for read in reading:
                 for element in read:
                     if Offset.of_entry(element[0])[:2] >= until[:2]:
+                        own = size_of(element[1])
                         break
                     _check(to, element)
                     elements.append(element)
@@ -129,7 +123,39 @@ async def archive(to: Archiving) -> Contents | None:
         link.close()
     if len(elements) > n_old:
         contents = await _add(to, begun, elements, size)
+    if own and good[-1].log_bytes != contents.log_bytes + own:
+        await _correct(to, good, contents.log_bytes + own)
     return contents
+
+
+def _read(to: Archiving, link: Link, after: Offset, until: Offset) -> AsyncGenerator[list[Element]]:
+    seconds = to.store.params.reply_seconds
+    return stream.read(link, to.keys.log, after, until, read_bytes=to.log_params.read_bytes, seconds=seconds)
+
+
+async def _correct(to: Archiving, good: list[Manifest], log_bytes: int) -> None:
+    """Let snapshots say how large the log is up to them: up to the oldest it is ``log_bytes``.
+
+    A release before this one counted too little where it made a model of history in which something was forgotten.
+    """
+    commands: list[Command] = []
+    before = good[-1].position.offset
+    link = await to.store.open_link("correct")
+    try:
+        for manifest in reversed(good):
+            offset = manifest.position.offset
+            if offset[:2] > before[:2]:
+                async with contextlib.aclosing(_read(to, link, before, offset)) as reading:
+                    async for elements in reading:
+                        log_bytes += sum(size_of(fields) for _, fields in elements)
+                        await to.between()
+            before = offset
+            right = msgspec.structs.replace(manifest, log_bytes=log_bytes).sealed()
+            commands.append(("SET", manifests.manifest_key(to.keys, manifest.id), msgspec.json.encode(right)))
+    finally:
+        link.close()
+    await to.lease.swap(commands)
+    log.warning("snapshots said that the log was of another size; corrected", model=to.keys.name)
 
 
 def _check(to: Archiving, element: Element) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from service import manifest as manifests
 from service.archive import Archiving, archive
 from service.catalog import DEFAULT_MODEL
-from service.compaction import rebuild
+from service.compaction import compact, rebuild
 from service.history import Contents, History, HistoryParams
 from service.lease import take
 from service.rebuild import ForgetParams, RefitParams, forget, refit
 from service.retention import retain
-from tests.service.adopting import House, events
+from tests.service.adopting import SMALL, House, events
 from tests.service.rebuilding.context import archived, run, teach
 
 
@@ -78,3 +79,23 @@ async def test_replicas_agree_on_the_size_of_a_log_in_which_something_was_forgot
     await (house.replicas[0]).wait_for(DEFAULT_MODEL, after.offset, 10)
     assert after.position == before.position
     assert after.held_bytes > 0
+
+
+async def test_snapshots_that_count_too_little_of_the_log_are_corrected(house: House) -> None:
+    """As a release has made them that added up what is left of the entries in which something was forgotten."""
+    before = (await house.replica()).model(DEFAULT_MODEL)
+    await forgotten_in_part(house)
+    keys, store = (await house.living()).keys, house.store
+    right = await manifests.manifests(store, keys)
+    assert len({one.offset for one in right}) == 1
+    await compact(store, await house.living(), SMALL, artifacts=house.artifacts)
+    right = await manifests.manifests(store, keys)
+    assert len({one.offset for one in right}) == 2
+    for one in right:
+        wrong = msgspec.structs.replace(one, log_bytes=one.log_bytes - 5000).sealed()
+        await store.client.set(manifests.manifest_key(keys, one.id), msgspec.json.encode(wrong))
+    await retained(house, HistoryParams())
+    assert await manifests.manifests(store, keys) == right
+    after = (await house.replica()).model(DEFAULT_MODEL)
+    await house.replicas[0].wait_for(DEFAULT_MODEL, after.offset, 10)
+    assert after.position == before.position
