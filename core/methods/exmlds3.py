@@ -144,10 +144,12 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
     """Bytes of memory, by what they are for."""
     c, m = clusters.number_of(params.clusters, sizes.n), clusters.largest(params.clusters, sizes.n)
     pairs = sizes.pairs_among(m) + 2 * sizes.assertions + sizes.told_label_pairs
+    directions = params.dim + sppmi.OVERSAMPLING
     return ensemble.needs(sizes, params.shape, params.dim) | {
         f"mutual information of {m:,} instances and the labels, {PAIR} B x up to {pairs:,} pairs, and a block": (
             PAIR * pairs + PAIR_AT_ONCE * min(pairs, sppmi.BLOCK)
         ),
+        f"embedding the labels, 32 B x {sizes.L:,} x {directions}": 32 * sizes.L * directions,
         f"labels, 4 B x {params.learners} learners x {c} clusters x {sizes.L:,} x {params.dim}": (
             4 * params.learners * c * sizes.L * params.dim
         ),

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from core.errors import InvalidInstance
 from core.methods import clusters, contexts, ensemble, exmlds1, exmlds2, exmlds3, exmlds_joint, registry, sppmi
-from core.methods.data import hide_labels
+from core.methods.data import Matrices, hide_labels
 from core.methods.progress import quietly
 from tests.core.methods.toy import made, queries
 
@@ -253,3 +253,31 @@ def test_only_pairs_that_share_a_label_take_memory(monkeypatch, method):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < needed < 9_000_000 * 8
+
+
+def labelled_by(n_labels: int) -> Matrices:
+    """A thousand instances with ten labels each, of so many."""
+    rng = np.random.default_rng(1)
+    rows = [np.unique(rng.integers(0, n_labels, 10)) for _ in range(1000)]
+    starts = np.cumsum([0, *(len(row) for row in rows)])
+    Y = sparse.csr_matrix(
+        (np.ones(starts[-1], np.int8), np.concatenate(rows).astype(np.int32), starts), shape=(1000, n_labels)
+    )
+    return replace(made(1000, seed=0), Y=Y, labels=[str(label) for label in range(n_labels)])
+
+
+def test_the_memory_of_exmlds3_grows_with_the_labels_at_most_as_told():
+    """There are many more labels than instances, and both are embedded."""
+    params = registry.params_of("exmlds3", {"dim": 60})
+
+    def told_and_taken(n_labels: int) -> np.ndarray:
+        data = labelled_by(n_labels)
+        tracemalloc.start()
+        exmlds3.fit(data, params, np.random.default_rng(0), quietly)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return np.array([sum(exmlds3.needs(data.sizes, params).values()), peak])
+
+    told_and_taken(100)  # compiles
+    told, taken = told_and_taken(20_000) - told_and_taken(5_000)
+    assert taken < told < 2 * taken
