@@ -29,7 +29,6 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -40,7 +39,9 @@ import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
 from core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable, UnknownArtifact
+from service.daemon_threads import DaemonThreads
 from service.file_cache import FileCache
+from service.patience import Patience
 from service.store import Store, reaching
 
 ARTIFACTS_KEY = b"abound:artifacts"
@@ -57,6 +58,9 @@ OPENING_TRIES = 5
 
 THREADS = 16
 """Calls at one time; they wait for a disk or for a network."""
+
+PATIENCE_SECONDS = 5.0
+"""Of whoever answers requests or sees to many models; a call to a silent store ends after twice as long."""
 
 DRIVERS = (
     ("botocore.exceptions", "BotoCoreError"),
@@ -81,7 +85,9 @@ class Marker(msgspec.Struct, frozen=True):
 class Artifacts:
     """The artifact store of one store. ``join`` it once before anything else.
 
-    All calls work in threads of its own: one that hangs holds up nothing else of the process.
+    All calls work in threads of its own: one that hangs holds up nothing else of the process, nor its end.
+
+    With ``patience`` no call waits for a store that is silent, see ``patience.py``.
 
     Attributes
     ----------
@@ -93,7 +99,7 @@ class Artifacts:
         Where files that lie elsewhere are kept here.
     """
 
-    def __init__(self, url: str, cache: FileCache | None = None) -> None:
+    def __init__(self, url: str, cache: FileCache | None = None, patience: float | None = None) -> None:
         """``url``: a directory, or a URL that fsspec knows; CannotStart for any other."""
         self.url = url
         self.id = ""
@@ -106,7 +112,8 @@ class Artifacts:
         self._filesystem: Any = filesystem
         self._root = str(root).rstrip("/")
         self._is_local = isinstance(filesystem, LocalFileSystem)
-        self._threads = ThreadPoolExecutor(THREADS, "artifacts")
+        self._threads = DaemonThreads(THREADS, "artifacts")
+        self._patience = Patience(patience, self._ask)
 
     async def join(self, store: Store) -> str:
         """Find the folder of this store, made at the very first time; its id. Costs little when it is done again.
@@ -260,14 +267,19 @@ class Artifacts:
     async def _in_thread(self, call: Callable[..., T], *given: Any, name: str | None = None) -> T:
         """Call in a thread; a file that is not there is UnknownArtifact where ``name`` is what was asked for."""
         try:
-            context = contextvars.copy_context()
-            return await asyncio.get_running_loop().run_in_executor(self._threads, partial(context.run, call, *given))
+            self._patience.check()
+            work = partial(contextvars.copy_context().run, call, *given)
+            return await self._patience.wait(asyncio.get_running_loop().run_in_executor(self._threads, work))
         except FileNotFoundError as error:
             if name is not None:
                 raise UnknownArtifact(f"there is no artifact {name}") from None
             raise ArtifactsUnavailable(f"the artifact store cannot be used: {error}") from error
         except _errors() as error:
             raise ArtifactsUnavailable(f"the artifact store cannot be used: {self._without_secret(error)}") from error
+
+    def _ask(self) -> bool:
+        """Anything that it should know at once."""
+        return bool(self._filesystem.exists(f"{self._root}/{self.id}/{MARKER}" if self.id else self._root))
 
     def _without_secret(self, error: BaseException) -> str:
         who = urlsplit(self.url).netloc.rpartition("@")[0]

@@ -22,7 +22,7 @@ from core.contenders import GateParams
 from core.errors import AboundError, ArtifactsUnavailable, Conflict, Damaged, StoreUnavailable, UnknownApplyVersion
 from service import boot
 from service import manifest as manifests
-from service.artifacts import Artifacts
+from service.artifacts import PATIENCE_SECONDS, Artifacts
 from service.catalog import Catalog, Living, read_on
 from service.contending import Contending
 from service.contending_params import ContendingParams
@@ -282,7 +282,7 @@ async def keep(settings: Settings, reporter: Reporter) -> None:
     cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
     gatekeeper = Gatekeeper(
         store,
-        Artifacts(place, cache) if place is not None else None,
+        Artifacts(place, cache, PATIENCE_SECONDS) if place is not None else None,
         settings.group(ContendingParams),
         settings.group(GateParams),
         settings.group(LogParams),

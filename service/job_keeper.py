@@ -27,7 +27,7 @@ import structlog
 
 from core.errors import ArtifactsUnavailable, StoreUnavailable
 from service import pending, workplaces
-from service.artifacts import Artifacts
+from service.artifacts import PATIENCE_SECONDS, Artifacts
 from service.catalog import ModelKeys
 from service.child import Child
 from service.ending import end
@@ -229,7 +229,7 @@ class JobKeeper:
         """The artifact store, joined."""
         place = self._settings.artifacts_place()
         if self._artifacts is None and place is not None:
-            artifacts = Artifacts(place)
+            artifacts = Artifacts(place, patience=PATIENCE_SECONDS)
             await artifacts.join(self._store)
             self._artifacts = artifacts
         return self._artifacts

@@ -11,15 +11,13 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import structlog
-
-from core.errors import ArtifactsUnavailable, Damaged, StoreUnavailable
+from core.errors import Damaged, StoreUnavailable
 from service import history, standing, upkeep
 from service import manifest as manifests
 from service.artifacts import Artifacts
 from service.catalog import ModelKeys
-from service.ending import end
 from service.history import Extent
+from service.joining import Joining
 from service.log import Trim, trimmed_key
 from service.manifest import Manifest
 from service.model_replica import ModelReplica
@@ -27,12 +25,9 @@ from service.standing import Standing
 from service.store import Store, reaching
 from service.upkeep import Upkeep
 
-log = structlog.get_logger(__name__)
-
 LOOK_SECONDS = 5.0
 
-JOIN_SECONDS = 3.0
-"""Longest wait for the artifact store. A bucket that cannot be reached may take minutes to fail; it is tried on."""
+LOST = "history, jobs and versions are not to be had"
 
 NO_ARTIFACTS = (
     "no artifact store is set, so there is no history and the log is never trimmed: learning is refused when it is "
@@ -106,24 +101,22 @@ class Keeping:
     ----------
     models : mapping
         The models by name, as they come and go.
-
-    Attributes
-    ----------
-    trouble : str or None
-        Why there is no history; None while the artifact store can be used.
     """
 
     def __init__(self, store: Store, artifacts: Artifacts | None, models: Mapping[str, ModelReplica]) -> None:
-        self.trouble: str | None = NO_ARTIFACTS if artifacts is None else None
         self._store = store
-        self._artifacts = artifacts
         self._models = models
         self._kept: dict[ModelKeys, Kept] = {}
-        self._joining: asyncio.Task[str] | None = None
+        self._joining = Joining(store, artifacts, LOST) if artifacts is not None else None
 
     def of(self, model: ModelReplica) -> Kept | None:
         """What was seen last; None before the first look."""
         return self._kept.get(model.keys)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no history; None while the artifact store can be used."""
+        return self._joining.trouble if self._joining is not None else NO_ARTIFACTS
 
     def troubles(self) -> list[str]:
         """What keeps logs from being trimmed, by model, as far as is known."""
@@ -141,35 +134,13 @@ class Keeping:
 
     async def join(self) -> None:
         """See whether the artifact store is there; one that takes long is not waited for. StoreUnavailable."""
-        if self._artifacts is None:
-            return
-        patience = 0.0
-        if self._joining is None:
-            self._joining = asyncio.create_task(self._artifacts.join(self._store), name="artifact store")
-            patience = JOIN_SECONDS
-        await asyncio.wait({self._joining}, timeout=patience)
-        if not self._joining.done():
-            self._tell(self.trouble or f"the artifact store has not answered within {JOIN_SECONDS:g} s; it is tried on")
-            return
-        joined, self._joining = self._joining, None
-        try:
-            joined.result()
-        except ArtifactsUnavailable as error:
-            self._tell(str(error))
-            return
-        if self.trouble is not None:
-            log.info("the artifact store is there again")
-        self.trouble = None
-
-    def _tell(self, trouble: str) -> None:
-        if self.trouble != trouble:
-            log.error("history, jobs and versions are not to be had", reason=trouble)
-        self.trouble = trouble
+        if self._joining is not None:
+            await self._joining.look()
 
     async def stop(self) -> None:
         """Wait for nothing any more."""
         if self._joining is not None:
-            await end(self._joining)
+            await self._joining.stop()
 
     async def look(self) -> None:
         """Look at all models. StoreUnavailable."""

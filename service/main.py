@@ -16,7 +16,7 @@ from starlette.routing import Route
 from core.errors import Forbidden, StoreUnavailable, Unauthorized
 from core.limits import Limits
 from service import errors
-from service.artifacts import Artifacts
+from service.artifacts import PATIENCE_SECONDS, Artifacts
 from service.budget import Budget
 from service.dependencies import Parts
 from service.desk import Desk
@@ -92,7 +92,7 @@ class Application(FastAPI):
         )
         place = settings.artifacts_place()
         cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
-        replica = Replica(store, bounds, Artifacts(place, cache) if place is not None else None)
+        replica = Replica(store, bounds, Artifacts(place, cache, PATIENCE_SECONDS) if place is not None else None)
         remember = settings.group(RememberParams)
         is_exposed = not is_loopback(settings.host)
         ring = KeyRing(store, locked=is_exposed and not settings.insecure)
@@ -105,6 +105,7 @@ class Application(FastAPI):
         @asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             await replica.start(report)
+            report("reading the keys", 0.0)
             await ring.start(store.params.start_seconds)
             tasks = [asyncio.create_task(_flush_for_ever(self.state.parts)), asyncio.create_task(ring.keep())]
             tasks.append(asyncio.create_task(_watch_jobs(self.state.parts)))

@@ -106,6 +106,7 @@ async def serve(settings: Settings, listening: socket.socket, reporter: Reporter
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with app.router.lifespan_context(app):
+        reporter("opening the port", 0.0)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         looking = asyncio.create_task(server.look_at_connections())
         stopped = asyncio.create_task(stop.wait())

@@ -156,6 +156,7 @@ class Replica:
                     raise CannotStart(f"the store went away while the service started: {error}") from error
                 tell("connecting", 0.0)
                 await asyncio.sleep(0.2)
+        tell("opening a connection to append over", 0.0)
         try:
             async with asyncio.timeout(self.store.params.start_seconds):
                 await self._line.opened()
@@ -174,7 +175,7 @@ class Replica:
             asyncio.create_task(self.keeping.keep(), name="keeping"),
             asyncio.create_task(self._copies.keep(), name="copies"),
         ]
-        tell("ready", 1.0)
+        self._health.tell("ready", 1.0)
 
     def drain(self) -> None:
         """Take nothing new to learn; what is on its way goes on."""

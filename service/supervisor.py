@@ -151,6 +151,8 @@ class Supervisor:
         if not self._replicas:
             return Status("loading the store", self._loading)
         nearest = max(self._replicas, key=lambda child: (child.warm, child.progress))
+        if nearest.ready:  # a connection from before
+            return Status("a replica is ready by now and answers on a new connection", 1.0)
         return Status(nearest.stage, nearest.progress)
 
     async def _start_store(self) -> str:
@@ -301,8 +303,6 @@ class Supervisor:
 
     def _tell_stage(self, stage: str, progress: float) -> None:
         """Say how far the start is: each stage once, and then at each further tenth."""
-        if stage == "ready":  # told when the port is left to the replica
-            return
         if stage != self._told[0] or progress >= self._told[1] + STEP:
             self._told = (stage, progress)
             self._say(f"{stage}, {progress:.0%}" if progress else stage)

@@ -42,7 +42,7 @@ from core.errors import (
 from service import boot, indexes, presence, upkeep, version_keeping, wanted
 from service import manifest as manifests
 from service.archive import BASE_PREFIX, Archiving, archive
-from service.artifacts import Artifacts
+from service.artifacts import PATIENCE_SECONDS, Artifacts
 from service.catalog import Catalog, Living, read_on, shorten_catalog
 from service.compaction import compact
 from service.contest_keeper import ContestKeeper
@@ -52,6 +52,7 @@ from service.history import HistoryParams
 from service.index_sweeping import IndexSweep
 from service.job_keeper import STABLE, JobKeeper
 from service.jobs import JobParams, Jobs
+from service.joining import Joining
 from service.lease import LEASE_SECONDS, Lease, LeaseLost, take
 from service.log import LogParams, Trim, trimmed_key
 from service.manifest import Manifest
@@ -67,6 +68,12 @@ log = structlog.get_logger(__name__)
 LOOK_SECONDS = 0.5
 SWEEP_SECONDS = 300.0
 DAMAGED_PAUSE_SECONDS = 60.0
+
+STOP_SECONDS = 3.0
+"""Longest wait for the end of a step."""
+
+LOST = "there is no history, and logs are not trimmed"
+NO_HISTORY = "history cannot be kept, so the log is not trimmed"
 
 
 class Stopped(Exception):
@@ -90,7 +97,7 @@ class Worker:
         self._log_params = log_params or LogParams()
         self._artifacts = artifacts
         self._history_params = history_params or HistoryParams()
-        self._invisible: str | None = None
+        self._joining = Joining(store, artifacts, LOST) if artifacts is not None else None
         self._stopping = asyncio.Event()
         self._resting: dict[str, float] = {}
         self._without_history: dict[str, float] = {}
@@ -134,6 +141,8 @@ class Worker:
                         await self._stopping.wait()
         finally:
             await end(showing)
+            if self._joining is not None:
+                await self._joining.stop()
             with contextlib.suppress(StoreUnavailable):
                 await wanted.hide_worker(self._store, self.id)
 
@@ -143,7 +152,7 @@ class Worker:
         Returns the number of keys and files that went.
         """
         swept = await sweep_store(self._store, catalog)
-        artifacts = await self._visible()
+        artifacts = await self._joining.look() if self._joining is not None else None
         if artifacts is None:
             return swept
         for living in catalog:
@@ -247,8 +256,11 @@ class Worker:
         now = asyncio.get_running_loop().time()
         if self._without_history.get(living.keys.incarnation, 0.0) > now:
             return
-        artifacts = await self._visible()
+        if self._joining is None:
+            return
+        artifacts = await self._joining.look()
         if artifacts is None:
+            await self._tell(living, "history", f"{NO_HISTORY}: {self._joining.trouble}")
             return
         to = Archiving(
             self._store, artifacts, living, lease, self._history_params, self._log_params, self._going_on(lease)
@@ -265,9 +277,9 @@ class Worker:
             UnknownArtifact,
             UnknownOffset,
         ) as error:
-            log.error("history cannot be kept, so the log is not trimmed", model=living.keys.name, reason=str(error))
+            log.error(NO_HISTORY, model=living.keys.name, reason=str(error))
             self._without_history[living.keys.incarnation] = now + DAMAGED_PAUSE_SECONDS
-            await self._tell(living, "history", f"history cannot be kept, so the log is not trimmed: {error}")
+            await self._tell(living, "history", f"{NO_HISTORY}: {error}")
             return
         await self._well(living, "history")
 
@@ -279,20 +291,6 @@ class Worker:
                 raise LeaseLost
 
         return between
-
-    async def _visible(self) -> Artifacts | None:
-        """The artifact store while it can be used; tells once when it cannot."""
-        if self._artifacts is None:
-            return None
-        try:
-            await self._artifacts.join(self._store)
-        except ArtifactsUnavailable as error:
-            if self._invisible != str(error):
-                log.error("there is no history, and logs are not trimmed", reason=str(error))
-            self._invisible = str(error)
-            return None
-        self._invisible = None
-        return self._artifacts
 
     async def _due(self, living: Living) -> str | None:
         """Why a snapshot of a model is due, None when none is. One round trip while nothing is learned."""
@@ -341,7 +339,7 @@ async def work(settings: Settings, reporter: Reporter, stable: str = STABLE) -> 
         store,
         settings.group(SnapshotParams),
         settings.group(LogParams),
-        Artifacts(place) if place is not None else None,
+        Artifacts(place, patience=PATIENCE_SECONDS) if place is not None else None,
         settings.group(HistoryParams),
     )
     keeper = JobKeeper(settings, store, Jobs(jobs_store, settings.group(JobParams)), stable)
@@ -359,7 +357,10 @@ async def work(settings: Settings, reporter: Reporter, stable: str = STABLE) -> 
         await asyncio.wait([stopped, *parts], return_when=asyncio.FIRST_COMPLETED)
         stopping.set()
         worker.stop()
-        await asyncio.gather(stopped, *parts)
+        await asyncio.wait(parts[:1], timeout=STOP_SECONDS)
+        if not parts[0].done():  # something hangs; what it was making is made again
+            await end(parts[0])
+        await asyncio.gather(stopped, *(part for part in parts if not part.cancelled()))
     finally:
         await store.close()
         await jobs_store.close()
