@@ -50,6 +50,12 @@ class DatasetAnswer(Shape):
     classes: int = Field(ge=0)
     nnz: int = Field(ge=0, description="Active features of all instances together.")
     assertions: int = Field(ge=0, description="Labels of all instances together.")
+    pairs: int | None = Field(
+        ge=0,
+        description="Pairs of instances that share a label, once a label. null: checked before these were counted.",
+    )
+    label_pairs: int | None = Field(ge=0, description="Pairs of labels that come together, once an instance.")
+    feature_labels: int | None = Field(ge=0, description="Pairs of a feature and a label, once an instance.")
     created: float = Field(description="Seconds since 1970.")
 
     @classmethod
