@@ -89,7 +89,7 @@ class JobKeeper:
         finally:
             await asyncio.gather(*(child.stop(STOP_SECONDS) for child in children))
             await end(stopped, *tasks)
-            with contextlib.suppress(StoreUnavailable):
+            with contextlib.suppress(StoreUnavailable, ArtifactsUnavailable):
                 await self._look()  # what was at work here waits again
             with contextlib.suppress(StoreUnavailable):
                 await workplaces.hide(self._jobs.store, self.id)
