@@ -15,8 +15,8 @@ from service.adoption import Adoption
 from service.events import Learn
 from service.rebuild import ForgetParams, forget
 from tests.service.adopting import House, apply
+from tests.service.rebuilding.context import Context, same, teach
 from tests.service.streams import drafts
-from tests.service.test_rebuild import Context, same, teach
 from tests.service.valkey import Server
 
 SEEDS = [*range(10), 29]
