@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks.serving import free_port
 from service.parentage import dies_with_parent
+from tests import interrupts
 from tests.documents.blocks import ROOT, block_of
 
 START_SECONDS = 120
@@ -29,7 +30,12 @@ def test_what_the_first_page_says_to_start_serves_and_ends(tmp_path: Path) -> No
         pytest.skip("the environment is not the one that make would make")
     port = str(free_port())
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ABOUND_", "MAKE", "MFLAGS"))}
-    said = tmp_path / "said"
+    said, dies = tmp_path / "said", dies_with_parent()
+
+    def begin() -> None:
+        dies()
+        interrupts.heard()
+
     with said.open("wb") as output:
         process = subprocess.Popen(
             commands[0].split(),
@@ -39,7 +45,7 @@ def test_what_the_first_page_says_to_start_serves_and_ends(tmp_path: Path) -> No
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=dies_with_parent(),
+            preexec_fn=begin,
         )
     try:
         until_ready(process, f"http://127.0.0.1:{port}", said)

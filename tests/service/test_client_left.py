@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from service.client import Client, ClientError, sending
+from tests import interrupts
 
 LEAVES = """
 import sys
@@ -129,7 +130,13 @@ def test_what_a_source_raises_is_not_kept_by_a_silent_service_once_the_stream_is
 def test_a_program_that_is_interrupted_ends(silent: tuple[str, list[socket.socket]], tmp_path: Path) -> None:
     url, taken = silent
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen([sys.executable, "-c", LEAVES, url], env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", LEAVES, url],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=interrupts.heard,
+    )
     try:
         until(taken, 3)
         process.send_signal(signal.SIGINT)
