@@ -12,6 +12,8 @@ from core.kernels.machine import as_bits, as_float, inlined
 _EXPONENT = np.uint64(52)
 _MANTISSA = np.uint64(2**52 - 1)
 _ONE = np.uint64(1023 << 52)
+_WHOLE = np.uint64(1075 << 52)
+_BIAS = 2.0**52 + 1023.0
 _LN2 = 0.6931471805599453
 _ROOT = 1.4142135623730951
 
@@ -24,7 +26,7 @@ def logarithm(number):
     which eight terms are taken.
     """
     bits = as_bits(number)
-    exponent = np.float64(np.int64(bits >> _EXPONENT) - 1023)
+    exponent = as_float((bits >> _EXPONENT) | _WHOLE) - _BIAS
     mantissa = as_float((bits & _MANTISSA) | _ONE)
     if mantissa > _ROOT:
         mantissa *= 0.5

@@ -55,6 +55,7 @@ from core.kernels.updating import find_narrow, move
 from core.kernels.weighted import steps_of, weight_of, weighted_record
 
 LEAST_IDF = 0.01
+TOGETHER = np.uint64(64)
 MOST_SLOTS = np.uint64(1024)
 
 FLOOR, NEGATIVES, THETA_NEGATIVE, THETA_INSERT = 0.1, 8, 0.05, 0.2
@@ -96,23 +97,38 @@ def step_of(params, steps):
 
 
 @inlined
+def note_rarities(memory, n_counted, ids, first, n):
+    """Take (N + 1) / (df + 1/2) of ``n`` features from the ``first`` on into ``scratch``."""
+    for i in range(n):
+        feature = np.uint64(ids[first + i])
+        seen = load_float(memory.headers, feature * U2 + U1) if feature < memory.n_headers else 0.0
+        store_float(memory.scratch, i, (n_counted + 1.0) / (seen + 0.5))
+
+
+@inlined
 def weigh(memory, params, ids, values):
     """Multiply values by the inverse frequency of their features and normalise them, in place (float32).
 
-    idf = max(0.01, ln((N + 1) / (df + 1/2))), N and df as they are now; a feature that was never seen has df 0.
+    idf = max(0.01, ln((N + 1) / (df + 1/2))), N and df as they are now; a feature that was never seen has df 0. Uses
+    ``scratch``, where logarithms are taken several at once.
     """
-    n_counted = np.float64(load_word(memory.counters, N_COUNTED))
-    squares = 0.0
-    for i in range(np.uint64(len(ids))):
-        value = np.float64(values[i])
+    n, n_counted = np.uint64(len(ids)), np.float64(load_word(memory.counters, N_COUNTED))
+    squares, first = 0.0, U0
+    while first < n:
+        size = min(n - first, TOGETHER)
         if params.idf:
-            feature = np.uint64(ids[i])
-            seen = load_float(memory.headers, feature * U2 + U1) if feature < memory.n_headers else 0.0
-            value *= max(logarithm((n_counted + 1.0) / (seen + 0.5)), LEAST_IDF)
-        values[i] = value
-        squares += value * value
+            note_rarities(memory, n_counted, ids, first, size)
+            for i in range(size):
+                store_float(memory.scratch, i, max(logarithm(load_float(memory.scratch, i)), LEAST_IDF))
+        for i in range(size):
+            value = np.float64(values[first + i])
+            if params.idf:
+                value *= load_float(memory.scratch, i)
+            values[first + i] = value
+            squares += value * value
+        first += size
     scale = 1.0 / np.sqrt(squares)
-    for i in range(np.uint64(len(ids))):
+    for i in range(n):
         values[i] = np.float64(values[i]) * scale
 
 
