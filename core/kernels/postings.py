@@ -53,7 +53,7 @@ class IndexArrays(NamedTuple):
     touched : int32, shape (classes + 1,)
         Classes that have a score, in the order in which they got it.
     scratch : uint64, shape (n,)
-        Notes on one instance: two for each true class, or one for each active feature and one more.
+        Notes on one instance: two for each true class, or one for each active feature and one more. At least 64.
     counters : uint64, shape (N_COUNTERS,)
     dirty : uint8, shape (pages,)
         1 for a page of 256 features that changed since it was last digested.

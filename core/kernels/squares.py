@@ -238,11 +238,13 @@ def rank_true(memory, params, n_touched, class_ids, ranks_out, most):
             place -= U1
         store_float(heights, at, score)
         store_word(names, at, other)
-    n_better = 0
+    n_before = 0
     for at in range(m):
         j = load_word(order, at)
-        n_better += ranks_out[j]
-        ranks_out[j] = n_better + np.int64(at) + 1 if load_float(own, j) != 0.0 else 0
+        n_before += ranks_out[j]
+        retrieved = load_float(own, j) != 0.0
+        ranks_out[j] = n_before + 1 if retrieved else 0
+        n_before += np.int64(retrieved)
     return n_kept
 
 

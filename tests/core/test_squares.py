@@ -63,7 +63,14 @@ def same(index, oracle):
 
 @pytest.mark.parametrize(
     ("seed", "labels", "config"),
-    [(1, 1, {}), (2, 4, {}), (3, 1, {"slots": 3}), (4, 3, {"slots": 5, "eta": 1.0}), (5, 2, {"idf": False})],
+    [
+        (1, 1, {}),
+        (2, 4, {}),
+        (3, 1, {"slots": 3}),
+        (4, 3, {"slots": 5, "eta": 1.0}),
+        (5, 2, {"idf": False}),
+        (10, 3, {}),
+    ],
 )
 def test_it_equals_the_oracle_at_every_step(seed, labels, config):
     index, oracle = Index(params(**config)), Oracle(**config, shared=0)
