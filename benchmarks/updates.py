@@ -28,6 +28,7 @@ from core.kernels import learning
 from core.kernels.retrieval import rank_classes
 
 UPDATES: dict[str, dict[str, Any]] = {
+    "sls rows=false": {"update": "sls", "rows": False},
     "fsu": {},
     "fsu margin .5": {"margin": 0.5},
     "sls": {"update": "sls"},
@@ -81,6 +82,7 @@ def learned(config: ModelConfig, rows: Rows) -> tuple[Index, npt.NDArray[np.int3
     ranks = np.empty(len(rows), np.int32)
     parts = (rows.starts, rows.ids, rows.values, rows.label_starts, rows.label_ids)
     learn_rows(index.arrays, index.kernel_params, *parts, len(rows), ranks)
+    index.make_room_for(rows.ids[:0], rows.label_ids[:0])
     started, at = time.thread_time(), 0
     while True:
         at = learn_rows(index.arrays, index.kernel_params, *parts, at, ranks)

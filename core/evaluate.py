@@ -94,13 +94,15 @@ def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None)
     """Rank all classes for each instance of a data set."""
     votes_at_most = live.config.d_max if live.config.update == "fsu" else 2**16
     lengths = np.minimum(live.index.to_arrays()["lengths"].astype(np.int64), votes_at_most)
+    in_rows = live.index.n_classes if live.index.in_rows else 0
+    lengths += in_rows
     rankings = []
     active = votes = 0
     for count, vector in enumerate(test.vectors, start=1):
         ids, values = _active(live, vector)
         visited = int(lengths[ids[(ids >= 0) & (ids < len(lengths))]].sum())
-        # No more classes than votes have a score, so this is all of them.
-        rankings.append(live.index.rank(ids, values, visited))
+        # No more classes than votes have a score, or all in rows, so this is all of them.
+        rankings.append(live.index.rank(ids, values, max(visited, in_rows)))
         active += len(ids)
         votes += visited
         if count % CHUNK == 0:

@@ -24,12 +24,15 @@ import numpy.typing as npt
 
 from core.config import ModelConfig
 from core.index_arrays import check_parts, export_index, import_index
-from core.kernels import export, learning, postings, retrieval, squares
+from core.index_rows import Rows
+from core.kernels import export, forms, learning, postings, retrieval, rows, squares
 from core.kernels.postings import IndexArrays, KernelParams
 from core.types import Ranking
 
 EVERYTHING: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
 """The mask that lets every class be ranked."""
+
+NO_IDS: npt.NDArray[np.int32] = np.zeros(0, np.int32)
 
 MOST_UNITS = 2**32
 """Units of 8 bytes in the arena: a header has 32 bits for the place of its block."""
@@ -49,6 +52,7 @@ class IndexParams:
     eta: float = 0.6
     slots: int = 64
     idf: bool = True
+    rows: bool = False
 
     @classmethod
     def of(cls, config: ModelConfig) -> IndexParams:
@@ -64,6 +68,7 @@ class IndexParams:
             eta=config.eta,
             slots=config.slots,
             idf=config.idf,
+            rows=config.rows,
         )
 
 
@@ -91,6 +96,7 @@ class Index:
         self._dirty = np.ones(1, np.uint8)
         self._hashes = np.zeros(1, np.uint64)
         self._digested = 0
+        self._rows = Rows(self._counters)
         self._bind()
 
     @property
@@ -121,6 +127,7 @@ class Index:
             reach=squares.REACH,
             least_weight=squares.LEAST_WEIGHT,
             shared=np.uint64(squares.SHARED),
+            most_cells=np.uint64(forms.MOST_CELLS if is_squares and params.rows else 0),
         )
 
     def _bind(self) -> None:
@@ -152,8 +159,20 @@ class Index:
 
     @property
     def n_connections(self) -> int:
-        """Connections of all features together."""
+        """Connections of all features together; in rows each feature is connected to each class."""
+        if self.in_rows:
+            return self.n_features * self.n_classes
         return int(self._counters[postings.N_CONNECTIONS])
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether there is a weight for every feature and class, and an intercept a class: ``core.kernels.rows``."""
+        return self._rows.in_use
+
+    @property
+    def n_classes(self) -> int:
+        """1 + the highest class id that was learned; with ``rows``, else 0."""
+        return self._rows.n_classes
 
     @property
     def most_classes(self) -> int | None:
@@ -163,17 +182,28 @@ class Index:
     @property
     def n_bytes(self) -> int:
         """Bytes of memory that the index holds, with what is reserved for growth."""
-        return sum(array.nbytes for array in (*self.arrays, self._hashes))
+        return sum(array.nbytes for array in (*self.arrays, self._hashes)) + self._rows.n_bytes
 
     @property
     def n_bytes_ahead(self) -> int:
-        """Bytes that growing may take soon: arrays grow by an eighth."""
-        return self.n_bytes // 8
+        """Bytes that growing may take soon: arrays grow by an eighth, rows at once when they are begun or left."""
+        return self.n_bytes // 8 + self._n_bytes_of_rows_ahead()
 
     @property
     def n_bytes_used(self) -> int:
-        """Bytes of headers and of blocks up to the arena's front: free blocks count, room for growth does not."""
-        return 16 * self.n_features + 8 * int(self._counters[postings.USED])
+        """Bytes of headers, rows and blocks up to the arena's front: free blocks count, room for growth does not."""
+        return 16 * self.n_features + 8 * int(self._counters[postings.USED]) + self._rows.n_bytes_used
+
+    def _n_bytes_of_rows_ahead(self) -> int:
+        """Of ``n_bytes_ahead``: rows that may be begun or grow, and the lists that they may become."""
+        size = np.uint64(self.n_features), np.uint64(self.n_classes)
+        many = int(self._counters[rows.N_LABELS]) >= int(forms.MANY_LABELS) * int(self._counters[postings.N_COUNTED])
+        if not (forms.are_few(self.kernel_params, *size) and (many or self.in_rows)):
+            return 0
+        grown = forms.are_few(self.kernel_params, size[0], np.uint64(2) * size[1])
+        leaving = self.in_rows and not (many and grown)
+        units = int(learning.units_to_leave(self.arrays, self.kernel_params, NO_IDS, np.uint64(1))) if leaving else 0
+        return self._rows.n_bytes_ahead + 8 * units
 
     def make_room(
         self, n_features: int, n_classes: int, n_labels: int = 1, n_units: int = 0, n_active: int = 0
@@ -217,9 +247,26 @@ class Index:
 
     def make_room_for(self, ids: npt.NDArray[np.int32], class_ids: npt.NDArray[np.int32]) -> None:
         """Grow so that ``has_room`` says yes for this instance."""
+        params = self.kernel_params
         self.make_room(int(ids.max(initial=-1)) + 1, int(class_ids.max(initial=-1)) + 1, len(class_ids))
-        m = learning.new_classes(self.kernel_params, np.uint64(len(class_ids)))
-        self.make_room(0, 0, len(class_ids), int(learning.units_needed(self.arrays, ids, np.uint64(m))), len(ids))
+        m = np.uint64(learning.new_classes(params, np.uint64(len(class_ids))))
+        units = int(learning.units_needed(self.arrays, ids, m))
+        if params.most_cells:
+            units = self._make_room_for_form(ids, class_ids, m, units)
+        self.make_room(0, 0, len(class_ids), units, len(ids))
+
+    def _make_room_for_form(
+        self, ids: npt.NDArray[np.int32], class_ids: npt.NDArray[np.int32], m: np.uint64, units: int
+    ) -> int:
+        """Make room for rows where an instance needs them; the units that it needs where rows become lists, too."""
+        lacking, n_units = learning.room_for_form(self.arrays, self.kernel_params, ids, class_ids, m)
+        n_features = max(int(ids.max(initial=-1)) + 1, self.n_features)
+        n_classes = max(int(class_ids.max(initial=-1)) + 1, self.n_classes)
+        if lacking:
+            self._rows.make_room(n_features, n_classes)
+        elif not self.in_rows and not forms.are_few(self.kernel_params, np.uint64(n_features), np.uint64(n_classes)):
+            self._rows.make_none()
+        return max(units, int(n_units))
 
     def learn(
         self,
@@ -287,10 +334,17 @@ class Index:
     def explain(
         self, ids: npt.NDArray[np.int32], values: npt.NDArray[np.float32], class_id: int
     ) -> npt.NDArray[np.float64]:
-        """What each feature adds to the score of a class, shape (l,); 0 without a voting connection."""
+        """What each feature adds to the score of a class, shape (l,); 0 without a voting connection.
+
+        They sum to the score, with ``intercept``.
+        """
         contributions = np.empty(len(ids), np.float64)
         retrieval.explain_score(self.arrays, self.kernel_params, ids, values.copy(), class_id, contributions)
         return contributions
+
+    def intercept(self, class_id: int) -> float:
+        """What is part of the score of a class in every instance: 0 but in rows."""
+        return self._rows.intercept(class_id)
 
     def _writable(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """The values for a kernel that may write into them: ``sls`` does."""
@@ -299,7 +353,7 @@ class Index:
     def forget_feature(self, feature_id: int) -> None:
         """Make a feature as if it had never been seen; its block is used again."""
         if 0 <= feature_id < self.n_features:
-            postings.forget(self.arrays, np.uint64(feature_id))
+            rows.forget(self.arrays, np.uint64(feature_id))
 
     def digest_pages(self, limit: int) -> bool:
         """Digest up to ``limit`` changed pages of 256 features; True when no changed page is left."""
@@ -314,13 +368,15 @@ class Index:
             pass
         n_pages = -(-self.n_features // 256)
         counted = self._counters[postings.N_COUNTED].tobytes() if self.kernel_params.squares else b""
+        in_rows = self._rows.digest_bytes() if self.kernel_params.most_cells else b""
         return hashlib.blake2b(
-            self.n_features.to_bytes(8, "little") + counted + self._hashes[:n_pages].tobytes(), digest_size=16
+            self.n_features.to_bytes(8, "little") + counted + self._hashes[:n_pages].tobytes() + in_rows, digest_size=16
         ).digest()
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The logical state as fresh arrays: see ``core.index_arrays``."""
-        return export_index(self.arrays, self.kernel_params.squares)
+        of_rows = self._rows.to_arrays() if self.kernel_params.most_cells else {}
+        return export_index(self.arrays, self.kernel_params.squares) | of_rows
 
     @classmethod
     def from_arrays(cls, params: IndexParams, arrays: dict[str, npt.NDArray[Any]]) -> Index:
@@ -338,6 +394,11 @@ class Index:
             len(lengths), int(arrays["class_ids"].max(initial=0)) + 1, 1, int(export.units_to_import(lengths))
         )
         import_index(index.arrays, parts, is_squares)
+        if index.kernel_params.most_cells:
+            highest = int(arrays["class_ids"].max()) if len(arrays["class_ids"]) else -1
+            index._rows.take(arrays, len(lengths), len(arrays["class_ids"]), highest)
+            if index.in_rows:
+                index.make_room(0, index.n_classes)
         index._arena.resize(int(index._counters[postings.USED]) + 64, refcheck=False)  # back from the worst case
         index._bind()
         return index

@@ -51,6 +51,9 @@ from core.state import State
 from core.types import START, Offset, Ranking
 from core.vectorize import Vectorizer
 
+INTERCEPT = "(intercept)"
+"""Among the reasons for a class: what every instance has of its score."""
+
 
 class Tables(NamedTuple):
     """Larger key tables for the vocabularies of a model, None for one that needs none."""
@@ -321,15 +324,17 @@ class LiveModel(State):
     def explain(self, vector: bytes, ranking: Ranking) -> list[list[tuple[str, float]]]:
         """Which features speak for each class of a ranking, and which against it: (key, contribution), largest first.
 
-        The contributions of a class sum to its score, up to the rounding of the sum.
+        The contributions of a class sum to its score, up to the rounding of the sum. Where it has an intercept
+        (``sls`` in rows), that is one of them, under the key ``INTERCEPT``.
         """
-        keys = unpack_vector(vector)[0]
-        if len(keys) > len(self._scratch.ids):
+        keys = [*unpack_vector(vector)[0], INTERCEPT]
+        if len(keys) > len(self._scratch.ids) + 1:
             self._make_scratch(vector)
         contributions = np.empty(len(keys), np.float64)
         because = []
         for class_id in ranking.class_ids.tolist():
-            explain_vector(vector, self._held, class_id, contributions)
+            explain_vector(vector, self._held, class_id, contributions[:-1])
+            contributions[-1] = self.index.intercept(class_id)
             order = np.argsort(-contributions, kind="stable")
             order = order[contributions[order] != 0.0]  # what says nothing lies between what speaks for and against
             because.append([(keys[i], float(contributions[i])) for i in order.tolist()])

@@ -77,6 +77,7 @@ class State:
             "features": features,
             "classes": len(self.labels),
             "mean_out_degree": self.index.n_connections / features if features else 0.0,
+            "in_rows": self.index.in_rows,
             "memory": {
                 "index": self.index.n_bytes,
                 "features": self.features.n_bytes,
@@ -176,7 +177,7 @@ class State:
             for name, array in arrays.items():
                 part, _, rest = name.partition("/")
                 parts[part][rest] = array
-            state = cls(ModelConfig.from_dict(meta["config"]), secret)
+            state = cls(ModelConfig.stored(meta["config"]), secret)
             state.features = Vocabulary.from_arrays(secret, parts["features"])
             state.labels = Vocabulary.from_arrays(secret, parts["labels"])
             state.index = Index.from_arrays(IndexParams.of(state.config), parts["index"])
@@ -192,6 +193,7 @@ class State:
         if (
             state.index.n_features > state.features.n_ids
             or int(arrays["index/class_ids"].max(initial=0)) >= max(1, state.labels.n_ids)
+            or state.index.n_classes > state.labels.n_ids
             or len(state.labels) != state.labels.n_ids
         ):
             raise Damaged("the index of a model does not fit its vocabularies")

@@ -222,6 +222,6 @@ async def append_to_catalog(line: Line, event: Created | Deleted, seconds: float
 
 def _config(name: str, config: dict[str, Any]) -> ModelConfig:
     try:
-        return ModelConfig.from_dict(config)
+        return ModelConfig.stored(config)
     except InvalidInstance as error:
         raise Damaged(f"the configuration of the model {name} cannot be read: {error}") from None

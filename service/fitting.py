@@ -82,7 +82,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
             card = await version_keeping.publish(context.store, context.artifacts, keys, name)
         return _outcome(card, {}) | await _after(context, card)
     progress = rising(progress)
-    config = ModelConfig.from_dict(job.config) if job.config else context.living.config
+    config = ModelConfig.stored(job.config) if job.config else context.living.config
     clock = Clock()
     read = await _read(context, config, part(progress, 0.0, 0.2))
     clock.lap("read")

@@ -175,7 +175,7 @@ async def _creation(store: Store, entry: str) -> tuple[ModelKeys | None, Created
             config = ModelConfig()
             for manifest in await manifests.manifests(store, keys):
                 try:
-                    config = ModelConfig.from_dict(dict(manifest.state["config"]))
+                    config = ModelConfig.stored(dict(manifest.state["config"]))
                     break
                 except (InvalidInstance, KeyError, TypeError, ValueError):
                     continue

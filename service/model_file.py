@@ -66,7 +66,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     def config(self) -> ModelConfig:
         """Of the model; Damaged when there is none that can be."""
         try:
-            return ModelConfig.from_dict(self.state["config"])
+            return ModelConfig.stored(self.state["config"])
         except (KeyError, TypeError, AttributeError, InvalidInstance) as error:
             raise Damaged(f"the file has no configuration that this release knows: {error}") from None
 

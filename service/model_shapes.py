@@ -30,6 +30,10 @@ class ConfigShape(Shape):
     )
     eta: float = Field(ge=1e-3, le=10, description="sls: the step of a connection that was never corrected.")
     slots: int = Field(ge=1, le=1024, description="sls: connections of a feature at most, more while features are few.")
+    rows: bool = Field(
+        description="sls: a small model with many labels keeps a weight for every feature and class, and an intercept "
+        "a class."
+    )
     idf: bool = Field(description="sls: weigh features by their inverse frequency so far.")
     w_min: float = Field(ge=0, le=1, description="Connections of less weight are dropped.")
     d_max: int = Field(ge=1, le=65_535, description="Only so many connections of a feature vote.")
@@ -72,6 +76,7 @@ class ModelSummary(Shape):
     classes: int
     connections: int
     mean_out_degree: float = Field(description="Connections a feature.")
+    in_rows: bool = Field(description="Whether every feature is connected to every class just now: see `rows`.")
     memory: int = Field(description="Bytes held.")
     memory_parts: dict[str, int] = Field(description="Of what these bytes are.")
 

@@ -93,7 +93,7 @@ class RefitParams:
         try:
             tried = self.tried(ModelConfig())
             for setting in tried:
-                ModelConfig().changed(setting)
+                ModelConfig().asked(setting)
         except InvalidInstance as error:
             raise ValueError(str(error)) from None
         if len(tried) > 1 and self.held_out == 0:
@@ -105,7 +105,7 @@ class RefitParams:
         """All settings that are tried, for a model that is configured so."""
         search = self.search
         if search is None:
-            has_margin = config.changed(self.settings).update == "fsu" and "margin" not in self.settings
+            has_margin = config.asked(self.settings).update == "fsu" and "margin" not in self.settings
             search = {"margin": sorted({*MARGINS, config.margin})} if has_margin else {}
         return [
             self.settings | dict(zip(search, values, strict=True)) for values in itertools.product(*search.values())
@@ -159,7 +159,7 @@ class Refitting:
         if self._past.start is None:
             return
         for setting in params.tried(self._config):
-            fixed = self._config.refused_once_learned(self._config.changed(setting))
+            fixed = self._config.refused_once_learned(self._config.asked(setting))
             if fixed:
                 raise Conflict(
                     f"{', '.join(fixed)} cannot be changed: what came before {self._past.stretches[0].after} is only "
@@ -196,7 +196,7 @@ class Refitting:
         return fitting.live
 
     async def _beginning(self, setting: dict[str, Any]) -> LiveModel:
-        config = self._config.changed(setting)
+        config = self._config.asked(setting)
         start = self._past.start
         if start is None:
             return LiveModel(config, new_secret(), Limits())

@@ -256,6 +256,7 @@ class Replica:
             As for ``learn``.
         """
         model = self._changeable(name)
+        changes = model.live.config.completed(changes)
         changed = model.live.check_change(changes)
         if changed == model.live.config:
             return changed

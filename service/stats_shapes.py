@@ -151,6 +151,7 @@ class StatsAnswer(Shape):
     features: int
     classes: int
     mean_out_degree: float
+    in_rows: bool = Field(description="Whether every feature is connected to every class just now: see `rows`.")
     memory: int
     memory_parts: dict[str, int]
     kept: KeptShape | None = Field(description="As it was seen last; null until then.")

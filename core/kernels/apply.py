@@ -26,9 +26,10 @@ from numba import njit
 from core.kernels.keys import N_IDS, N_LIVE, KeyArrays, add_key, find_key, intern_vector, remove_key, room_for
 from core.kernels.learning import has_room, learn_instance
 from core.kernels.memory import load_f32, load_u16
-from core.kernels.postings import IndexArrays, KernelParams, forget
+from core.kernels.postings import IndexArrays, KernelParams
 from core.kernels.prequential import count_ranks
 from core.kernels.records import record_shape
+from core.kernels.rows import forget
 
 AT, DONE, STATUS, ACTIVE = range(4)
 """Places in the cursor: byte of the next record, records done by the last call, why it stopped, and how many features

@@ -1,7 +1,8 @@
 """The logical state of an index: digested page by page, written into plain arrays and read back.
 
 The logical state of a feature is its total, how often it was seen, and its connections in their order. Neither places
-nor forms of blocks nor free lists are part of it.
+nor forms of blocks nor free lists are part of it. In rows (``core.kernels.rows``) its weights are instead of its
+connections.
 """
 
 import numpy as np
@@ -20,6 +21,7 @@ from core.kernels.machine import (
     store_word,
 )
 from core.kernels.postings import (
+    FORM,
     LONGEST,
     N_CONNECTIONS,
     N_FEATURES,
@@ -39,6 +41,7 @@ from core.kernels.postings import (
     size_for,
 )
 from core.kernels.ranking import connection
+from core.kernels.rows import ROWS, digest_rows_page
 
 
 @kernel
@@ -73,13 +76,14 @@ def digest_dirty(arrays, hashes, start, limit):
         Where to go on; the number of pages when done.
     """
     memory = memory_of(arrays)
+    in_rows = load_word(memory.counters, FORM) == ROWS
     n_pages = (load_word(memory.counters, N_FEATURES) + (U1 << PAGE_BITS) - U1) >> PAGE_BITS
     for page in range(np.uint64(start), n_pages):
         if arrays.dirty[page]:
             if limit == 0:
                 return np.int64(page)
             limit -= 1
-            hashes[page] = digest_page(memory, page)
+            hashes[page] = digest_rows_page(memory, page) if in_rows else digest_page(memory, page)
             arrays.dirty[page] = 0
     return np.int64(n_pages)
 

@@ -2,8 +2,18 @@
 
 import numpy as np
 
+from core.kernels.forms import (
+    is_leaving,
+    lacks_rows,
+    longest_list,
+    may_have_rows,
+    note_labels,
+    take_form,
+    units_as_lists,
+)
 from core.kernels.machine import U0, U1, U2, inlined, kernel, load_float, load_id, load_word, store_float, store_word
 from core.kernels.postings import (
+    FORM,
     LINE,
     LONGEST,
     MAX_LENGTH,
@@ -22,6 +32,7 @@ from core.kernels.postings import (
     size_of,
 )
 from core.kernels.ranking import add_votes, comes_before, take_score
+from core.kernels.rows import ROWS, learn_rows
 from core.kernels.squares import learn_squares, most_others
 from core.kernels.updating import only_adds, store_update, total_after, update_connection
 
@@ -157,9 +168,14 @@ def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
     updated : bool
         Whether a margin was at most ``params.margin``, so that connections were updated.
     """
-    if params.squares:
-        return learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out)
     memory = memory_of(arrays)
+    if params.squares:
+        if may_have_rows(memory, params):
+            if take_form(arrays, params, ids, class_ids, counted):
+                return learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out)
+        elif params.most_cells:
+            note_labels(memory, class_ids, counted)
+        return learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out)
     if len(class_ids) == 1:
         class_id = np.uint64(class_ids[0])
         n_touched = add_votes(memory, params, ids, values, counted, class_id)
@@ -205,6 +221,25 @@ def units_needed(arrays, ids, m):
 
 
 @kernel
+def units_to_leave(arrays, params, ids, m):
+    """A bound of the arena units that are taken when rows become lists, and these learn ``m`` classes."""
+    memory = memory_of(arrays)
+    units, n_features = units_as_lists(memory, params), load_word(memory.counters, N_FEATURES)
+    known, new = most_units(U0, longest_list(memory, params), m), most_units(U0, U0, m)
+    for i in range(np.uint64(len(ids))):
+        units += known if np.uint64(ids[i]) < n_features else new
+    return units
+
+
+@kernel
+def room_for_form(arrays, params, ids, class_ids, m):
+    """Whether rows must grow, and a bound of the arena units that are taken where rows become lists."""
+    memory = memory_of(arrays)
+    leaving = is_leaving(memory, params, ids, class_ids)
+    return lacks_rows(memory, params, ids, class_ids), units_to_leave(arrays, params, ids, m) if leaving else U0
+
+
+@kernel
 def new_classes(params, m):
     """How many classes an instance with ``m`` true ones may connect a feature to."""
     return m + most_others(params, m) if params.squares else m
@@ -243,6 +278,11 @@ def has_room(arrays, params, ids, class_ids):
         return False
     m = new_classes(params, m)
     left = np.uint64(len(arrays.arena)) - load_word(memory.counters, USED)
+    if may_have_rows(memory, params):
+        if lacks_rows(memory, params, ids, class_ids):
+            return False
+        if load_word(memory.counters, FORM) == ROWS:
+            return not is_leaving(memory, params, ids, class_ids) or units_to_leave(arrays, params, ids, m) <= left
     if np.uint64(len(ids)) * most_units(U0, load_word(memory.counters, LONGEST), m) <= left:
         return True
     return units_needed(arrays, ids, m) <= left

@@ -48,9 +48,11 @@ def _store(kind, value):
 load_word = intrinsic(_load(WORD, types.uint64))
 load_float = intrinsic(_load(ir.DoubleType(), types.float64))
 load_id = intrinsic(_load(ir.IntType(32), types.uint32))
+load_single = intrinsic(_load(ir.FloatType(), types.float32))
 store_word = intrinsic(_store(WORD, types.uint64))
 store_float = intrinsic(_store(ir.DoubleType(), types.float64))
 store_id = intrinsic(_store(ir.IntType(32), types.uint32))
+store_single = intrinsic(_store(ir.FloatType(), types.float32))
 store_byte = intrinsic(_store(ir.IntType(8), types.uint8))
 """``load_...(base, index)``, ``store_...(base, index, value)``: element ``index`` of the array that starts at address
 ``base``, both uint64. Nothing is checked."""

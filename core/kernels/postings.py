@@ -51,7 +51,7 @@ class IndexArrays(NamedTuple):
     scores : float64, shape (classes,)
         Accumulator, all zero between calls.
     touched : int32, shape (classes + 1,)
-        Classes that have a score, in the order in which they got it.
+        Classes that have a score, in the order in which they got it; in rows, while learning, errors as float32.
     scratch : uint64, shape (n,)
         Notes on one instance: two for each true class, or one for each active feature and one more. At least 64.
     counters : uint64, shape (N_COUNTERS,)
@@ -84,7 +84,8 @@ class Memory(NamedTuple):
 class KernelParams(NamedTuple):
     """``IndexParams`` as kernels take them; ``memory`` is infinite where there is none.
 
-    The first six are of ``fsu``, those from ``squares`` on (whether the update is ``sls``) of ``sls``.
+    The first six are of ``fsu``, those from ``squares`` on (whether the update is ``sls``) of ``sls``. ``most_cells``
+    is how many weights are kept in ``rows`` at most; 0: none ever.
     """
 
     w_min: float
@@ -104,17 +105,18 @@ class KernelParams(NamedTuple):
     reach: float
     least_weight: float
     shared: np.uint64
+    most_cells: np.uint64
 
 
 UNITS = np.array([0, 1, *(m << e for e in range(16) for m in (2, 3))], np.uint64)
 """Units of 8 bytes in a block of each size class; class 0 is no block."""
 
-USED, N_CONNECTIONS, N_FEATURES, LONGEST, SKEW, FREE_UNITS, N_COUNTED, FREE = (
-    np.uint64(n) for n in (0, 1, 2, 3, 4, 5, 6, 8)
+USED, N_CONNECTIONS, N_FEATURES, LONGEST, SKEW, FREE_UNITS, N_COUNTED, FORM, FREE = (
+    np.uint64(n) for n in (0, 1, 2, 3, 4, 5, 6, 7, 24)
 )
 """Places in ``counters``: arena front (units), connections, 1 + highest learned id, longest posting ever, where cache
-lines begin, units in free lists, instances counted (``sls``), and from ``FREE`` on the first free block of each size
-class (``NONE``: no block)."""
+lines begin, units in free lists, instances counted (``sls``), the form that weights are kept in (``rows``), and from
+``FREE`` on the first free block of each size class (``NONE``: no block)."""
 
 N_COUNTERS = int(FREE) + len(UNITS)
 NONE = np.uint64(2**64 - 1)

@@ -1,9 +1,9 @@
-"""Ranking and explaining by either update rule."""
+"""Ranking and explaining by either update rule, in either form."""
 
 import numpy as np
 
 from core.kernels.machine import U1, U2, kernel, load_float, load_id, load_word
-from core.kernels.postings import NONE, memory_of
+from core.kernels.postings import FORM, NONE, memory_of
 from core.kernels.ranking import (
     SMALL_K,
     add_votes,
@@ -15,6 +15,7 @@ from core.kernels.ranking import (
     votable,
     vote_of,
 )
+from core.kernels.rows import ROWS, explain_rows, touch_all
 from core.kernels.squares import add_weighted, explain_squares, weigh
 
 
@@ -37,7 +38,9 @@ def rank_classes(arrays, params, ids, values, mask, ids_out, scores_out):
         At most k.
     """
     memory = memory_of(arrays)
-    if params.squares:
+    if load_word(memory.counters, FORM) == ROWS:
+        n_touched = touch_all(memory, params, ids, values)
+    elif params.squares:
         weigh(memory, params, ids, values)
         n_touched = add_weighted(memory, params, ids, values)
     else:
@@ -58,9 +61,12 @@ def explain_score(arrays, params, ids, values, class_id, contributions_out):
     Parameters
     ----------
     contributions_out : float64, shape (l,)
-        Written; 0 for a feature without a voting connection to the class.
+        Written; 0 for a feature without a voting connection to the class. Its intercept, in rows, is left out.
     """
     memory = memory_of(arrays)
+    if load_word(memory.counters, FORM) == ROWS:
+        explain_rows(memory, params, ids, values, np.uint64(class_id), contributions_out)
+        return
     if params.squares:
         explain_squares(memory, params, ids, values, np.uint64(class_id), contributions_out)
         return

@@ -195,7 +195,9 @@ def rank_true(memory, params, n_touched, class_ids, ranks_out, most):
 
     In ``scratch``: the scores of the true classes, their places best to worst, and then (from ``2 m`` on) classes and
     scores of up to ``most`` others, best first: those above ``theta_negative`` that come within ``reach`` of the worst
-    true class. Returns how many others.
+    true class. Returns how many others. Without rows a true class that has no score counts as ranked before one whose
+    score is below 0: so it was counted before there were rows, and what models made then tell of themselves must not
+    change.
     """
     m = np.uint64(len(class_ids))
     word = np.uint64(8)
@@ -244,7 +246,7 @@ def rank_true(memory, params, n_touched, class_ids, ranks_out, most):
         n_before += ranks_out[j]
         retrieved = load_float(own, j) != 0.0
         ranks_out[j] = n_before + 1 if retrieved else 0
-        n_before += np.int64(retrieved)
+        n_before += np.int64(retrieved | (params.most_cells == U0))
     return n_kept
 
 

@@ -75,6 +75,7 @@ async def put_model(
             response.headers["location"] = f"/models/{model}"
             return await whole(replica.model(model))
     live = replica.model(model).live
+    changes = live.config.completed(changes)
     if live.config.changed(changes) != live.config:
         async with act(replica.store, actor, "model.configure", model=model, config=changes):
             live.check_change(changes)

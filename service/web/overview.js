@@ -256,10 +256,16 @@ export function show(root, { model, signal, problem, every }) {
       gauge("Memory", stats.memory, config.max_memory, bytes, "max_memory", "no bound of its own: all models share the memory of a replica"),
       gauge("Features", stats.features, config.max_features, count, "max_features"),
       gauge("Classes", stats.classes, config.max_classes, count, "max_classes"),
-      gauge("Connections a feature, mean", Number(stats.mean_out_degree.toFixed(2)), config.update === "sls" ? config.slots : config.d_max, (n) => String(n), config.update === "sls" ? "slots" : "d_max"),
+      gauge("Connections a feature, mean", Number(stats.mean_out_degree.toFixed(2)), ...mostConnections(stats, config)),
       table("Of what the memory is", ["of the memory", "#bytes"], Object.entries(stats.memory_parts).map(([name, n]) => [names[name] || name, bytes(n)])),
     );
   }
+}
+
+/** How many connections a feature may have, how that is written, which setting says so, and what is said without one. */
+function mostConnections(stats, config) {
+  if (stats.in_rows) return [null, count, "rows", "one to every class"];
+  return config.update === "sls" ? [config.slots, String, "slots"] : [config.d_max, String, "d_max"];
 }
 
 const percents = (share) => `${Math.round(100 * share)} %`;

@@ -14,7 +14,7 @@ from service.store import Store
 from service.worker import Worker
 from tests.service.served import Served, fresh_model, problem, served
 
-SIZES = {"features", "classes", "connections", "mean_out_degree", "memory", "memory_parts"}
+SIZES = {"features", "classes", "connections", "mean_out_degree", "in_rows", "memory", "memory_parts"}
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,41 @@ def test_a_wrong_configuration_is_refused_by_its_field(service: Served, config: 
     before = service.http.get(f"/models/{name}").json()
     problem(service.http.put(f"/models/{name}", json=config), 422, "invalid-field", field)
     assert service.http.get(f"/models/{name}").json() == before
+
+
+def test_a_model_that_becomes_sls_has_rows_unless_told_otherwise(service: Served) -> None:
+    """As one that is created so; with ``fsu`` there are none."""
+    assert fresh_config(service, update="sls")["rows"] is True
+    assert fresh_config(service, update="sls", rows=False)["rows"] is False
+    assert fresh_config(service)["rows"] is False
+    refused = service.http.put(f"/models/{fresh_model(service)}", json={"rows": True})
+    assert (refused.status_code, refused.json()["field"]) == (422, "rows")
+    for change, rows in (({}, True), ({"rows": False}, False)):
+        path = f"/models/{fresh_model(service)}"
+        assert service.http.put(path, json={"update": "sls", **change}).json()["config"]["rows"] is rows
+        assert service.http.put(path, json={"margin": 0.5}).json()["config"]["rows"] is rows
+
+
+def test_a_small_model_with_many_labels_goes_over_to_rows(service: Served) -> None:
+    path = f"/models/{fresh_model(service, update='sls')}"
+    told = []
+    for n in range(9):
+        features, labels = {f"f{n}": 1, "all": 1}, [f"c{n % 3}", f"c{n % 3 + 1}"]
+        assert service.http.post(f"{path}/learn", json={"features": features, "labels": labels}).status_code == 200
+        stats = service.http.get(f"{path}/stats").json()
+        told.append((stats["in_rows"], stats["connections"] == stats["features"] * stats["classes"]))
+    assert told[6] == (False, False)
+    assert told[7:] == [(True, True)] * 2
+    best = service.http.post(f"{path}/classify", json={"features": {"f1": 1, "all": 1}, "explain": True, "k": 2}).json()
+    for label in best["labels"]:
+        assert "(intercept)" in [part["feature"] for part in label["because"]]
+        assert sum(part["contribution"] for part in label["because"]) == pytest.approx(label["score"], abs=1e-5)
+
+
+def fresh_config(service: Served, **config: Any) -> dict[str, Any]:
+    """The configuration that a new model is told to have."""
+    told: dict[str, Any] = service.http.get(f"/models/{fresh_model(service, **config)}").json()["config"]
+    return told
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'{"w_min": NaN}', b'{"w_min": 1e999}', b"\xff", b"[" * 50_000])

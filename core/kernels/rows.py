@@ -1,0 +1,274 @@
+"""Weights in rows: ``sls`` for a small model with many labels, a weight for every feature and class.
+
+Features times classes weights (float32) lie in one array, a row a feature. Each feature has a step sum g; each class an
+intercept b, and the number n_c of instances that it was true for. With m true classes, x as ``weigh`` makes it, and all
+classes that were ever learned::
+
+    s_c = b_c + sum_f x_f W_fc
+    e_c = m^(-3/8) (y_c - s_c)           y_c 1 for a true class, else 0; a true one's times 1 + 4 / (1 + n_c)
+    g_f += x_f^2 / 3                     W_fc += eta x_f max(1 / (1 + g_f), .2) e_c
+    n   += 1                             b_c  += eta max(1 / (1 + n / 3), .02) e_c
+
+Scores are sums in double precision, in the order of the features; W and e are in single. Nothing is chosen and nothing
+is left out, so that learning is a pass over contiguous numbers. The headers have no connections meanwhile; their totals
+count as ever.
+
+The arrays lie outside of the index's: five more to hand over would slow down every learning of lists. ``counters`` say
+where they are (``index_rows`` holds them), and what beside them is part of the state.
+"""
+
+import numpy as np
+
+from core.kernels import postings
+from core.kernels.hashing import mix, mix_end
+from core.kernels.machine import (
+    U0,
+    U1,
+    U2,
+    inlined,
+    kernel,
+    load_float,
+    load_single,
+    load_word,
+    single_bits,
+    store_float,
+    store_id,
+    store_single,
+)
+from core.kernels.postings import FORM, N_FEATURES, PAGE_BITS, U3, U4, add_to, mark_dirty, memory_of
+from core.kernels.squares import count_features, share_of, weigh
+
+LISTS, ROWS = np.uint64(0), np.uint64(1)
+"""What ``FORM`` may be."""
+
+N_CLASSES, N_LABELS, N_IN_ROWS, WEIGHTS, ROW_STEPS, INTERCEPTS, TIMES, STRIDE, CAPACITY = (
+    np.uint64(n) for n in range(8, 17)
+)
+"""Places in ``counters``: 1 + highest class id and labels learned in all (both in either form, where rows may ever be),
+n; the addresses of weights, step sums, intercepts and n_c; weights from one row to the next, and how many rows."""
+
+HORIZON = 3.0
+"""How much further than in lists a step sum must grow for the same step."""
+
+ROW_FLOOR, INTERCEPT_FLOOR = 0.2, 0.02
+"""The least part of the step that is taken for a weight, and for an intercept."""
+
+NOVELTY = 4.0
+"""How much more, at first, a class that is new is corrected where it is true."""
+
+MOST_ERROR = 8.0
+"""No score counts as further away from what it should be: with steps that are too long nothing overflows."""
+
+
+@inlined
+def row_of(memory, feature):
+    """The address of a feature's row."""
+    return load_word(memory.counters, WEIGHTS) + feature * load_word(memory.counters, STRIDE) * U4
+
+
+@inlined
+def weight_at(row, c):
+    """The weight of class ``c`` in a row, as float64."""
+    return np.float64(load_single(row, c))
+
+
+@kernel
+def add_row(scores, n, row, value):
+    """Add ``value`` times the ``n`` weights of a row to the scores."""
+    for c in range(n):
+        store_float(scores, c, load_float(scores, c) + value * weight_at(row, c))
+
+
+@kernel
+def add_rows(scores, n, found, values):
+    """Add four rows at once, with the sums that ``add_row`` would make one after the other."""
+    first, second, third, fourth = found
+    x, y, z, v = values
+    for c in range(n):
+        score = load_float(scores, c) + x * weight_at(first, c)
+        score += y * weight_at(second, c)
+        score += z * weight_at(third, c)
+        store_float(scores, c, score + v * weight_at(fourth, c))
+
+
+@kernel
+def add_errors(row, errors, step, n):
+    """Add ``step`` times the ``n`` errors to the weights of a row, in single precision."""
+    for c in range(n):
+        store_single(row, c, load_single(row, c) + step * load_single(errors, c))
+
+
+@inlined
+def find_row(memory, ids, values, i, n_features):
+    """The row and the value of the i-th feature; any row, and 0, for one that is not in the index."""
+    feature = np.uint64(ids[i])
+    if feature < n_features:
+        return row_of(memory, feature), np.float64(values[i])
+    return row_of(memory, U0), 0.0
+
+
+@kernel
+def score_all(memory, ids, values):
+    """Write the score of every class; how many there are."""
+    n, n_features = load_word(memory.counters, N_CLASSES), load_word(memory.counters, N_FEATURES)
+    intercepts, length, i = load_word(memory.counters, INTERCEPTS), np.uint64(len(ids)), U0
+    for c in range(n):
+        store_float(memory.scores, c, load_float(intercepts, c))
+    if n_features == U0:
+        return n
+    while i + U4 <= length:
+        first, x = find_row(memory, ids, values, i, n_features)
+        second, y = find_row(memory, ids, values, i + U1, n_features)
+        third, z = find_row(memory, ids, values, i + U2, n_features)
+        fourth, v = find_row(memory, ids, values, i + U3, n_features)
+        add_rows(memory.scores, n, (first, second, third, fourth), (x, y, z, v))
+        i += U4
+    while i < length:
+        row, x = find_row(memory, ids, values, i, n_features)
+        add_row(memory.scores, n, row, x)
+        i += U1
+    return n
+
+
+@kernel
+def touch_all(memory, params, ids, values):
+    """Weigh an instance, write the score of every class and note it as touched; how many classes there are."""
+    weigh(memory, params, ids, values)
+    n = score_all(memory, ids, values)
+    for c in range(n):
+        store_id(memory.touched, c, np.uint32(c))
+    return n
+
+
+@kernel
+def count_before(scores, n, class_id):
+    """How many of ``n`` classes are ranked before one: by a higher score, or an equal one and a smaller id."""
+    own, n_before = load_float(scores, class_id), 0
+    for c in range(class_id):
+        n_before += np.int64(load_float(scores, c) >= own)
+    for c in range(class_id, n):
+        n_before += np.int64(load_float(scores, c) > own)
+    return n_before
+
+
+@kernel
+def rank_known(memory, n, class_ids, ranks_out):
+    """The ranks of the true classes among all ``n``, 0 for one that is new; copies their scores into ``scratch``.
+
+    The score of a new one is -infinity afterwards.
+    """
+    times = load_word(memory.counters, TIMES)
+    for j in range(np.uint64(len(class_ids))):
+        class_id = np.uint64(class_ids[j])
+        store_float(memory.scratch, j, load_float(memory.scores, class_id))
+        if load_float(times, class_id) == 0.0:
+            store_float(memory.scores, class_id, -np.inf)
+    for j in range(np.uint64(len(class_ids))):
+        class_id = np.uint64(class_ids[j])
+        known = load_float(times, class_id) != 0.0
+        ranks_out[j] = count_before(memory.scores, n, class_id) + 1 if known else 0
+
+
+@inlined
+def bounded(error):
+    """An error, not beyond ``MOST_ERROR`` in either direction."""
+    error = error if error < MOST_ERROR else MOST_ERROR
+    return error if error > -MOST_ERROR else -MOST_ERROR
+
+
+@kernel
+def take_errors(memory, n, class_ids):
+    """Write the errors of all classes into ``touched`` (float32), and count the true ones; all scores are zero then.
+
+    The scores of the true classes are in ``scratch``.
+    """
+    share, times, errors = share_of(len(class_ids)), load_word(memory.counters, TIMES), memory.touched
+    for c in range(n):
+        store_single(errors, c, np.float32(share * bounded(-load_float(memory.scores, c))))
+        store_float(memory.scores, c, 0.0)
+    for j in range(np.uint64(len(class_ids))):
+        class_id = np.uint64(class_ids[j])
+        count = load_float(times, class_id)
+        error = bounded(1.0 - load_float(memory.scratch, j)) * (1.0 + NOVELTY / (1.0 + count))
+        store_single(errors, class_id, np.float32(share * error))
+        store_float(times, class_id, count + 1.0)
+
+
+@kernel
+def correct_all(memory, params, ids, values, n):
+    """Take a step for each weight of the active features, and for each intercept, by the errors in ``touched``."""
+    steps, errors = load_word(memory.counters, ROW_STEPS), memory.touched
+    for i in range(np.uint64(len(ids))):
+        feature, value = np.uint64(ids[i]), np.float64(values[i])
+        total = load_float(steps, feature) + value * value / HORIZON
+        store_float(steps, feature, total)
+        step = params.eta * value * max(1.0 / (1.0 + total), ROW_FLOOR)
+        add_errors(row_of(memory, feature), errors, np.float32(step), n)
+        mark_dirty(memory, feature)
+    add_to(memory, N_IN_ROWS, U1)
+    total = np.float64(load_word(memory.counters, N_IN_ROWS)) / HORIZON
+    step = params.eta * max(1.0 / (1.0 + total), INTERCEPT_FLOOR)
+    intercepts = load_word(memory.counters, INTERCEPTS)
+    for c in range(n):
+        store_float(intercepts, c, load_float(intercepts, c) + step * np.float64(load_single(errors, c)))
+
+
+@kernel
+def learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out):
+    """``sls`` in rows: rank, then take a step for every class.
+
+    Parameters and result as of ``learning.learn_instance``; ``values`` are overwritten. ``N_FEATURES`` and
+    ``N_CLASSES`` are those with this instance (``forms.take_form``).
+    """
+    memory = memory_of(arrays)
+    if counted:
+        count_features(memory, ids)
+    weigh(memory, params, ids, values)
+    n = score_all(memory, ids, values)
+    rank_known(memory, n, class_ids, ranks_out)
+    take_errors(memory, n, class_ids)
+    correct_all(memory, params, ids, values, n)
+    return True
+
+
+@kernel
+def explain_rows(memory, params, ids, values, class_id, contributions_out):
+    """What each feature adds to the score of a class, the same terms as in ``score_all``; overwrites ``values``."""
+    weigh(memory, params, ids, values)
+    known = class_id < load_word(memory.counters, N_CLASSES)
+    for i in range(np.uint64(len(ids))):
+        feature = np.uint64(ids[i])
+        contributions_out[i] = 0.0
+        if known and feature < load_word(memory.counters, N_FEATURES):
+            contributions_out[i] = np.float64(values[i]) * weight_at(row_of(memory, feature), class_id)
+
+
+@kernel
+def forget(arrays, feature):
+    """Make a feature as if it had never been seen, in either form."""
+    postings.forget(arrays, feature)
+    memory = memory_of(arrays)
+    if load_word(memory.counters, FORM) == ROWS and feature < load_word(memory.counters, N_FEATURES):
+        row = row_of(memory, feature)
+        for c in range(load_word(memory.counters, N_CLASSES)):
+            store_single(row, c, np.float32(0.0))
+        store_float(load_word(memory.counters, ROW_STEPS), feature, 0.0)
+
+
+@kernel
+def digest_rows_page(memory, page):
+    """The 64-bit hash of the logical state of 256 features: weights of 0 count as none, however many classes came."""
+    state, first = page, page << PAGE_BITS
+    last = min(first + (U1 << PAGE_BITS), load_word(memory.counters, N_FEATURES))
+    n, steps = load_word(memory.counters, N_CLASSES), load_word(memory.counters, ROW_STEPS)
+    for feature in range(first, last):
+        total, grown = load_word(memory.headers, feature * U2 + U1), load_word(steps, feature)
+        if total == U0 and grown == U0:
+            continue  # never learned: as if the index ended before it
+        state = mix(mix(mix(state, feature), total), grown)
+        row = row_of(memory, feature)
+        for c in range(n):
+            weight = weight_at(row, c)
+            if weight != 0.0:
+                state = mix(state, (c << postings.U32) | single_bits(weight))
+    return mix_end(state)
