@@ -144,7 +144,8 @@ PROGRAMS: dict[str, Small] = {
         words="--json --quick --sizes 1M 10M --replayed 300000", tells=("ready_seconds", "replayed_per_second")
     ),
     "benchmarks.updates": Small(
-        words="--json --only bibtex --only commits-git --shuffles 1 --data {data} --kept {kept}",
+        words="--json --only bibtex --only commits-git --update sls --update fsu --shuffles 1 "
+        "--data {data} --kept {kept}",
         tells=("R@1", "prequential", "learn/s", "classify/s"),
     ),
     "benchmarks.vectors": Small(
