@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -425,3 +425,10 @@ def warmup() -> None:
     index.explain(ids, values, 0)
     index.digest()
     Index.from_arrays(params, index.to_arrays()).forget_feature(0)
+    small = Index(replace(params, update="sls", rows=True))
+    while not small.in_rows:
+        small.learn(ids, values, ids)
+    small.digest()
+    small.learn(ids, values, one + int(forms.MOST_IN_ROW))  # too many classes for rows
+    small.digest()
+    Index.from_arrays(small.params, small.to_arrays())

@@ -58,6 +58,11 @@ with served() as service:
         for text in ("a b c", "d e f"):
             post(f"/models/{name}/learn", {"text": text, "labels": ["x", "y"]})
         post(f"/models/{name}/classify", {"text": "a", "explain": True})
+    assert service.http.put("/models/rows", json={"update": "sls"}).is_success
+    for n in range(9):
+        post("/models/rows/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
+    assert service.http.get("/models/rows/stats").json()["in_rows"]
+    post("/models/rows/classify", {"text": "a", "explain": True})
     assert service.http.get("/models/default").json()["digest"]
     service.http.get("/models/default/stats").raise_for_status()
     assert service.http.get("/models/default/labels?prefix=l").json()["labels"]
