@@ -36,7 +36,8 @@ from numba import njit
 from benchmarks.floor import gather, gather_without_branches
 from benchmarks.streams import SHAPES, Stream, draw, records
 from core.config import ModelConfig
-from core.index import EVERYTHING, Index, IndexParams
+from core.index import EVERYTHING, Index
+from core.index_params import IndexParams
 from core.kernels import learning
 from core.kernels.retrieval import rank_classes
 from core.live import LiveModel

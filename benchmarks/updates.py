@@ -23,7 +23,8 @@ from numba import njit
 
 from benchmarks.sets import ANALYZERS, IN_TIME, NAMES, Rows, Task, data_folder, default_folder, load, validation
 from core.config import ModelConfig
-from core.index import EVERYTHING, Index, IndexParams
+from core.index import EVERYTHING, Index
+from core.index_params import IndexParams
 from core.kernels import learning
 from core.kernels.retrieval import rank_classes
 

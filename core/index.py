@@ -15,18 +15,17 @@ have moved. Nothing here is safe for two threads at once: scores are accumulated
 from __future__ import annotations
 
 import hashlib
-import math
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from core.config import ModelConfig
 from core.index_arrays import check_parts, export_index, import_index
+from core.index_params import IndexParams
 from core.index_rows import Rows
-from core.kernels import export, forms, learning, postings, retrieval, rows, squares
-from core.kernels.postings import IndexArrays, KernelParams
+from core.kernels import export, forms, learning, postings, retrieval, rows
+from core.kernels.postings import IndexArrays
 from core.types import Ranking
 
 EVERYTHING: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
@@ -36,40 +35,6 @@ NO_IDS: npt.NDArray[np.int32] = np.zeros(0, np.int32)
 
 MOST_UNITS = 2**32
 """Units of 8 bytes in the arena: a header has 32 bits for the place of its block."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexParams:
-    """What the index is told; the fields are those of ``ModelConfig``, where their ranges are checked."""
-
-    w_min: float
-    d_max: int
-    margin: float
-    leak: bool
-    rating: bool
-    memory: float | None
-    update: Literal["fsu", "sls"] = "fsu"
-    eta: float = 0.6
-    slots: int = 64
-    idf: bool = True
-    rows: bool = False
-
-    @classmethod
-    def of(cls, config: ModelConfig) -> IndexParams:
-        """The part of a model's configuration that the index needs."""
-        return cls(
-            w_min=config.w_min,
-            d_max=config.d_max,
-            margin=config.margin,
-            leak=config.leak,
-            rating=config.rating,
-            memory=config.memory,
-            update=config.update,
-            eta=config.eta,
-            slots=config.slots,
-            idf=config.idf,
-            rows=config.rows,
-        )
 
 
 class Index:
@@ -107,28 +72,7 @@ class Index:
     @params.setter
     def params(self, params: IndexParams) -> None:
         self._params = params
-        memory = math.inf if params.memory is None else float(params.memory)
-        is_squares = params.update == "sls"
-        self.kernel_params = KernelParams(
-            w_min=float(params.w_min),
-            d_max=np.uint64(params.slots if is_squares else params.d_max),
-            margin=float(params.margin),
-            leak=params.leak,
-            rating=params.rating,
-            memory=memory,
-            squares=is_squares,
-            slots=np.uint64(params.slots),
-            eta=float(params.eta),
-            floor=squares.FLOOR,
-            negatives=np.uint64(squares.NEGATIVES),
-            theta_negative=squares.THETA_NEGATIVE,
-            theta_insert=squares.THETA_INSERT,
-            idf=params.idf,
-            reach=squares.REACH,
-            least_weight=squares.LEAST_WEIGHT,
-            shared=np.uint64(squares.SHARED),
-            most_cells=np.uint64(forms.MOST_CELLS if is_squares and params.rows else 0),
-        )
+        self.kernel_params = params.for_kernels()
 
     def _bind(self) -> None:
         """Make ``arrays`` of the present arrays; after any of them has grown."""

@@ -25,7 +25,8 @@ from core.applying import Applying, Unit
 from core.calibration import Calibration
 from core.config import FIXED_FOR_GOOD, ModelConfig
 from core.errors import Conflict, InvalidInstance
-from core.index import EVERYTHING, IndexParams
+from core.index import EVERYTHING
+from core.index_params import IndexParams
 from core.kernels.answer import explain_vector, rank_estimated, rank_vector
 from core.kernels.apply import (
     ACTIVE,

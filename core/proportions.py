@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from core.config import ModelConfig
-from core.index import Index, IndexParams
+from core.index import Index
+from core.index_params import IndexParams
 
 Floats = npt.NDArray[np.float64]
 

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from core.calibration import Calibration
 from core.config import ModelConfig
 from core.errors import Damaged, InvalidInstance
-from core.index import Index, IndexParams
+from core.index import Index
+from core.index_params import IndexParams
 from core.prequential import Prequential
 from core.receipts import Receipts
 from core.serving import FROM_THE_START, Serving

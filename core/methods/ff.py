@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from core.errors import Damaged
-from core.index import Index, IndexParams
+from core.index import Index
+from core.index_params import IndexParams
 from core.methods import checks, loading
 from core.methods.data import Csr, Matrices, Sizes
 from core.methods.holdout import best, held_out

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from core.index import IndexParams
+from core.index_params import IndexParams
 
 BEST = 50
 

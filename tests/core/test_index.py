@@ -7,8 +7,9 @@ import pytest
 
 from core.config import ModelConfig
 from core.errors import Damaged
-from core.index import Index, IndexParams
+from core.index import Index
 from core.index_arrays import PARTS
+from core.index_params import IndexParams
 
 PLAIN = replace(IndexParams.of(ModelConfig()), rating=False)
 NEVER_ENOUGH = 1e9

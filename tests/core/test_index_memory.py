@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numba import njit
 
 from core.config import ModelConfig
-from core.index import Index, IndexParams
+from core.index import Index
+from core.index_params import IndexParams
 from core.kernels import learning, postings
 from core.kernels.machine import as_bits, as_float
 from core.kernels.postings import UNITS

@@ -16,7 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from core.config import ModelConfig
-from core.index import Index, IndexParams
+from core.index import Index
+from core.index_params import IndexParams
 from core.kernels import learning
 from tests.core.oracle import Oracle, Posting
 

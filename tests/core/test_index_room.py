@@ -3,7 +3,8 @@
 import numpy as np
 
 from core.config import ModelConfig
-from core.index import Index, IndexParams
+from core.index import Index
+from core.index_params import IndexParams
 
 
 def test_every_class_can_be_touched_at_once_however_the_arrays_grew():

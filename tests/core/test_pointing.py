@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from core.config import ModelConfig
-from core.index import Index, IndexParams
+from core.index import Index
+from core.index_params import IndexParams
 from core.pointing import weights_to
 
 N_FEATURES, N_CLASSES = 60, 9

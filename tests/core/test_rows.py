@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from core.config import LATER, ModelConfig
 from core.errors import Conflict, Damaged, InvalidInstance
-from core.index import Index, IndexParams
+from core.index import Index
+from core.index_params import IndexParams
 from core.index_rows import PARTS
 from core.live import INTERCEPT, LiveModel
 from core.pointing import weights_to

@@ -13,7 +13,8 @@ from numba import njit
 from core.applying import Unit
 from core.config import ModelConfig
 from core.errors import Damaged, InvalidInstance
-from core.index import Index, IndexParams
+from core.index import Index
+from core.index_params import IndexParams
 from core.kernels.logarithm import logarithm
 from core.live import LiveModel
 from core.record import pack_labels

@@ -14,7 +14,8 @@ from core.config import ModelConfig
 from core.dataset import Dataset, Instance, vectorized
 from core.errors import InvalidInstance, Malformed
 from core.evaluate import LIMITS, fit, rank
-from core.index import Index, IndexParams
+from core.index import Index
+from core.index_params import IndexParams
 from core.record import unpack_vector
 from core.types import Ranking
 from core.vectorize import Vectorizer

@@ -10,7 +10,8 @@ import pytest
 
 from core.config import ModelConfig
 from core.errors import Conflict
-from core.index import Index, IndexParams
+from core.index import Index
+from core.index_params import IndexParams
 from core.live import LiveModel
 from service.intake import NewClasses
 

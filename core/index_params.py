@@ -1,0 +1,76 @@
+"""What an index is told, and the same as its kernels take it.
+
+Feature Focus and FSU by the names of Madani, Connor and Greiner (JMLR 2009, section 4); what ``sls`` has beside them is
+explained in ``core.kernels.squares``, ``core.kernels.forms`` and ``core.kernels.rows``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from core.config import ModelConfig
+from core.kernels import forms, squares
+from core.kernels.postings import KernelParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexParams:
+    """What the index is told; the fields are those of ``ModelConfig``, where their ranges are checked."""
+
+    w_min: float
+    d_max: int
+    margin: float
+    leak: bool
+    rating: bool
+    memory: float | None
+    update: Literal["fsu", "sls"] = "fsu"
+    eta: float = 0.6
+    slots: int = 64
+    idf: bool = True
+    rows: bool = False
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> IndexParams:
+        """The part of a model's configuration that the index needs."""
+        return cls(
+            w_min=config.w_min,
+            d_max=config.d_max,
+            margin=config.margin,
+            leak=config.leak,
+            rating=config.rating,
+            memory=config.memory,
+            update=config.update,
+            eta=config.eta,
+            slots=config.slots,
+            idf=config.idf,
+            rows=config.rows,
+        )
+
+    def for_kernels(self) -> KernelParams:
+        """The same, with the constants of ``sls``."""
+        memory = math.inf if self.memory is None else float(self.memory)
+        is_squares = self.update == "sls"
+        return KernelParams(
+            w_min=float(self.w_min),
+            d_max=np.uint64(self.slots if is_squares else self.d_max),
+            margin=float(self.margin),
+            leak=self.leak,
+            rating=self.rating,
+            memory=memory,
+            squares=is_squares,
+            slots=np.uint64(self.slots),
+            eta=float(self.eta),
+            floor=squares.FLOOR,
+            negatives=np.uint64(squares.NEGATIVES),
+            theta_negative=squares.THETA_NEGATIVE,
+            theta_insert=squares.THETA_INSERT,
+            idf=self.idf,
+            reach=squares.REACH,
+            least_weight=squares.LEAST_WEIGHT,
+            shared=np.uint64(squares.SHARED),
+            most_cells=np.uint64(forms.MOST_CELLS if is_squares and self.rows else 0),
+        )
