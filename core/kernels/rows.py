@@ -5,9 +5,9 @@ intercept b, and the number n_c of instances that it was true for. With m true c
 classes that were ever learned::
 
     s_c = b_c + sum_f x_f W_fc
-    e_c = m^(-3/8) (y_c - s_c)           y_c 1 for a true class, else 0; a true one's times 1 + 4 / (1 + n_c)
-    g_f += x_f^2 / 3                     W_fc += eta x_f max(1 / (1 + g_f), .2) e_c
+    e_c = m^(-3/8) (y_c - s_c)           y_c 1 for a true class, else 0
     n   += 1                             b_c  += eta max(1 / (1 + n / 3), .02) e_c
+    g_f += x_f^2 / 3                     W_fc += eta x_f max(1 / (1 + g_f), .2) e_c;  a true e_c times 1 + 4 / (1 + n_c)
 
 Scores are sums in double precision, in the order of the features; W and e are in single. Nothing is chosen and nothing
 is left out, so that learning is a pass over contiguous numbers. The headers have no connections meanwhile; their totals
@@ -176,27 +176,41 @@ def bounded(error):
     return error if error > -MOST_ERROR else -MOST_ERROR
 
 
-@kernel
-def take_errors(memory, n, class_ids):
-    """Write the errors of all classes into ``touched`` (float32), and count the true ones; all scores are zero then.
+@inlined
+def intercept_step(memory, params):
+    """The step of all intercepts; one more instance was learned in rows."""
+    add_to(memory, N_IN_ROWS, U1)
+    total = np.float64(load_word(memory.counters, N_IN_ROWS)) / HORIZON
+    return params.eta * max(1.0 / (1.0 + total), INTERCEPT_FLOOR)
 
-    The scores of the true classes are in ``scratch``.
+
+@kernel
+def take_errors(memory, params, n, class_ids):
+    """Correct all intercepts, write the errors of the weights into ``touched`` (float32), and count the true classes.
+
+    The scores of the true classes are in ``scratch``; all scores are zero afterwards.
     """
-    share, times, errors = share_of(len(class_ids)), load_word(memory.counters, TIMES), memory.touched
+    share, step = share_of(len(class_ids)), intercept_step(memory, params)
+    errors, intercepts = memory.touched, load_word(memory.counters, INTERCEPTS)
+    times = load_word(memory.counters, TIMES)
+    for j in range(np.uint64(len(class_ids))):
+        store_float(memory.scores, np.uint64(class_ids[j]), load_float(memory.scratch, j) - 1.0)
     for c in range(n):
-        store_single(errors, c, np.float32(share * bounded(-load_float(memory.scores, c))))
+        error = share * bounded(-load_float(memory.scores, c))
+        store_single(errors, c, np.float32(error))
+        store_float(intercepts, c, load_float(intercepts, c) + step * error)
         store_float(memory.scores, c, 0.0)
     for j in range(np.uint64(len(class_ids))):
         class_id = np.uint64(class_ids[j])
         count = load_float(times, class_id)
-        error = bounded(1.0 - load_float(memory.scratch, j)) * (1.0 + NOVELTY / (1.0 + count))
-        store_single(errors, class_id, np.float32(share * error))
+        novel = np.float64(load_single(errors, class_id)) * (1.0 + NOVELTY / (1.0 + count))
+        store_single(errors, class_id, np.float32(novel))
         store_float(times, class_id, count + 1.0)
 
 
 @kernel
 def correct_all(memory, params, ids, values, n):
-    """Take a step for each weight of the active features, and for each intercept, by the errors in ``touched``."""
+    """Take a step for each weight of the active features, by the errors in ``touched``."""
     steps, errors = load_word(memory.counters, ROW_STEPS), memory.touched
     for i in range(np.uint64(len(ids))):
         feature, value = np.uint64(ids[i]), np.float64(values[i])
@@ -205,12 +219,6 @@ def correct_all(memory, params, ids, values, n):
         step = params.eta * value * max(1.0 / (1.0 + total), ROW_FLOOR)
         add_errors(row_of(memory, feature), errors, np.float32(step), n)
         mark_dirty(memory, feature)
-    add_to(memory, N_IN_ROWS, U1)
-    total = np.float64(load_word(memory.counters, N_IN_ROWS)) / HORIZON
-    step = params.eta * max(1.0 / (1.0 + total), INTERCEPT_FLOOR)
-    intercepts = load_word(memory.counters, INTERCEPTS)
-    for c in range(n):
-        store_float(intercepts, c, load_float(intercepts, c) + step * np.float64(load_single(errors, c)))
 
 
 @kernel
@@ -226,7 +234,7 @@ def learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out):
     weigh(memory, params, ids, values)
     n = score_all(memory, ids, values)
     rank_known(memory, n, class_ids, ranks_out)
-    take_errors(memory, n, class_ids)
+    take_errors(memory, params, n, class_ids)
     correct_all(memory, params, ids, values, n)
     return True
 

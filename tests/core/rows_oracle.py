@@ -90,15 +90,15 @@ class RowsOracle(Oracle):
         ranking = sorted((c for c in scores if c not in new), key=lambda c: (-scores[c], c))
         places = {c: rank for rank, c in enumerate(ranking, start=1)}
         errors = np.array([-scores[c] for c in range(self.n_classes)])
-        for c in true:
-            errors[c] = (1 - scores[c]) * (1 + 4 / (1 + self.times[c]))
-            self.times[c] += 1
-        errors = (errors * len(true) ** -0.375).astype(np.float32)
+        errors[true] += 1
+        errors *= len(true) ** -0.375
+        self.n_in_rows += 1
+        self.intercepts[: self.n_classes] += self.eta * max(1 / (1 + self.n_in_rows / 3), 0.02) * errors
+        errors[true] *= 1 + 4 / (1 + self.times[true])
+        self.times[true] += 1
+        errors = errors.astype(np.float32)
         for feature, value in vector.items():
             self.grown[feature] += value * value / 3
             step = np.float32(self.eta * value * max(1 / (1 + self.grown[feature]), 0.2))
             self.weights[feature, : self.n_classes] += step * errors
-        self.n_in_rows += 1
-        step_of_all = self.eta * max(1 / (1 + self.n_in_rows / 3), 0.02)
-        self.intercepts[: self.n_classes] += step_of_all * errors.astype(np.float64)
         return [places.get(c, 0) for c in true]

@@ -427,6 +427,17 @@ def test_a_later_pass_learns_in_the_same_form():
     assert model.digest() != before
 
 
+def test_a_class_of_one_example_does_not_come_before_one_of_all():
+    """Where an instance says nothing of the new one."""
+    model = LiveModel(ModelConfig(update="sls"), (1, 2))
+    for n in range(9):
+        vector = model.vectorizer.vectorize(None, f"wheat prices w{n}")
+        applied(model, [vector + pack_labels(["grain", f"l{n}"], model.limits)])
+    assert model.index.in_rows
+    best = model.rank(model.vectorizer.vectorize(None, "wheat"), 1)
+    assert model.label(int(best.class_ids[0])) == "grain"
+
+
 def test_a_new_class_is_ranked_first_after_one_example():
     model = LiveModel(ModelConfig(update="sls"), (1, 2))
     applied(model, many(model, 20, 300))
