@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 PORT ?= 8000
 BUILDER ?= docker
 BASE ?=
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help run check test long format hooks image clean
@@ -13,7 +14,7 @@ BASE ?=
 help:
 	@echo "make run     serve on http://127.0.0.1:$(PORT) (PORT=8080 for another port)"
 	@echo "make check   the quick part of the checks: format, lint, types, imports, licences"
-	@echo "make test    check: format, lint, types, all tests but the long ones"
+	@echo "make test    check: format, lint, types, all tests but the long ones (WORKERS=4 at a time; 2 unless told)"
 	@echo "make long    the tests that take minutes each"
 	@echo "make format  put the code into the one format"
 	@echo "make hooks   let git run make check before each commit"
@@ -57,7 +58,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m "not long"
+	$(BIN)/pytest -m "not long" --numprocesses $(WORKERS) --dist worksteal
 
 long: $(VENV)/.installed-dev
 	$(BIN)/pytest -m long

@@ -128,14 +128,19 @@ def test_every_command_has_json_and_help(path: list[str], command: click.Command
     assert "--json" in shown.out
 
 
+def seconds_of_work(*arguments: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def test_help_is_there_at_once() -> None:
     heavy = "{'numpy', 'numba', 'fastapi', 'redis', 'httpx', 'pydantic'}"
     program = f"import service.cli, sys; print({heavy} & set(sys.modules))"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "service.cli", "--help"], check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # Seconds of work, not by the clock: others may be working on the machine.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+    # Beside what a command that computes begins with, as the machine may be slow, or busy.
+    computing = min(seconds_of_work("-c", "import fastapi, numba, redis") for _ in range(3))
+    assert min(seconds_of_work("-m", "service.cli", "--help") for _ in range(3)) < computing
     imported = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert imported.stdout == "set()\n"
 
