@@ -499,6 +499,6 @@ def test_keys_made_to_meet_go_another_way():
 def test_a_megabyte_takes_no_time(features):
     v = vectorizer()
     v.vectorize(b'{"a": 1}', None)
-    began = time.perf_counter()
+    began = time.thread_time()
     outcome(v.vectorize, features, None)
-    assert time.perf_counter() - began < 1.0
+    assert time.thread_time() - began < 1.0

@@ -221,19 +221,19 @@ async def test_a_slow_call_is_waited_for_while_the_store_answers(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: threading.Event
 ) -> None:
     silent.set()
-    artifacts = Artifacts(f"silent://{tmp_path.name}-slow", patience=0.05)
+    artifacts = Artifacts(f"silent://{tmp_path.name}-slow", patience=0.3)
     await artifacts.join(store)
     await artifacts.put("a", b"1")
     reading = artifacts._filesystem.cat_file
 
     def slow(path: str, **more: Any) -> Any:
-        time.sleep(0.5)
+        time.sleep(1)
         return reading(path, **more)
 
     monkeypatch.setattr(artifacts._filesystem, "cat_file", slow)
     assert await artifacts.get("a") == b"1"
     silent.clear()
-    for longest in (5.0, 0.05):  # the second at once: it is known by now
+    for longest in (5.0, 0.3):  # the second at once: it is known by now
         began = time.monotonic()
         with pytest.raises(ArtifactsUnavailable, match="does not answer"):
             await artifacts.size("a")
