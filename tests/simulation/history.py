@@ -64,9 +64,9 @@ class Outcome(NamedTuple):
         Promises that were not kept.
     checksum : int
         Of the trace: all that the store was asked and all that users were told.
-    n_learned, n_lost, n_trimmed, n_adopted, n_restored, n_activated : int
+    n_learned, n_lost, n_trimmed, n_adopted, n_restored, n_activated, n_in_rows : int
         Answers, commands that the store lost, trims of a log, adoptions, events that were taken back by them,
-        activations: so that it can be seen that something happened.
+        activations, models in rows at the end: so that it can be seen that something happened.
     trace : list of str
         Empty unless it was asked for.
     """
@@ -81,6 +81,7 @@ class Outcome(NamedTuple):
     n_adopted: int
     n_restored: int
     n_activated: int
+    n_in_rows: int
     trace: list[str]
 
 
@@ -116,6 +117,7 @@ class World:
         self._n_users, self._n_requests = rng.randint(3, 5), rng.randint(4, 9)
         self._hosts = hosts
         self.n_restored = 0
+        self.n_in_rows = 0
 
     @property
     def store(self) -> Store:
@@ -155,6 +157,7 @@ class World:
             broken = await self._catch_up()
         truths = truths_of(self.store.history, self.adopting.restored if self.adopting is not None else {})
         self.n_restored = sum(len(gone) for truth in truths.values() for _, gone in truth.undone)
+        self.n_in_rows = sum(truth.live.index.in_rows for truth in truths.values())
         lost = Lost(self.store.lost)
         broken += broken_by(self.users.requests, truths, lost)
         broken += stale(self.users.reads, truths, lost)
@@ -398,5 +401,6 @@ def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> 
         world.adopting.n_adopted if world.adopting is not None else 0,
         world.n_restored,
         len(world.activating.said) if world.activating is not None else 0,
+        world.n_in_rows,
         world.network.trace or [],
     )

@@ -53,4 +53,5 @@ def test_histories_are_eventful() -> None:
     assert sum(outcome.n_adopted > 1 for outcome in outcomes) > 0
     assert sum(outcome.n_restored > 0 for outcome in outcomes) > 0
     assert sum(outcome.n_activated > 0 for outcome in outcomes) > 5
+    assert sum(outcome.n_in_rows for outcome in outcomes) > 0
     assert len({outcome.checksum for outcome in outcomes}) == 40
