@@ -34,9 +34,8 @@ from service.place import Place
 from service.replica import Replica, ReplicaParams
 from service.snapshots import SnapshotParams
 from service.store import Store
-from tests.service.conftest import QUICK
 from tests.service.streams import drafts
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 SMALL = SnapshotParams(part_bytes=16_384)
 

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
 from core.live import warmup
 from service.artifacts import Artifacts
 from service.replica import Replica, ReplicaParams
-from service.store import Store, StoreParams
-from tests.service.valkey import Server
-
-QUICK = StoreParams(connect_seconds=1.0, reply_seconds=1.0, start_seconds=3.0)
+from service.store import Store
+from tests.service.adopting import House
+from tests.service.valkey import QUICK, Server
 
 StartReplica = Callable[..., Awaitable[Replica]]
 
@@ -61,3 +61,13 @@ async def start_replica() -> AsyncIterator[StartReplica]:
             return replica
 
         yield start
+
+
+@pytest.fixture
+async def house(server: Server, tmp_path: Path) -> AsyncIterator[House]:
+    """A store and an artifact store, from which replicas are started; they are stopped at the end of the test."""
+    warmup()
+    house = House(server, tmp_path)
+    await house.open()
+    yield house
+    await house.close()

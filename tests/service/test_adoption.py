@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +32,9 @@ from service.pending import Pending
 from service.source import Source
 from service.store import Store
 from tests.service.adopting import SMALL, House, digest_at, events, learning, model_of, until
-from tests.service.conftest import QUICK
 from tests.service.proxy import Proxy
 from tests.service.streams import drafts
-from tests.service.valkey import Server
-
-
-@pytest.fixture
-async def house(server: Server, tmp_path: Path) -> AsyncIterator[House]:
-    warmup()
-    house = House(server, tmp_path)
-    await house.open()
-    yield house
-    await house.close()
+from tests.service.valkey import QUICK, Server
 
 
 async def adopt(house: House, seed: int = 9, name: str = "adoption", **fields: Any) -> Offset:

@@ -22,10 +22,10 @@ from service.log import LogParams
 from service.replica import Replica, ReplicaParams
 from service.routes.learn import _refuse_batch
 from service.store import Store
-from tests.service.conftest import QUICK, StartReplica
+from tests.service.conftest import StartReplica
 from tests.service.proxy import Proxy
 from tests.service.streams import batch, draft, drafts
-from tests.service.valkey import Server, free_port
+from tests.service.valkey import QUICK, Server, free_port
 
 
 async def length(replica: Replica) -> int:

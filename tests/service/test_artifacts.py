@@ -21,8 +21,7 @@ from core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable, Unk
 from service.artifacts import ARTIFACTS_KEY, MARKER, Artifacts
 from service.settings import Settings
 from service.store import Store
-from tests.service.conftest import QUICK
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 
 @pytest.fixture(params=["directory", "memory"])

@@ -23,8 +23,8 @@ from service.store import Store
 from service.sweeping import sweep_artifacts
 from service.verify import verify
 from tests.service.adopting import SMALL, House, events
-from tests.service.conftest import QUICK, StartReplica
-from tests.service.valkey import Server
+from tests.service.conftest import StartReplica
+from tests.service.valkey import QUICK, Server
 
 SEGMENT = HistoryParams(segment_bytes=4096)
 

@@ -14,9 +14,9 @@ from service.events import APPLY_VERSION, KNOWN_VERSION, CatalogEntry, Created, 
 from service.log import Element
 from service.store import Store
 from service.worker import Worker
-from tests.service.conftest import QUICK, StartReplica
+from tests.service.conftest import StartReplica
 from tests.service.test_replica import digests, teach, until
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 
 def element(entry_id: str, event: Any) -> Element:

@@ -25,10 +25,9 @@ from service.store import Store
 from service.unneeded import sweep_indexes
 from tests.service import activated
 from tests.service.adopting import House, events, model_of
-from tests.service.conftest import QUICK
 from tests.service.proxy import Proxy
 from tests.service.rebuilding.context import Context, archived, teach
-from tests.service.valkey import Server, free_port
+from tests.service.valkey import QUICK, Server, free_port
 
 BAD = ForgetParams(source="bad", reason="r")
 

@@ -26,10 +26,10 @@ from service.replica import Replica
 from service.snapshots import SnapshotParams
 from service.store import Store
 from service.worker import Worker
-from tests.service.conftest import QUICK, StartReplica
+from tests.service.conftest import StartReplica
 from tests.service.streams import drafts
 from tests.service.test_replica import digests, teach, until
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 FULL_AFTER = 24 * 2**20
 

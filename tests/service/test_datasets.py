@@ -12,9 +12,8 @@ from core.errors import ArtifactsUnavailable, StoreUnavailable
 from service.artifacts import Artifacts
 from service.datasets import FOLDER, Datasets
 from service.store import Store
-from tests.service.conftest import QUICK
 from tests.service.proxy import Proxy
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 LINE = b'{"text": "%s", "labels": ["l"]}\n'
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from core.applying import Unit
-from core.live import LiveModel, warmup
+from core.live import LiveModel
 from service.adoption import Adoption
 from service.events import Learn
 from service.rebuild import ForgetParams, forget
 from tests.service.adopting import House, apply
 from tests.service.rebuilding.context import Context, same, teach
 from tests.service.streams import drafts
-from tests.service.valkey import Server
 
 SEEDS = [*range(10), 29]
 
@@ -25,15 +22,6 @@ LEARNED, REPEAT, REFUSED = "learned", "repeat", "refused"
 
 Keys = dict[str, bytes]
 """By key, the body that came first."""
-
-
-@pytest.fixture
-async def house(server: Server, tmp_path: Path) -> AsyncIterator[House]:
-    warmup()
-    house = House(server, tmp_path)
-    await house.open()
-    yield house
-    await house.close()
 
 
 def some(rng: random.Random, n: int) -> list[Learn]:

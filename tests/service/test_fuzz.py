@@ -36,10 +36,9 @@ from service.events import (
 from service.manifest import Manifest
 from service.model_replica import ModelReplica
 from service.store import Store
-from tests.service.conftest import QUICK
 from tests.service.streams import drafts, record
 from tests.service.test_snapshots import SMALL_PARTS, append, create, loaded
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 RECORDS = record('{"wheat": 2, "price": 1}', "grain") + record('{"oil": 1, "é": 3}', "crude", "gas")
 

@@ -17,8 +17,8 @@ from service.artifacts import Artifacts
 from service.card import Card
 from service.store import Store
 from tests.service.activated import FEATURES, fitted, ranked, write
-from tests.service.conftest import QUICK
 from tests.service.served import Served, fresh_model, lines, ndjson, problem, served
+from tests.service.valkey import QUICK
 
 
 @pytest.fixture(scope="module")

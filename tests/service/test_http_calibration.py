@@ -14,8 +14,8 @@ from core.live import warmup
 from service.artifacts import Artifacts
 from service.store import Store
 from tests.service.activated import FEATURES, fitted, write
-from tests.service.conftest import QUICK
 from tests.service.served import NDJSON, Served, fresh_model, problem, served
+from tests.service.valkey import QUICK
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import pytest
 from service import keys
 from service.key import Made, Terms
 from service.store import Store
-from tests.service.conftest import QUICK
 from tests.service.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
+from tests.service.valkey import QUICK
 
 INSTANCE = {"features": {"wheat": 1}}
 LABELLED = INSTANCE | {"labels": ["grain"]}

@@ -15,10 +15,9 @@ from service.ndjson import Line
 from service.rates import RateParams, Rates, rate_of
 from service.settings import Settings
 from service.store import Store
-from tests.service.conftest import QUICK
 from tests.service.served import NDJSON, Served, lines, ndjson, problem, served
 from tests.service.test_http_keys import bearer, make, until
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 ONE = {"features": {"f": 1}}
 LABELLED = ONE | {"labels": ["a"]}

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from core.errors import Conflict, UnknownArtifact
-from core.live import warmup
 from core.types import START
 from service import adoption, indexes, pending
 from service.archive import Archiving, archive
@@ -24,16 +21,6 @@ from service.pending import SWEEP, Pending
 from service.retention import retain
 from service.worker import Worker
 from tests.service.adopting import SMALL, House, events, model_of
-from tests.service.valkey import Server
-
-
-@pytest.fixture
-async def house(server: Server, tmp_path: Path) -> AsyncIterator[House]:
-    warmup()
-    house = House(server, tmp_path)
-    await house.open()
-    yield house
-    await house.close()
 
 
 async def swept(house: House, sweep: IndexSweep) -> int:

@@ -31,9 +31,9 @@ from service.store import Store
 from service.sweeping import sweep_artifacts
 from service.verify import verify
 from service.worker import Worker
-from tests.service.conftest import QUICK, StartReplica
+from tests.service.conftest import StartReplica
 from tests.service.streams import drafts, flip
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 OFTEN = SnapshotParams(every_bytes=3000, every_seconds=1e9, part_bytes=16_384)
 SMALL = HistoryParams(segment_bytes=1024)

@@ -15,8 +15,7 @@ from service import keys
 from service.key import Made, Terms
 from service.keyring import KeyRing
 from service.store import Store
-from tests.service.conftest import QUICK
-from tests.service.valkey import Server, free_port
+from tests.service.valkey import QUICK, Server, free_port
 
 
 def header(made: Made) -> bytes:

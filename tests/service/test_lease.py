@@ -10,8 +10,7 @@ from service import activating, pending
 from service.catalog import ModelKeys
 from service.lease import LeaseLost, take
 from service.store import Store
-from tests.service.conftest import QUICK
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 KEYS = ModelKeys("m", "1-0")
 KEY = KEYS.of("pointer")

@@ -5,8 +5,7 @@ import pytest
 
 from service.link import LinkLost, packed
 from service.store import Store
-from tests.service.conftest import QUICK
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 
 async def test_commands_in_one_piece(store: Store) -> None:

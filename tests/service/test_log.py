@@ -13,9 +13,8 @@ from service.facts import Facts, _waitaof_holds
 from service.link import Address, Link, LinkLost
 from service.log import MOST_ENTRIES, LogParams, Pace
 from service.store import Store, StoreParams
-from tests.service.conftest import QUICK
 from tests.service.proxy import Proxy
-from tests.service.valkey import Server, free_port
+from tests.service.valkey import QUICK, Server, free_port
 
 KEY = b"abound:{m:1-0}:log"
 

@@ -33,11 +33,11 @@ from service.store import Store
 from service.sweeping import sweep_store
 from service.verify import verify
 from tests.service.archived import Archived
-from tests.service.conftest import QUICK, StartReplica
+from tests.service.conftest import StartReplica
 from tests.service.streams import flip
 from tests.service.test_replica import digests, teach, until
 from tests.service.test_snapshots import create
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 UNREADABLE = {"e": b"\x94nonsense", "c": b"%08x" % zlib.crc32(b"\x94nonsense")}
 

@@ -12,10 +12,10 @@ import structlog.testing
 from core.errors import CannotStart, InvalidInstance
 from service.replica import Replica, ReplicaParams
 from service.store import Store, facts_over
-from tests.service.conftest import QUICK, StartReplica
+from tests.service.conftest import StartReplica
 from tests.service.served import served
 from tests.service.streams import draft
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 SETTING = "no-appendfsync-on-rewrite"
 

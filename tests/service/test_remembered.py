@@ -9,8 +9,7 @@ from core.types import Offset
 from service.catalog import ModelKeys
 from service.remembered import RememberParams, recall, remember
 from service.store import Store
-from tests.service.conftest import QUICK
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 KEYS = ModelKeys("news", "1-0")
 PARAMS = RememberParams()

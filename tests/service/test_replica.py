@@ -21,9 +21,9 @@ from service.log import LogParams
 from service.replica import Replica, ReplicaParams
 from service.snapshots import SnapshotParams
 from service.store import Store
-from tests.service.conftest import QUICK, StartReplica
+from tests.service.conftest import StartReplica
 from tests.service.streams import batch, draft, drafts
-from tests.service.valkey import Server, free_port
+from tests.service.valkey import QUICK, Server, free_port
 
 
 async def until(condition: object, seconds: float = 5.0) -> None:

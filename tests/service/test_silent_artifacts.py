@@ -28,11 +28,11 @@ from service.routes.versions import artifacts as joined_artifacts
 from service.snapshots import SnapshotParams
 from service.store import Store
 from service.worker import Worker
-from tests.service.conftest import QUICK, StartReplica
+from tests.service.conftest import StartReplica
 from tests.service.served import served
 from tests.service.streams import drafts
 from tests.service.test_worker import newest
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 NEVER = SnapshotParams(every_bytes=2**40, every_seconds=1e9, wanted_seconds=10.0)
 QUICKLY = 0.2

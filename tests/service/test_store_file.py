@@ -17,10 +17,9 @@ from service.events import APPLY_VERSION, Entry, Learn, encode
 from service.snapshots import erase
 from service.store import Store
 from service.store_file import write_file_anew
-from tests.service.conftest import QUICK
 from tests.service.streams import record
 from tests.service.test_snapshots import create
-from tests.service.valkey import Server, free_port
+from tests.service.valkey import QUICK, Server, free_port
 
 ABOUND = (sys.executable, "-m", "service.cli")
 

@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.errors import Conflict, Malformed, NoRoom, NotReady, Overloaded, UnknownModel
-from core.live import warmup
 from service import budget, transfer
 from service.adoption import begin
 from service.budget import Budget, size_of
@@ -21,18 +19,8 @@ from service.transfer import import_model
 from tests.service.adopting import House, until
 from tests.service.streams import drafts
 from tests.service.test_model_file import DIGEST, FILE, HEADER, LARGE, LIMIT, in_pieces
-from tests.service.valkey import Server
 
 SIZE = sum(part["size"] for part in HEADER["parts"])
-
-
-@pytest.fixture
-async def house(server: Server, tmp_path: Path) -> AsyncIterator[House]:
-    warmup()
-    house = House(server, tmp_path)
-    await house.open()
-    yield house
-    await house.close()
 
 
 class Upload:

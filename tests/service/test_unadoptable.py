@@ -33,9 +33,8 @@ from service.retention import retain
 from service.store import Store
 from service.verify import verify
 from tests.service.adopting import SMALL, House, apply, digest_at, digest_of, events, model_of, until
-from tests.service.conftest import QUICK
 from tests.service.test_mending import command_in
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 
 @pytest.fixture

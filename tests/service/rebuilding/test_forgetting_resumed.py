@@ -20,7 +20,6 @@ from service.rebuild import ForgetParams, RefitParams, RestoreParams, forget, re
 from service.remembered import RememberParams, reading_of, remember
 from service.store import Store
 from tests.service.adopting import House, events
-from tests.service.conftest import QUICK
 from tests.service.proxy import Proxy
 from tests.service.rebuilding.context import (
     Context,
@@ -35,6 +34,7 @@ from tests.service.rebuilding.context import (
     without,
 )
 from tests.service.streams import record
+from tests.service.valkey import QUICK
 
 
 async def died_forgetting(
