@@ -58,7 +58,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m "not long" --numprocesses $(WORKERS) --dist worksteal
+	$(BIN)/pytest -m "not long" --numprocesses $(WORKERS) --dist worksteal --durations 40 --durations-min 10
 
 long: $(VENV)/.installed-dev
 	$(BIN)/pytest -m long
