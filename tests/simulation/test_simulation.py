@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 
@@ -34,9 +35,9 @@ def test_the_same_seed_is_the_same_history_in_another_process() -> None:
     program = "from tests.simulation.history import run; print([run(seed).checksum for seed in range(5)])"
     command = [sys.executable, "-c", program]
     printed = {
-        subprocess.run(command, env={"PYTHONHASHSEED": salt}, capture_output=True, text=True, check=True).stdout.split(
-            "\n"
-        )[-2]
+        subprocess.run(
+            command, env=os.environ | {"PYTHONHASHSEED": salt}, capture_output=True, text=True, check=True
+        ).stdout.split("\n")[-2]
         for salt in ("1", "2")
     }
     assert len(printed) == 1
