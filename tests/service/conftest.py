@@ -1,3 +1,5 @@
+"""What most tests of the service need: a store, one that may be killed, replicas, an artifact store beside."""
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -1,3 +1,5 @@
+"""The artifact store: pieces and whole artifacts, what a dead writer leaves, stores that hang."""
+
 from __future__ import annotations
 
 import asyncio

@@ -140,7 +140,7 @@ def test_help_is_there_at_once() -> None:
     program = f"import service.cli, sys; print({heavy} & set(sys.modules))"
     # Beside what a command that computes begins with, as the machine may be slow, or busy.
     computing = min(seconds_of_work("-c", "import fastapi, numba, redis") for _ in range(3))
-    assert min(seconds_of_work("-m", "service.cli", "--help") for _ in range(3)) < computing
+    assert min(seconds_of_work("-m", "service.cli", "--help") for _ in range(3)) < 0.6 * computing
     imported = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert imported.stdout == "set()\n"
 

@@ -1,3 +1,5 @@
+"""Versions that answer in the place of the index, over HTTP: activation, blends, late labels."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Classification over HTTP: rankings, every way to ask for them, and what is refused."""
+
 from __future__ import annotations
 
 import itertools
@@ -246,10 +248,12 @@ def test_an_offset_beyond_the_end_of_the_log_is_refused_at_once(service: Served,
         f"{2**63}-0.0",
     ]
     for one in beyond:
-        started = time.monotonic()
-        body = {"text": "wheat", "min_offset": one}
-        problem(service.http.post(f"/models/{model}/classify", json=body), 422, "invalid-field", "min_offset")
-        assert time.monotonic() - started < service.settings.min_offset_seconds / 2
+        body, seconds = {"text": "wheat", "min_offset": one}, []
+        for _ in range(3):  # the quickest counts: the machine may be busy
+            started = time.monotonic()
+            problem(service.http.post(f"/models/{model}/classify", json=body), 422, "invalid-field", "min_offset")
+            seconds.append(time.monotonic() - started)
+        assert min(seconds) < 0.25
 
 
 def test_remembered_instances_can_be_labelled_later(service: Served) -> None:

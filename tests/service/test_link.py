@@ -1,3 +1,5 @@
+"""A link to the store: commands in one piece that are sent while others are under way."""
+
 from __future__ import annotations
 
 import hiredis

@@ -1,3 +1,5 @@
+"""The log in the store: appending, reading on, offsets, trims, and replies that are lost."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Replicas of one log: the same models, states and answers on all of them, through what a store may do."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""The worker: when snapshots are due, who makes them, and how it ends."""
+
 from __future__ import annotations
 
 import asyncio
