@@ -235,7 +235,8 @@ export function show(root, { model, signal, problem, every }) {
           one.lag === null ? "–" : count(one.lag),
           [
             h("div", {}, h("code", {}, one.offset)),
-            h("code", { title: one.digest_offset ? `at ${one.digest_offset}` : null }, one.digest ? one.digest.slice(0, 8) : "–"),
+            h("code", { class: "digest" }, one.digest ? one.digest.slice(0, 8) : "–"),
+            one.digest && one.digest_offset !== one.offset ? h("span", { class: "hint whole" }, `at ${one.digest_offset}`) : null,
           ],
         ]),
       ),

@@ -26,22 +26,21 @@ TEXT = "the price of wheat: drought in kansas, and a tariff dispute of ministers
 
 
 @pytest.fixture(scope="module")
-def busy(serving: Serving) -> Iterator[None]:
-    """Events come all the time; for the documents two versions contend, too, and the model calibrates."""
-    if FOR_DOCUMENTS:
-        httpx.put(f"{serving.url}/models/default", json={"calibrate": True}).raise_for_status()
+def contest(serving: Serving) -> None:
+    """For the documents, let two versions contend, and the model calibrate."""
+    if not FOR_DOCUMENTS:
+        return
+    httpx.put(f"{serving.url}/models/default", json={"calibrate": True}).raise_for_status()
     with traffic(serving.url):
-        if FOR_DOCUMENTS:
-            for name, n in (("news-2025", 3000), ("news-2026", 5000)):
-                file = "".join(json.dumps(one) + "\n" for one in news(n, seed=n)).encode()
-                path = f"{serving.url}/datasets/{name}"
-                httpx.put(path, params={"filename": "x.jsonl"}, content=file, timeout=120).raise_for_status()
-            jobs = [ask(serving, "jobs", {"method": name})["id"] for name in ("swnn", "ind")]
-            for job in jobs:
-                version = ended(serving, job)["version"]
-                ask(serving, "models/default/contenders", {"version": version})
-            time.sleep(20)  # for the contest to have something to show
-        yield
+        for name, n in (("news-2025", 3000), ("news-2026", 5000)):
+            file = "".join(json.dumps(one) + "\n" for one in news(n, seed=n)).encode()
+            path = f"{serving.url}/datasets/{name}"
+            httpx.put(path, params={"filename": "x.jsonl"}, content=file, timeout=120).raise_for_status()
+        jobs = [ask(serving, "jobs", {"method": name})["id"] for name in ("swnn", "ind")]
+        for job in jobs:
+            version = ended(serving, job)["version"]
+            ask(serving, "models/default/contenders", {"version": version})
+        time.sleep(20)  # for the contest to have something to show
 
 
 @contextmanager
@@ -82,12 +81,14 @@ def ended(serving: Serving, job: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])
-def test_pictures_of_each_view(busy: None, open_page: Open, tmp_path: Path, scheme: str, width: int) -> None:
+def test_pictures_of_each_view(
+    contest: None, serving: Serving, open_page: Open, tmp_path: Path, scheme: str, width: int
+) -> None:
     page = open_page(color_scheme=scheme, viewport={"width": width, "height": 800})
     for view, title in VIEWS.items():
         page.get_by_role("link", name=title).click()
         expect(page.get_by_role("heading", level=1)).to_have_text(title)
-        show(page, view)
+        show(page, view, serving.url)
         page.evaluate("document.activeElement.blur()")
         picture = tmp_path / f"{view}-{scheme}.png"
         page.screenshot(full_page=True, path=picture)
@@ -96,13 +97,15 @@ def test_pictures_of_each_view(busy: None, open_page: Open, tmp_path: Path, sche
             keep(picture)
 
 
-def show(page: Any, view: str) -> None:
-    """What is worth a picture."""
+def show(page: Any, view: str, url: str) -> None:
+    """Bring a view into the state that its picture shows."""
     if view == "overview":
-        painted(page, "Events a second")
-        if FOR_DOCUMENTS:
-            painted(page, "How far probabilities were right")
-            page.wait_for_timeout(20_000)
+        with traffic(url):
+            painted(page, "Events a second")
+            if FOR_DOCUMENTS:
+                painted(page, "How far probabilities were right")
+                page.wait_for_timeout(20_000)
+        expect_equal_digests(page)
     elif view == "try":
         page.get_by_role("textbox", name="Text").fill(TEXT)
         painted(page, "Why")
@@ -121,6 +124,14 @@ def show(page: Any, view: str) -> None:
             expect(page.get_by_text("Side by side", exact=True)).to_be_visible()
     else:
         expect(page.locator(".card").nth(1)).to_contain_text("news-2026" if FOR_DOCUMENTS else "No data sets yet")
+
+
+def expect_equal_digests(page: Any) -> None:
+    """At rest both replicas show the same digest, each for the offset that it is at."""
+    digests = page.locator("code.digest")
+    expect(digests).to_have_count(2)
+    expect(page.locator("code.digest + .hint")).to_have_count(0)
+    expect(digests.nth(1)).to_have_text(digests.nth(0).inner_text())
 
 
 def keep(picture: Path) -> None:
