@@ -70,7 +70,7 @@ def test_the_changelog_begins_with_the_version_that_this_is() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(f"docs/{one.name}" for one in (ROOT / "docs").glob("*.md"))],
+    ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(f"docs/{one.name}" for one in sorted((ROOT / "docs").glob("*.md")))],
 )
 def test_what_a_page_points_to_is_there(page: str) -> None:
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)

@@ -12,10 +12,17 @@ import pytest
 from tests.simulation.history import run
 
 SEEDS = 2000
+QUICK = 200
 PART = 100
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, PART))
+@pytest.mark.parametrize(
+    "first",
+    [
+        *range(0, QUICK, PART),
+        *(pytest.param(first, marks=pytest.mark.long) for first in range(QUICK, SEEDS, PART)),
+    ],
+)
 def test_every_promise_is_kept(first: int) -> None:
     broken = {seed: outcome.broken for seed in range(first, first + PART) if (outcome := run(seed)).broken}
     gc.collect()
