@@ -1,10 +1,13 @@
 """What holds for all tests: where compiled kernels are kept, how parameters are named, in which order tests run."""
 
 import pytest
+from hypothesis import settings
 
 from service.kernel_cache import place
+from tests import randomness
 
 place()  # before any test imports numba
+settings.load_profile(randomness.QUICK)
 
 LONGEST_ID = 80
 
