@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 PORT ?= 8000
 BUILDER ?= docker
 BASE ?=
-WORKERS ?= 2
+WORKERS ?= 3
+ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help run check test long format hooks image clean
@@ -14,8 +15,9 @@ WORKERS ?= 2
 help:
 	@echo "make run     serve on http://127.0.0.1:$(PORT) (PORT=8080 for another port)"
 	@echo "make check   the quick part of the checks: format, lint, types, imports, licences"
-	@echo "make test    check: format, lint, types, all tests but the long ones (WORKERS=4 at a time; 2 unless told)"
-	@echo "make long    the tests that take minutes each"
+	@echo "make test    format, lint, types, all tests but the long ones (WORKERS=4 at a time; 3 unless told)"
+	@echo "make long    the tests that take minutes each, and random tests with all of their examples"
+	@echo "             ARGS=\"--reverse\" gives pytest more options, with test and with long"
 	@echo "make format  put the code into the one format"
 	@echo "make hooks   let git run make check before each commit"
 	@echo "make image   build the image abound (BUILDER=buildah, BASE=... for another base)"
@@ -54,14 +56,17 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_imports.py tests/test_licences.py
 
+# Types are checked beside the tests. Kernels are compiled once, before several processes want them at the same time.
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pytest -m "not long" --numprocesses $(WORKERS) --dist worksteal --durations 40 --durations-min 10
+	@$(BIN)/mypy & types=$$!; \
+	$(BIN)/python -c "from service.kernel_cache import place; place(); from core.live import warmup; warmup()"; \
+	$(BIN)/pytest -m "not long" --numprocesses $(WORKERS) --dist worksteal --durations 10 $(ARGS); tests=$$?; \
+	wait $$types || { echo "mypy has found mistakes: see above" >&2; exit 1; }; exit $$tests
 
 long: $(VENV)/.installed-dev
-	$(BIN)/pytest -m long
+	$(BIN)/pytest -m "long or hypothesis" --hypothesis-profile thorough $(ARGS)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

@@ -77,8 +77,14 @@ def _checked_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-application = create_app(Settings(redis_url=SecretStr("unix:///nobody-is-asked")))
-schema = schemathesis.openapi.from_dict(application.openapi())
+@pytest.fixture(scope="module")
+def openapi() -> Any:
+    application = create_app(Settings(redis_url=SecretStr("unix:///nobody-is-asked")))
+    return schemathesis.openapi.from_dict(application.openapi())
+
+
+# The fixture keeps the requests from being made up while tests are collected, which took 10 seconds in every process.
+schema = schemathesis.pytest.from_fixture("openapi")
 
 
 @schema.parametrize()

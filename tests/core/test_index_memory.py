@@ -15,6 +15,7 @@ from core.index_params import IndexParams
 from core.kernels import learning, postings
 from core.kernels.machine import as_bits, as_float
 from core.kernels.postings import UNITS
+from tests.randomness import examples
 
 PARAMS = replace(IndexParams.of(ModelConfig()), margin=math.inf)
 
@@ -93,7 +94,7 @@ def check_invariants(index: Index) -> None:
         first += length
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_features=st.sampled_from([3, 50, 400]),
@@ -185,7 +186,7 @@ def test_weights_of_millions_of_unequal_values(spread):
 
 
 @given(st.floats(min_value=0, exclude_min=True, allow_infinity=False, width=32), st.integers(1, 2**40), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_narrow_records_are_exact_or_refused(value, times, data):
     class_id = data.draw(st.integers(0, 2**24 + 2))
     count = float(value) * times

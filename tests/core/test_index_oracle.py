@@ -20,6 +20,7 @@ from core.index import Index
 from core.index_params import IndexParams
 from core.kernels import learning
 from tests.core.oracle import Oracle, Posting
+from tests.randomness import examples
 
 
 class Instance(NamedTuple):
@@ -106,7 +107,7 @@ PARAMS = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     params=PARAMS,
     seed=st.integers(0, 2**32 - 1),

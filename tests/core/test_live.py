@@ -15,6 +15,7 @@ from core.live import LiveModel
 from core.receipts import AnotherBody, Receipt
 from core.record import pack_labels, pack_vector
 from core.types import Offset
+from tests.randomness import examples
 
 Instance = tuple[list[str], list[str]]
 
@@ -106,7 +107,7 @@ class Clock:
             return
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(instances, st.integers(3, 20), st.integers(1, 7))
 def test_evicts_as_the_plain_clock_does(stream: list[Instance], most: int, slices: int) -> None:
     clock = Clock(most)
@@ -118,7 +119,7 @@ def test_evicts_as_the_plain_clock_does(stream: list[Instance], most: int, slice
         assert len(model.features) <= most
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(instances, instances, st.integers(8, 20), st.integers(1, 7))
 def test_a_lowered_bound_is_met(before: list[Instance], after: list[Instance], high: int, low: int) -> None:
     clock = Clock(high)
@@ -145,7 +146,7 @@ def test_a_bound_that_is_far_below_is_met_step_by_step() -> None:
     assert "fresh" in live_features(model)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(instances, st.integers(1, 9), st.sampled_from([None, 5, 12]))
 def test_slices_and_secrets_change_nothing(stream: list[Instance], slices: int, most: int | None) -> None:
     at_once = learned(stream, max_features=most)
@@ -153,7 +154,7 @@ def test_slices_and_secrets_change_nothing(stream: list[Instance], slices: int, 
     assert at_once.digest() == in_slices.digest()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(instances, instances, st.sampled_from([None, 5, 12]))
 def test_a_loaded_model_goes_on_as_one_that_never_stopped(
     before: list[Instance], after: list[Instance], most: int | None

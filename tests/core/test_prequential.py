@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from core import prequential
 from core.kernels.prequential import count_ranks
 from core.prequential import Prequential
+from tests.randomness import examples
 
 events = st.lists(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 8)), min_size=1, max_size=4, unique_by=lambda e: e[0])
@@ -28,7 +29,7 @@ def plain(ranks: list[int]) -> dict[str, float | None]:
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(events, st.sampled_from([0, 7, 40, 200]))
 def test_counts_like_plain_python(stream: list[list[tuple[int, int]]], seen_before: int) -> None:
     score, counts = Prequential(), np.full(6, seen_before, np.int64)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from core.receipts import PAGE, Receipt, Receipts, Row
 from core.types import Offset
+from tests.randomness import examples
 
 CAPACITY = 2 * PAGE + 40
 
@@ -48,7 +49,7 @@ class Plain:
                     self.rows.pop(next(iter(self.rows)))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(stretches)
 def test_the_newest_keys_are_known_and_no_other(shapes: list[tuple[int, int]]) -> None:
     table, plain = Receipts(CAPACITY), Plain()
@@ -63,7 +64,7 @@ def test_the_newest_keys_are_known_and_no_other(shapes: list[tuple[int, int]]) -
         assert receipt == (None if expected is None else Receipt(expected[1], Offset(*expected[2]), *expected[3:]))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(stretches, stretches)
 def test_a_table_that_was_kept_goes_on_as_one_that_never_stopped(
     before: list[tuple[int, int]], after: list[tuple[int, int]]

@@ -17,6 +17,7 @@ from core.pointing import weights_to
 from core.record import pack_labels
 from tests.core.rows_oracle import RowsOracle
 from tests.core.test_squares import applied, records, same, stream
+from tests.randomness import examples
 
 EMPTY = np.zeros(0, np.int32)
 
@@ -88,7 +89,7 @@ def test_it_equals_the_oracle_at_every_step(seed, labels, config):
     assert index.in_rows == (labels > 1 and "most_cells" not in config)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.data())
 def test_it_equals_the_oracle_on_any_stream(data):
     """Few labels and many by turns, growth, features that are forgotten, and passes that are not counted."""

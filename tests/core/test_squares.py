@@ -19,6 +19,7 @@ from core.kernels.logarithm import logarithm
 from core.live import LiveModel
 from core.record import pack_labels
 from tests.core.squares_oracle import Oracle
+from tests.randomness import examples
 
 
 def params(**more):
@@ -190,7 +191,7 @@ def sharing(shared, slots):
     return index, oracle
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 6), st.sampled_from([0, 24, 60, 2**17]))
 def test_it_equals_the_oracle_on_any_stream(seed, labels, slots, shared):
     index, oracle = sharing(shared, slots)

@@ -22,6 +22,7 @@ from core.limits import Limits
 from core.record import EMPTY_VECTOR, unpack_vector
 from core.text import build, weights
 from core.vectorize import Vectorizer
+from tests.randomness import examples
 
 SMALL = Limits(max_features=6, max_key_bytes=12, max_text_bytes=60)
 
@@ -288,7 +289,7 @@ def check_both(features: bytes, configuration) -> None:
     assert outcome(VECTORIZERS[configuration].vectorize, features, None) == expected
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(objects(), configurations)
 def test_kernel_and_plain_python_agree(features, configuration):
     check_both(features, configuration)
@@ -301,7 +302,7 @@ usual_names = st.builds(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(objects(usual_names, usual_values, 40), st.booleans(), st.booleans())
 def test_usual_instances_take_the_kernel(features, split, boolean):
     configuration = (Limits(), int(split), int(boolean))
@@ -314,7 +315,7 @@ texts = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(objects(usual_names, usual_values, 4), texts, configurations)
 def test_kernel_and_plain_python_agree_on_text(features, words, configuration):
     limits, split, boolean = configuration
@@ -343,7 +344,7 @@ def test_kernel_and_plain_python_agree_on_terms(analyzer, text):
     assert len(taken_apart(expected)) > 2
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(objects(usual_names, usual_values, 5), st.data(), configurations)
 def test_damaged_json(features, data, configuration):
     damaged = bytearray(features)
@@ -403,7 +404,7 @@ digits = st.from_regex(
 )
 
 
-@settings(max_examples=1500)
+@settings(max_examples=examples(1500))
 @given(st.one_of(digits, st.floats(allow_nan=False, allow_infinity=False).map(repr), st.floats(-1e9, 1e9).map(repr)))
 @example("9007199254740993")
 @example("9007199254740993.0")
@@ -431,7 +432,7 @@ def short_number_of(source):
     return read_short(pointer(source), 0)
 
 
-@settings(max_examples=1500)
+@settings(max_examples=examples(1500))
 @given(
     st.one_of(
         st.from_regex(r"0\.[0-9]{0,9}[,}\]eE .x0-9]", fullmatch=True, alphabet=st.characters(max_codepoint=127)),

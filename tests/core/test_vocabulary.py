@@ -10,6 +10,7 @@ from core.errors import Damaged
 from core.kernels import keys as kernels
 from core.record import pack_vector
 from core.vocabulary import Vocabulary
+from tests.randomness import examples
 
 SECRET = (0x0706050403020100, 0xFFEEDDCCBBAA9988)
 OTHER_SECRET = (1, 2**64 - 1)
@@ -97,7 +98,7 @@ class AgainstDict(RuleBasedStateMachine):
 
 
 TestAgainstDict = AgainstDict.TestCase
-TestAgainstDict.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestAgainstDict.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 
 
 def test_a_large_vocabulary_with_hashes_that_meet():

@@ -18,6 +18,7 @@ from service.compaction import compact, rebuild
 from service.events import Activate, Adopt, Configure, Prepare, Weigh
 from service.history import HistoryParams
 from service.lease import take
+from tests.randomness import examples
 from tests.service.activated import fitted, write
 from tests.service.adopting import SMALL, House, digest_at, digest_of, events, model_of, until
 from tests.service.valkey import Server
@@ -96,7 +97,7 @@ async def everything_so_far(house: House, before: list[tuple[Any, Any]]) -> list
     return before + [(at, event) for at, event in await house.elements() if at not in known]
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_every_way_to_an_offset_leads_to_one_state(server: Server, story: list[tuple[str, int]]) -> None:
     warmup()

@@ -28,6 +28,7 @@ def test_scikit_learn_takes_it_for_a_classifier(estimator: AboundClassifier, che
     check(estimator)
 
 
+@pytest.mark.long
 def test_scikit_learn_takes_it_for_a_classifier_over_a_service_too() -> None:
     with served() as service:
         results = check_estimator(AboundClassifier(url=service.url), on_skip=None)

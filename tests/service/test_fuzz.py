@@ -36,6 +36,7 @@ from service.events import (
 from service.manifest import Manifest
 from service.model_replica import ModelReplica
 from service.store import Store
+from tests.randomness import examples
 from tests.service.streams import drafts, record
 from tests.service.test_snapshots import SMALL_PARTS, append, create, loaded
 from tests.service.valkey import QUICK, Server
@@ -56,7 +57,7 @@ CATALOG = [
 ]
 CATALOG.append(encode(CatalogEntry(KNOWN_VERSION, Known([("news", "1-0", {"d_max": 9}), ("mail", "2-0", {})])))[0])
 
-often = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+often = settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
@@ -223,7 +224,7 @@ def kept() -> Iterator[Kept]:
     server.close()
 
 
-seldom = settings(often, max_examples=50)
+seldom = settings(often, max_examples=examples(50))
 
 
 @seldom

@@ -84,12 +84,13 @@ SVM = b"1,2 1:0.5 3:1 # a comment\n3 9:2\n"
     ("name", "body", "expected"),
     [
         ("a.jsonl", lines(30), (30, 30)),
-        ("a.jsonl.gz", gzip.compress(lines(30)), (30, 30)),
+        ("a.jsonl.gz", gzip.compress(lines(30), mtime=0), (30, 30)),
         ("a.jsonl.zst", zstandard.compress(lines(30)), (30, 30)),
         ("a.txt", TXT, (3, 2)),
         ("a.svm", SVM, (2, 2)),
-        ("a.svm.gz", gzip.compress(SVM), (2, 2)),
+        ("a.svm.gz", gzip.compress(SVM, mtime=0), (2, 2)),
     ],
+    ids=["jsonl", "jsonl.gz", "jsonl.zst", "txt", "svm", "svm.gz"],
 )
 def test_each_format_is_read(tmp_path: Path, name: str, body: bytes, expected: tuple[int, int]) -> None:
     file = tmp_path / name
@@ -113,7 +114,7 @@ def test_each_format_is_read(tmp_path: Path, name: str, body: bytes, expected: t
         ("a.txt", b"3 10 4\n0 1:1\n0 11:1\n1 2:2\n", "line 3: "),
         ("a.txt", b"3 10 4\n0 1:1\n", "line 2: the file ends after 1"),
         ("a.svm", b"1 1:0.5\n2 x\n", "line 2: "),
-        ("a.jsonl.gz", gzip.compress(lines(30))[:-20], "the compressed data are damaged or cut off"),
+        ("a.jsonl.gz", gzip.compress(lines(30), mtime=0)[:-20], "the compressed data are damaged or cut off"),
         ("a.jsonl.zst", b"not zstandard", "the compressed data are damaged or cut off"),
         ("a.jsonl", b"", "there are no instances"),
         ("a.jsonl", b"\n \n", "there are no instances"),

@@ -19,6 +19,7 @@ from service import ranking
 from service.pool import Pool
 from service.ranking import Asked, Way, listed, rank_all
 from service.versions import Loaded
+from tests.randomness import examples
 from tests.service.activated import FEATURES, fitted, ranked, vector
 from tests.service.adopting import apply, events
 
@@ -61,7 +62,7 @@ def live() -> LiveModel:
     return model
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.lists(st.tuples(questions, st.none() | st.sampled_from([(1.0, 0.0), (0.4, 0.6)])), max_size=8), st.booleans())
 def test_many_questions_at_once_are_answered_as_each_alone(
     live: LiveModel, asked: list[tuple[Any, tuple[float, float] | None]], few_at_once: bool

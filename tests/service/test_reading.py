@@ -14,6 +14,7 @@ from core.limits import Limits
 from core.live import LiveModel
 from service.reading import decode, features_alone, vector_of
 from service.schemas import ClassifyRequest, classify_decoder
+from tests.randomness import examples
 
 LIVE = LiveModel(ModelConfig(), (1, 2), Limits())
 
@@ -42,7 +43,7 @@ objects = st.dictionaries(
 )
 
 
-@settings(max_examples=1500)
+@settings(max_examples=examples(1500))
 @given(
     st.one_of(
         pieces,

@@ -1,7 +1,7 @@
-"""Loads a fitted method with one of its arrays corrupted in turn, and ranks by what loads: ``python -m ... METHOD``.
+"""Load fitted methods with one of their arrays corrupted in turn, and rank by what loads: ``python -m ... METHOD ...``.
 
-A process of its own, since a kernel that trusts a wrong number ends the process. Prints how many were refused and how
-many loaded.
+A process of its own, since a kernel that trusts a wrong number ends the process. Prints for each method how many arrays
+were refused and how many loaded.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from core.errors import Damaged
 from core.methods import fitted, registry
 from core.methods.fitted import Fitted
 from core.methods.progress import quietly
-from tests.core.methods.toy import SECRET, made, queries
-
-SMALL: dict[str, dict[str, Any]] = {"ff": {"margin": 0.0}, "unweighted": {"tolerance": 1}}
+from tests.core.methods.toy import RAW, SECRET, made, queries
 
 
 def corrupted(array: npt.NDArray[Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
@@ -45,10 +43,10 @@ def corrupted(array: npt.NDArray[Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]
                 yield f"{value} at {at}", changed
 
 
-def main(method: str) -> None:
-    """Try all; fails when something was neither refused nor ranks."""
+def corrupt(method: str) -> None:
+    """Try all arrays of a method; fails when something was neither refused nor ranks."""
     data = made(80, seed=0)
-    params = registry.params_of(method, SMALL.get(method, {}))
+    params = registry.params_of(method, RAW.get(method, {}))
     whole = fitted.fit(method, data, params, np.random.default_rng(5), quietly)
     arrays, X = whole.to_arrays(), queries(data, 5, seed=1)
     refused = loaded = 0
@@ -67,8 +65,9 @@ def main(method: str) -> None:
                 found = model.rank(X, 3)
             assert len(found.starts) == X.shape[0] + 1, f"{name} {how}"
             assert not len(found.ids) or 0 <= found.ids.min() <= found.ids.max() < len(model.labels), f"{name} {how}"
-    print(refused, loaded)
+    print(method, refused, loaded, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    for name in sys.argv[1:]:
+        corrupt(name)

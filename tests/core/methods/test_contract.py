@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 
 import joblib
 import numpy as np
@@ -16,8 +17,9 @@ from scipy import sparse
 
 from core.errors import Cancelled, InvalidInstance
 from core.methods import fitted, registry
+from core.methods.data import Matrices
 from core.methods.fitted import Fitted
-from core.methods.progress import quietly
+from core.methods.progress import Progress, quietly
 from core.metrics import LabelSets, Propensity, Rankings, evaluate
 from tests.core.methods.toy import N_CLASSES, SECRET, made, queries
 
@@ -43,10 +45,15 @@ DRAWN_FOR_FEATURES: set[str] = {"ogeec", "rembrandt", "unweighted", "exmlds_join
 something else, too."""
 
 
-def learn(method: str, **changes: object) -> Fitted:
-    data = changes.pop("data", None) or made(200, seed=0)
-    params = registry.params_of(method, SMALL.get(method, {}) | changes)
-    return fitted.fit(method, data, params, np.random.default_rng(5), quietly)  # type: ignore[arg-type]
+def learn(method: str, data: Matrices | None = None, progress: Progress = quietly) -> Fitted:
+    params = registry.params_of(method, SMALL.get(method, {}))
+    return fitted.fit(method, data or made(200, seed=0), params, np.random.default_rng(5), progress)
+
+
+@cache
+def learned(method: str) -> Fitted:
+    """What the tests that only ask a model share."""
+    return learn(method)
 
 
 def accuracy(rankings: Rankings, labels: list[str], known: list[str]) -> float:
@@ -72,28 +79,27 @@ def same(left: Rankings, right: Rankings, tolerance: float = 0.0) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_seed_gives_the_same_model(method: str) -> None:
     with joblib.parallel_config(n_jobs=2):
-        first, second = learn(method).to_arrays(), learn(method).to_arrays()
-    alone = learn(method).to_arrays()
-    assert first.keys() == second.keys() == alone.keys()
-    for name, array in first.items():
-        np.testing.assert_array_equal(array, second[name], err_msg=name)
+        together = learn(method).to_arrays()
+    alone = learned(method).to_arrays()
+    assert together.keys() == alone.keys()
+    for name, array in together.items():
         np.testing.assert_array_equal(array, alone[name], err_msg=name)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_many_threads_rank_by_one_model(method: str) -> None:
     """As a service does: each answer is the one that it would be alone."""
-    fitted = learn(method)
+    model = learned(method)
     X = queries(made(200, seed=0), 100, seed=1)
-    alone = fitted.rank(X, 3)
+    alone = model.rank(X, 3)
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: fitted.rank(X, 3), range(12)):
+        for found in pool.map(lambda _: model.rank(X, 3), range(12)):
             same(found, alone)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_artifact_gives_the_same_model_back(method: str) -> None:
-    model = learn(method)
+    model = learned(method)
     X = queries(made(200, seed=0), 60, seed=1)
     again = Fitted.from_arrays(model.meta(), model.to_arrays(), SECRET)
     same(model.rank(X, 5), again.rank(X, 5))
@@ -104,7 +110,7 @@ def test_an_artifact_gives_the_same_model_back(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_short_ranking_is_the_head_of_the_long_one(method: str) -> None:
-    model = learn(method)
+    model = learned(method)
     X = queries(made(200, seed=0), 60, seed=1)
     short, long = model.rank(X, 2), model.rank(X, 10 * N_CLASSES)
     for row in range(X.shape[0]):
@@ -121,7 +127,7 @@ def test_a_short_ranking_is_the_head_of_the_long_one(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_rows_are_ranked_one_by_one(method: str) -> None:
-    model = learn(method)
+    model = learned(method)
     X = queries(made(200, seed=0), 60, seed=1)
     together = model.rank(X, N_CLASSES)
     with joblib.parallel_config(n_jobs=2):
@@ -134,7 +140,7 @@ def test_rows_are_ranked_one_by_one(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_empty_query_is_answered(method: str) -> None:
-    model = learn(method)
+    model = learned(method)
     X = queries(made(200, seed=0), 3, seed=1)
     assert X[3].nnz == 0
     assert model.rank(X[3], 3).starts[-1] <= 3
@@ -144,7 +150,7 @@ def test_an_empty_query_is_answered(method: str) -> None:
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"frequency"}))
 def test_it_learns(method: str) -> None:
-    model = learn(method)
+    model = learned(method)
     assert accuracy(model.rank(queries(made(200, seed=0), 59, seed=1), 5), model.labels, model.labels) > 0.9
 
 
@@ -156,15 +162,15 @@ def test_the_order_of_the_rows_changes_nothing(method: str) -> None:
     assert turned.keys == data.keys
     assert turned.labels == data.labels
     X = queries(data, 60, seed=1)
-    same(learn(method, data=data).rank(X, N_CLASSES), learn(method, data=turned).rank(X, N_CLASSES), 1e-5)
+    same(learned(method).rank(X, N_CLASSES), learn(method, turned).rank(X, N_CLASSES), 1e-5)
 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - DRAWN_FOR_FEATURES))
 def test_features_that_stand_twice_change_nothing(method: str) -> None:
     """Vectors have length 1 with and without the second names; where votes are added up, scores have another scale."""
     data, twice = made(200, seed=0), made(200, seed=0, duplicated=True)
-    plain = learn(method, data=data).rank(queries(data, 60, seed=1), N_CLASSES)
-    doubled = learn(method, data=twice).rank(queries(twice, 60, seed=1, duplicated=True), N_CLASSES)
+    plain = learned(method).rank(queries(data, 60, seed=1), N_CLASSES)
+    doubled = learn(method, twice).rank(queries(twice, 60, seed=1, duplicated=True), N_CLASSES)
     factor = plain.scores.max() / doubled.scores.max()
     same(plain, doubled._replace(scores=factor * doubled.scores), 1e-5)
 
@@ -175,16 +181,13 @@ def test_it_can_be_cancelled(method: str) -> None:
         raise Cancelled("not wanted")
 
     with pytest.raises(Cancelled):
-        fitted.fit(
-            method, made(200, 0), registry.params_of(method, SMALL.get(method, {})), np.random.default_rng(0), stop
-        )
+        learn(method, progress=stop)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_it_says_how_far_it_is(method: str) -> None:
     told: list[float] = []
-    params = registry.params_of(method, SMALL.get(method, {}))
-    fitted.fit(method, made(200, 0), params, np.random.default_rng(0), lambda stage, done: told.append(done))
+    learn(method, progress=lambda stage, done: told.append(done))
     assert told
     assert told == sorted(told)
     assert told[0] >= 0.0

@@ -12,24 +12,25 @@ from core.errors import Damaged
 from core.methods import fitted, registry
 from core.methods.fitted import Fitted
 from core.methods.progress import quietly
-from tests.core.methods.toy import SECRET, made
+from tests.core.methods.toy import RAW, SECRET, made
 
 METHODS = sorted(registry.METHODS)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_corrupted_arrays_are_refused_or_rank_as_well(method: str) -> None:
+def test_corrupted_arrays_are_refused_or_rank_as_well() -> None:
+    """One process for all methods: where it ends before its end, the method that is not in its output did it."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.core.methods.corrupting", method], capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "tests.core.methods.corrupting", *METHODS], capture_output=True, text=True, timeout=300
     )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == METHODS, done.stderr[-2000:]
     assert done.returncode == 0, done.stderr[-2000:]
-    refused, _ = map(int, done.stdout.split())
-    assert refused > 10
+    assert [row for row in rows if int(row[1]) <= 10] == []
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_model_of_other_labels_is_refused(method: str) -> None:
-    params = registry.params_of(method, {})
+    params = registry.params_of(method, RAW.get(method, {}))
     model = fitted.fit(method, made(80, seed=0), params, np.random.default_rng(5), quietly)
     arrays = model.to_arrays()
     first = int(arrays["labels/lengths"][0])

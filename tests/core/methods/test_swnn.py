@@ -16,6 +16,7 @@ from core.methods import registry, swnn
 from core.methods.data import l2_normalise
 from core.methods.progress import quietly
 from tests.core.methods.toy import made, queries
+from tests.randomness import examples
 
 
 def random_rows(n: int, d: int, rng: np.random.Generator, distinct: int) -> sparse.csr_matrix:
@@ -56,7 +57,7 @@ def test_scores_are_those_of_the_formula(S: int, alpha: float, beta: float) -> N
         np.testing.assert_allclose(found.scores[part], expected[row][found.ids[part]], rtol=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     n=st.integers(1, 400),
     d=st.integers(1, 40),

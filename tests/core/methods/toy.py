@@ -12,6 +12,18 @@ from core.record import pack_vector
 SECRET = (1, 2)
 N_CLASSES = 6
 
+_SMALL = {"dim": 10, "learners": 2, "clusters": 2}
+RAW: dict[str, dict[str, object]] = {
+    "exmlds1": _SMALL,
+    "exmlds2": _SMALL | {"epochs": 2},
+    "exmlds3": _SMALL,
+    "exmlds_joint": _SMALL | {"epochs": 1},
+    "ff": {"margin": 0.0},
+    "ogeec": {"dim": 20, "learners": 2},
+    "unweighted": {"tolerance": 1},
+}
+"""Parameters that fit within a moment, for tests that do not look at how good a model is."""
+
 
 def made(n: int, seed: int, duplicated: bool = False, order: np.ndarray | None = None) -> Matrices:
     """Instances of one to three classes: five words tell a class, thirty tell nothing.
