@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -140,6 +140,8 @@ class Index:
 
     def _n_bytes_of_rows_ahead(self) -> int:
         """Of ``n_bytes_ahead``: rows that may be begun or grow, and the lists that they may become."""
+        if not self.kernel_params.most_cells:
+            return 0
         size = np.uint64(self.n_features), np.uint64(self.n_classes)
         many = int(self._counters[rows.N_LABELS]) >= int(forms.MANY_LABELS) * int(self._counters[postings.N_COUNTED])
         if not (forms.are_few(self.kernel_params, *size) and (many or self.in_rows)):
@@ -359,17 +361,20 @@ def _grow(array: npt.NDArray[Any], n: int, fill: int = 0) -> bool:
     return True
 
 
-def warmup() -> None:
-    """Compile every kernel of the index, or load them from numba's cache."""
-    params = IndexParams(w_min=0.01, d_max=25, margin=0.0, leak=True, rating=True, memory=None)
-    index = Index(params)
+def warmup(update: Literal["fsu", "sls"]) -> None:
+    """Compile the kernels of an index by one rule, without learning by ``fsu``, or load them from numba's cache."""
+    params = IndexParams(w_min=0.01, d_max=25, margin=0.0, leak=True, rating=True, memory=None, update=update)
     ids, values, one = np.arange(2, dtype=np.int32), np.ones(2, np.float32), np.zeros(1, np.int32)
-    index.learn(ids, values, one)
-    index.rank(ids, values, 1)
-    index.explain(ids, values, 0)
-    index.digest()
-    Index.from_arrays(params, index.to_arrays()).forget_feature(0)
-    small = Index(replace(params, update="sls", rows=True))
+    plain = Index(params)
+    plain.make_room(2, 1)
+    plain.rank(ids, values, 1)
+    plain.explain(ids, values, 0)
+    plain.digest()
+    Index.from_arrays(params, plain.to_arrays()).forget_feature(0)
+    rows.forget(plain.arrays, np.uint64(0))
+    if update == "fsu":
+        return
+    small = Index(replace(params, rows=True))
     while not small.in_rows:
         small.learn(ids, values, ids)
     small.digest()

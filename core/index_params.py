@@ -14,7 +14,7 @@ import numpy as np
 
 from core.config import ModelConfig
 from core.kernels import forms, squares
-from core.kernels.postings import KernelParams
+from core.kernels.postings import KernelParams, SquaresParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class IndexParams:
         """The same, with the constants of ``sls``."""
         memory = math.inf if self.memory is None else float(self.memory)
         is_squares = self.update == "sls"
-        return KernelParams(
+        return (SquaresParams if is_squares else KernelParams)(
             w_min=float(self.w_min),
             d_max=np.uint64(self.slots if is_squares else self.d_max),
             margin=float(self.margin),

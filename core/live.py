@@ -46,7 +46,7 @@ from core.kernels.held import Held
 from core.limits import Limits
 from core.prequential import Prequential
 from core.receipts import Receipts
-from core.record import pack_labels, record_shape, unpack_vector
+from core.record import pack_labels, pack_vector, record_shape, unpack_vector
 from core.serving import LIVE
 from core.state import State
 from core.types import START, Offset, Ranking
@@ -374,21 +374,73 @@ def _scratch(n_features: int, n_labels: int) -> ApplyScratch:
     )
 
 
-def warmup() -> None:
-    """Compile every kernel that a model uses, or load them from numba's cache."""
-    for module in (vocabulary, vectorize, record, index):
+# --- compiling
+
+FIRST = ("learning", "answering")
+"""The groups of kernels that a model of the default configuration uses. No other model uses less."""
+
+
+def groups_of(config: ModelConfig) -> list[str]:
+    """Return the groups of kernels that a model uses beside ``FIRST``."""
+    return [group for group, used in (("sls", config.update == "sls"), ("calibrated", config.calibrate)) if used]
+
+
+def warmup(*groups: str) -> None:
+    """Compile the kernels of these groups, of all without any, or load them from numba's cache.
+
+    ``learning`` and ``answering`` have little in common, so two processes can compile one each.
+    """
+    for group in groups or GROUPS:
+        GROUPS[group]()
+
+
+def _warm_learning() -> None:
+    _learned(ModelConfig())
+
+
+def _warm_answering() -> None:
+    for module in (vocabulary, vectorize, record):
         module.warmup()
-    for bound, calibrate in ((None, False), (1, True)):
-        model = LiveModel(ModelConfig(max_features=bound, calibrate=calibrate), (1, 2))
-        for label in ("a", "b"):
-            vector = model.vectorizer.vectorize(b'{"wheat": 1, "price": 2.5}', label)
-            learned = vector + pack_labels([label], model.limits)
-            applying = model.begin(learned, 1, [Unit(1)])
-            while not applying.done:
-                applying.step(1)
-        model.pass_over(learned, 0, 1)
-        if calibrate:
-            model.rank_estimated(vector, 10)
-        model.explain(vector, model.rank(vector, 10))
-        model.take(Tables(model.features.enlarged(), None))
-        LiveModel.from_arrays(model.meta(), model.to_arrays(), (1, 2)).digest()
+    index.warmup("fsu")
+    _answer(LiveModel(ModelConfig(), (1, 2)))
+
+
+def _warm_sls() -> None:
+    _answer(_learned(ModelConfig(update="sls")))
+    index.warmup("sls")
+
+
+def _warm_calibrated() -> None:
+    for update in ("fsu", "sls"):
+        model = _learned(ModelConfig(update=update, calibrate=True))
+        model.rank_estimated(_WARMING, 10)
+
+
+_WARMING = pack_vector([b"wheat", b"price"], np.array([0.6, 0.8], np.float32))
+
+
+def _learned(config: ModelConfig) -> LiveModel:
+    """A model that has learned two instances."""
+    model = LiveModel(config, (1, 2))
+    for label in ("a", "b"):
+        learned = _WARMING + pack_labels([label], model.limits)
+        applying = model.begin(learned, 1, [Unit(1)])
+        while not applying.done:
+            applying.step(1)
+    model.pass_over(learned, 0, 1)
+    return model
+
+
+def _answer(model: LiveModel) -> None:
+    model.rank(_WARMING, 10)
+    explain_vector(_WARMING, model._held, 0, np.empty(2))
+    model.take(Tables(model.features.enlarged(), None))
+    LiveModel.from_arrays(model.meta(), model.to_arrays(), (1, 2)).digest()
+
+
+GROUPS = {
+    "learning": _warm_learning,
+    "answering": _warm_answering,
+    "sls": _warm_sls,
+    "calibrated": _warm_calibrated,
+}

@@ -15,9 +15,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from core.config import ModelConfig
 from core.errors import Damaged
 from core.limits import Limits
 from core.live import LiveModel
+from service import kernels
 from service.model_replica import new_secret
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -104,6 +106,7 @@ async def live_of(
         progress(done / size)
     if i_array != len(flat):
         raise Damaged("its parts hold less than its arrays")
+    await kernels.loaded(ModelConfig.stored(state["config"]))
     # In a thread: a shadow is made in a process that answers meanwhile.
     live = await asyncio.to_thread(LiveModel.from_arrays, state, arrays, new_secret(), limits)
     for _ in live.digest_steps():

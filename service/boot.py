@@ -9,14 +9,12 @@ import threading
 from collections.abc import Callable
 
 from core.errors import CannotStart
+from service import kernel_cache
 from service.kernel_cache import place
 from service.parentage import end_with_parent
 from service.report import REFUSED, Report, Reporter
 from service.settings import Settings
 from service.telemetry import configure_logging
-
-QUICK_SECONDS = 3.0
-"""Loading compiled kernels takes less than this; what takes longer is compiling."""
 
 
 def parser(name: str, purpose: str) -> argparse.ArgumentParser:
@@ -47,16 +45,19 @@ def run(name: str, status: int | None, work: Callable[[Settings, Reporter], None
     return 0
 
 
-def warm(reporter: Reporter) -> None:
-    """Load the kernels, or compile them on a machine that has not done it yet, and say which it is."""
-    reporter("loading the kernels", 0.0)
-    compiling = threading.Timer(QUICK_SECONDS, reporter, ("compiling the kernels, once on this machine", 0.0))
-    compiling.daemon = True
-    compiling.start()
-    try:
-        from core.live import warmup
+def warm(reporter: Reporter, first: bool = False) -> None:
+    """Load the kernels, or compile them on a machine that has not done it yet, and say which it is.
 
-        warmup()
-    finally:
-        compiling.cancel()
+    With ``first`` only those of the default model, where they must be compiled; the others come in the background.
+    """
+    if kernel_cache.is_complete():
+        reporter("loading the kernels", 0.0)
+    else:
+        reporter("compiling kernels, first start only: about 20 s", 0.0)
+    from service import kernels
+
+    if first:
+        kernels.load_first()
+    else:
+        kernels.load_all()
     reporter.say(Report(warm=True))

@@ -21,6 +21,7 @@ import structlog
 from core.errors import ArtifactsUnavailable, CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion
 from core.limits import Limits
 from core.types import START
+from service import kernels
 from service import log as stream
 from service.artifacts import Artifacts
 from service.catalog import CATALOG_KEY, Catalog, Living
@@ -144,7 +145,7 @@ class Follower:
                 if not self._apply_catalog(element, catalog):
                     return
         self.catalog = catalog
-        self._sync()
+        await self._sync()
 
     def _apply_catalog(self, element: Element, catalog: Catalog) -> bool:
         """Take the next entry of a catalog; False when it cannot be taken, and ``trouble`` says why."""
@@ -157,7 +158,7 @@ class Follower:
             return False
         return True
 
-    def _sync(self) -> list[ModelReplica]:
+    async def _sync(self) -> list[ModelReplica]:
         """Let go of models that the catalog does not have any more; take up those that it has new, and return them."""
         for model in list(self.models.values()):
             living = self.catalog.get(model.name)
@@ -167,6 +168,8 @@ class Follower:
                 del self.models[model.name], self._by_key[model.keys.log]
                 self._watcher.gone(model)
         new = [living for living in self.catalog if living.keys.name not in self.models]
+        for living in new:
+            await kernels.loaded(living.config)
         return [self._take_up(living) for living in new]
 
     def _take_up(self, living: Living) -> ModelReplica:
@@ -286,7 +289,7 @@ class Follower:
             for entry_id, fields in elements:
                 if key == CATALOG_KEY:
                     self._apply_catalog((entry_id, fields), self.catalog)
-                    for created in self._sync():
+                    for created in await self._sync():
                         if self.catalog.known == self.catalog.offset:  # it was there while we were behind
                             await self._load_anew(link, created)
                         else:

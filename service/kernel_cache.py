@@ -10,12 +10,14 @@ layout of memory. A directory named after all of the source makes that impossibl
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 from core.errors import CannotStart
@@ -24,6 +26,9 @@ from service.runtime import prepare_runtime_dir
 VARIABLE = "NUMBA_CACHE_DIR"
 
 SOURCE = Path(__file__).parent.parent / "core" / "kernels"
+
+COMPLETE = "complete"
+"""The file that says that every group is compiled."""
 
 KEPT_SECONDS = 30 * 86_400
 """Directories of other versions go when they have not been used for so long."""
@@ -62,6 +67,39 @@ def place(environment: MutableMapping[str, str] = os.environ) -> Path:
         _forget_others(path)
     environment[VARIABLE] = str(path)
     return path
+
+
+def is_complete() -> bool:
+    """Return whether all groups are compiled: by these versions of Python and numba, for this processor."""
+    try:
+        return (place() / COMPLETE).read_text() == _compiled_for()
+    except OSError:
+        return False
+
+
+def complete() -> None:
+    """Note in the cache that every group of kernels is in it."""
+    (place() / COMPLETE).write_text(_compiled_for())
+
+
+@contextlib.contextmanager
+def lock(name: str) -> Iterator[None]:
+    """Hold a lock of this name among all processes that use the cache."""
+    path = place()
+    path.mkdir(parents=True, exist_ok=True)
+    with open(path / f"{name}.lock", "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _compiled_for() -> str:
+    """What numba asks before it takes a kernel from the cache: processor, versions, and the files of the kernels."""
+    import numba
+    from numba.core.registry import cpu_target
+
+    stamps = [(str(file), file.stat().st_mtime, file.stat().st_size) for file in sorted(SOURCE.rglob("*.py"))]
+    machine = cpu_target.target_context.codegen().magic_tuple()
+    return repr((sys.version, numba.__version__, machine, stamps))
 
 
 def _digest() -> str:

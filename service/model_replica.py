@@ -29,6 +29,7 @@ from core.limits import Limits
 from core.live import LiveModel
 from core.serving import Serving
 from core.types import START, Offset
+from service import kernels
 from service.appender import Appender
 from service.catalog import ModelKeys
 from service.events import Activate, Adopt, Configure, Entry, Event, Learn, Weigh, checksum_of, decode_entry
@@ -121,9 +122,10 @@ async def learn(
     return applying
 
 
-def configure(live: LiveModel, event: Configure) -> None:
+async def configure(live: LiveModel, event: Configure) -> None:
     """Apply a change of the configuration; Damaged when it leads to one that cannot be."""
     try:
+        await kernels.loaded(live.config.changed(event.changes))
         live.configure(event.changes)
     except InvalidInstance as error:
         raise Damaged(f"it changes the configuration to one that cannot be: {error}") from error
@@ -326,7 +328,7 @@ class ModelReplica:
         if type(event) is Learn:
             return await learn(self.live, event, at, self.slice_events, lambda n_done: self._pass(at, n_done))
         if type(event) is Configure:
-            configure(self.live, event)
+            await configure(self.live, event)
         elif type(event) is Activate:
             serving = self.live.serving.activated(event.activation, event.version, event.digest, at)
             if self.ready:

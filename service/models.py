@@ -13,7 +13,7 @@ import re
 from core.config import ModelConfig
 from core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable, UnknownModel
 from core.types import Offset
-from service import snapshots
+from service import kernels, snapshots
 from service.catalog import DEFAULT_MODEL, append_to_catalog
 from service.events import Created, Deleted
 from service.follower import Follower
@@ -79,12 +79,13 @@ class Models:
         OutcomeUnknown
             The store did not answer.
         NotReady
-            This replica takes nothing now, or did not come to the change in time.
+            This replica takes nothing now, has no kernels for the model yet, or did not come to the change in time.
         """
         self.check_new(name)
         if name in self._follower.models:
             return False
         self._health.check_taking()
+        await kernels.loaded(config, kernels.PATIENCE_SECONDS)
         created = await self._append(Created(name, config.written()))
         await self._come_to(created, timeout)
         model = self._follower.models.get(name)

@@ -150,7 +150,7 @@ def main() -> int:
     def work(settings: Settings, reporter: Reporter) -> None:
         reporter("looking at the store", 0.0)
         uvloop.run(check_store(settings))
-        boot.warm(reporter)
+        boot.warm(reporter, first=True)
         for sentence in unknown_variables(os.environ) if options.first else ():
             if sentence not in unknown_variables(os.environ, groups=False):  # the parent has told these
                 reporter.say(Report(warning=sentence))

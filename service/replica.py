@@ -22,10 +22,9 @@ import structlog
 from core.config import ModelConfig
 from core.errors import CannotStart, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable
 from core.limits import Limits
-from core.live import warmup
 from core.types import Offset
+from service import kernels, presence, wanted
 from service import log as stream
-from service import presence, wanted
 from service.appender import Draft, Learned
 from service.appenders import Appenders, appender_of
 from service.artifacts import Artifacts
@@ -139,7 +138,7 @@ class Replica:
             progress(stage, done)
 
         tell("warming", 0.0)
-        warmup()
+        kernels.load()
         tell("connecting", 0.0)
         await self.store.check()
         self._line.start()
@@ -258,6 +257,7 @@ class Replica:
         model = self._changeable(name)
         changes = model.live.config.completed(changes)
         changed = model.live.check_change(changes)
+        await kernels.loaded(changed, kernels.PATIENCE_SECONDS)
         if changed == model.live.config:
             return changed
         await appender_of(model).event(Configure(changes), timeout)

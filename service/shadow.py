@@ -103,7 +103,7 @@ class Shadow:
         if type(event) is Learn:
             await learn(self.live, event, at, self._model.slice_events)
         elif type(event) is Configure:
-            configure(self.live, event)
+            await configure(self.live, event)
         self.offset = at
 
 

@@ -24,9 +24,9 @@ import numpy.typing as npt
 from numba import njit
 
 from core.kernels.keys import N_IDS, N_LIVE, KeyArrays, add_key, find_key, intern_vector, remove_key, room_for
-from core.kernels.learning import has_room, learn_instance
+from core.kernels.learning import has_room, learn_either, learn_focus
 from core.kernels.memory import load_f32, load_u16
-from core.kernels.postings import IndexArrays, KernelParams
+from core.kernels.postings import IndexArrays, KernelParams, by_rule
 from core.kernels.prequential import count_ranks
 from core.kernels.records import record_shape
 from core.kernels.rows import forget
@@ -43,6 +43,9 @@ MAX_FEATURES, HAND = range(2)
 
 SLICE_WORK = 16_384
 """Feature updates after which a call returns, so that no slice is long."""
+
+COUNTED = np.bool_(True)
+"""No literal, for which learning would be compiled once more."""
 
 MAX_CREDIT = 3
 MOST_EVICTED = 16_384
@@ -104,6 +107,7 @@ def apply_records(buffer, cursor, held, ranks, updated):
         Written: whether the index changed.
     """
     live, scratch = held.live, held.scratch
+    learn = by_rule(live.params, learn_focus, learn_either)
     at, done, work = cursor[AT], 0, 0
     cursor[STATUS] = ENOUGH
     while done < len(ranks) and work < SLICE_WORK:
@@ -125,7 +129,7 @@ def apply_records(buffer, cursor, held, ranks, updated):
             cursor[STATUS] = INDEX_FULL
             cursor[ACTIVE] = n
             break
-        changed = learn_instance(live.postings, live.params, ids, values, class_ids, True, scratch.ranks[:m])
+        changed = learn(live.postings, live.params, ids, values, class_ids, COUNTED, scratch.ranks[:m])
         ranks[done] = count_ranks(live.score, live.label_counts, class_ids, scratch.ranks[:m], changed)
         updated[done] = changed
         for j in range(m):

@@ -134,8 +134,10 @@ def turn_over(bins):
     for at in range(N_BINS):
         n_pairs += bins[NOW, at, PAIRS]
     if n_pairs >= STRETCH:
-        bins[BEFORE] = bins[NOW]
-        bins[NOW] = 0.0
+        for at in range(N_BINS):
+            for column in range(N_COLUMNS):
+                bins[BEFORE, at, column] = bins[NOW, at, column]
+                bins[NOW, at, column] = 0.0
 
 
 @kernel

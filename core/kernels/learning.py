@@ -25,6 +25,7 @@ from core.kernels.postings import (
     USED,
     add_to,
     block_of,
+    by_rule,
     length_of,
     mark_dirty,
     memory_of,
@@ -146,6 +147,43 @@ def rank_several(memory, n_touched, class_ids, ranks_out):
 
 
 @kernel
+def learn_focus(arrays, params, ids, values, class_ids, counted, ranks_out):
+    """``learn_instance`` by ``fsu``."""
+    memory = memory_of(arrays)
+    if len(class_ids) == 1:
+        class_id = np.uint64(class_ids[0])
+        n_touched = add_votes(memory, params, ids, values, counted, class_id)
+        updated = rank_one(memory, n_touched, class_id, ranks_out) <= params.margin
+        if updated:
+            update_one(memory, params, ids, values, class_id)
+    else:
+        n_touched = add_votes(memory, params, ids, values, counted, NONE)
+        best_other = rank_several(memory, n_touched, class_ids, ranks_out)
+        updated = False
+        for j in range(len(class_ids)):
+            own = load_float(memory.scratch, np.uint64(j)) if 0 < ranks_out[j] <= BEST else 0.0
+            due = own - best_other <= params.margin
+            store_word(memory.scratch, np.uint64(j), np.uint64(due))
+            updated |= due
+        if updated:
+            update_several(memory, params, ids, values, class_ids)
+    if updated:
+        note_features(memory, ids)
+    return updated
+
+
+@kernel
+def learn_either(arrays, params, ids, values, class_ids, counted, ranks_out):
+    """``learn_instance`` by ``sls``, in lists or in rows."""
+    memory = memory_of(arrays)
+    if may_have_rows(memory, params):
+        if take_form(arrays, params, ids, class_ids, counted):
+            return learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out)
+    elif params.most_cells:
+        note_labels(memory, class_ids, counted)
+    return learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out)
+
+
 def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
     """FF: rank, take the margins, update what is due. The index must have room (``has_room``).
 
@@ -168,34 +206,8 @@ def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
     updated : bool
         Whether a margin was at most ``params.margin``, so that connections were updated.
     """
-    memory = memory_of(arrays)
-    if params.squares:
-        if may_have_rows(memory, params):
-            if take_form(arrays, params, ids, class_ids, counted):
-                return learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out)
-        elif params.most_cells:
-            note_labels(memory, class_ids, counted)
-        return learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out)
-    if len(class_ids) == 1:
-        class_id = np.uint64(class_ids[0])
-        n_touched = add_votes(memory, params, ids, values, counted, class_id)
-        updated = rank_one(memory, n_touched, class_id, ranks_out) <= params.margin
-        if updated:
-            update_one(memory, params, ids, values, class_id)
-    else:
-        n_touched = add_votes(memory, params, ids, values, counted, NONE)
-        best_other = rank_several(memory, n_touched, class_ids, ranks_out)
-        updated = False
-        for j in range(len(class_ids)):
-            own = load_float(memory.scratch, np.uint64(j)) if 0 < ranks_out[j] <= BEST else 0.0
-            due = own - best_other <= params.margin
-            store_word(memory.scratch, np.uint64(j), np.uint64(due))
-            updated |= due
-        if updated:
-            update_several(memory, params, ids, values, class_ids)
-    if updated:
-        note_features(memory, ids)
-    return updated
+    learn = by_rule(params, learn_focus, learn_either)
+    return learn(arrays, params, ids, values, class_ids, counted, ranks_out)
 
 
 @kernel
@@ -251,6 +263,29 @@ def scratch_needed(params, n, m):
     return U3 * (m + most_others(params, m)) if params.squares else max(U2 * m, n + U1)
 
 
+LACKING, ENOUGH, UNKNOWN = range(3)
+"""What rows say of the room for an instance; unknown: the lists must say."""
+
+
+@inlined
+def has_no_rows(arrays, params, ids, class_ids, m, left):
+    """``has_room_in_rows`` of ``fsu``."""
+    return UNKNOWN
+
+
+@kernel
+def has_room_in_rows(arrays, params, ids, class_ids, m, left):
+    """Whether there is room for an instance that may be learned in rows, or make lists of them."""
+    memory = memory_of(arrays)
+    if may_have_rows(memory, params):
+        if lacks_rows(memory, params, ids, class_ids):
+            return LACKING
+        if load_word(memory.counters, FORM) == ROWS:
+            enough = not is_leaving(memory, params, ids, class_ids) or units_to_leave(arrays, params, ids, m) <= left
+            return ENOUGH if enough else LACKING
+    return UNKNOWN
+
+
 @kernel
 def has_room(arrays, params, ids, class_ids):
     """Whether ``learn_instance`` can run without any array growing.
@@ -278,11 +313,9 @@ def has_room(arrays, params, ids, class_ids):
         return False
     m = new_classes(params, m)
     left = np.uint64(len(arrays.arena)) - load_word(memory.counters, USED)
-    if may_have_rows(memory, params):
-        if lacks_rows(memory, params, ids, class_ids):
-            return False
-        if load_word(memory.counters, FORM) == ROWS:
-            return not is_leaving(memory, params, ids, class_ids) or units_to_leave(arrays, params, ids, m) <= left
+    room = by_rule(params, has_no_rows, has_room_in_rows)(arrays, params, ids, class_ids, m, left)
+    if room != UNKNOWN:
+        return room == ENOUGH
     if np.uint64(len(ids)) * most_units(U0, load_word(memory.counters, LONGEST), m) <= left:
         return True
     return units_needed(arrays, ids, m) <= left

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numba.extending import overload
 
 from core.kernels.machine import (
     U0,
@@ -106,6 +107,22 @@ class KernelParams(NamedTuple):
     least_weight: float
     shared: np.uint64
     most_cells: np.uint64
+
+
+class SquaresParams(KernelParams):
+    """The same for ``sls``: a type of its own, so that each rule's kernels are compiled without those of the other."""
+
+
+def by_rule(params, fsu, sls):
+    """Return the kernel for the update rule of ``params``; inside kernels it is chosen while they are compiled."""
+    return sls if isinstance(params, SquaresParams) else fsu
+
+
+@overload(by_rule, inline="always")
+def _by_rule(params, fsu, sls):
+    if issubclass(params.instance_class, SquaresParams):
+        return lambda params, fsu, sls: sls
+    return lambda params, fsu, sls: fsu
 
 
 UNITS = np.array([0, 1, *(m << e for e in range(16) for m in (2, 3))], np.uint64)

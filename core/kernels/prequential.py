@@ -60,16 +60,26 @@ def _add_point(score):
     if point == len(score.trace_counts):
         half = point // 2
         for i in range(half):
-            score.trace_counts[i] = score.trace_counts[2 * i + 1]
-            score.trace_reciprocal[i] = score.trace_reciprocal[2 * i + 1]
-        score.trace_counts[half:] = 0
-        score.trace_reciprocal[half:] = 0.0
+            _put_point(score, i, score.trace_counts[2 * i + 1], score.trace_reciprocal[2 * i + 1])
+        for i in range(half, point):
+            for row in range(score.trace_reciprocal.shape[1]):
+                score.trace_reciprocal[i, row] = 0.0
+                for at in range(N_COUNTS):
+                    score.trace_counts[i, row, at] = 0
         score.stride[0] *= 2
         if score.counts[0, LEARNED] % score.stride[0] != 0:
             return
         point = half
-    score.trace_counts[point] = score.counts
-    score.trace_reciprocal[point] = score.reciprocal
+    _put_point(score, point, score.counts, score.reciprocal)
+
+
+@njit(cache=True, nogil=True)
+def _put_point(score, point, counts, reciprocal):
+    """Write a point of the trace. In loops: assigning whole arrays takes seconds to compile."""
+    for row in range(len(reciprocal)):
+        score.trace_reciprocal[point, row] = reciprocal[row]
+        for at in range(N_COUNTS):
+            score.trace_counts[point, row, at] = counts[row, at]
 
 
 @njit(cache=True, nogil=True)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from core.kernels.machine import U1, U2, kernel, load_float, load_id, load_word
-from core.kernels.postings import FORM, NONE, memory_of
+from core.kernels.machine import U1, U2, inlined, kernel, load_float, load_id, load_word
+from core.kernels.postings import FORM, NONE, by_rule, memory_of
 from core.kernels.ranking import (
     SMALL_K,
     add_votes,
@@ -17,6 +17,15 @@ from core.kernels.ranking import (
 )
 from core.kernels.rows import ROWS, explain_rows, touch_all
 from core.kernels.squares import add_weighted, explain_squares, weigh
+
+
+@kernel
+def score_either(memory, params, ids, values, counted, wanted):
+    """``add_votes`` of ``sls``, in lists or in rows; the last two arguments are for ``fsu`` alone."""
+    if load_word(memory.counters, FORM) == ROWS:
+        return touch_all(memory, params, ids, values)
+    weigh(memory, params, ids, values)
+    return add_weighted(memory, params, ids, values)
 
 
 @kernel
@@ -38,13 +47,7 @@ def rank_classes(arrays, params, ids, values, mask, ids_out, scores_out):
         At most k.
     """
     memory = memory_of(arrays)
-    if load_word(memory.counters, FORM) == ROWS:
-        n_touched = touch_all(memory, params, ids, values)
-    elif params.squares:
-        weigh(memory, params, ids, values)
-        n_touched = add_weighted(memory, params, ids, values)
-    else:
-        n_touched = add_votes(memory, params, ids, values, False, NONE)
+    n_touched = by_rule(params, add_votes, score_either)(memory, params, ids, values, False, NONE)
     if len(ids_out) == 0:
         for i in range(n_touched):
             take_score(memory, np.uint64(load_id(memory.touched, i)))
@@ -64,12 +67,21 @@ def explain_score(arrays, params, ids, values, class_id, contributions_out):
         Written; 0 for a feature without a voting connection to the class. Its intercept, in rows, is left out.
     """
     memory = memory_of(arrays)
+    by_rule(params, explain_focus, explain_either)(memory, params, ids, values, np.uint64(class_id), contributions_out)
+
+
+@kernel
+def explain_either(memory, params, ids, values, class_id, contributions_out):
+    """``explain_score`` by ``sls``, in lists or in rows."""
     if load_word(memory.counters, FORM) == ROWS:
-        explain_rows(memory, params, ids, values, np.uint64(class_id), contributions_out)
-        return
-    if params.squares:
-        explain_squares(memory, params, ids, values, np.uint64(class_id), contributions_out)
-        return
+        explain_rows(memory, params, ids, values, class_id, contributions_out)
+    else:
+        explain_squares(memory, params, ids, values, class_id, contributions_out)
+
+
+@inlined
+def explain_focus(memory, params, ids, values, class_id, contributions_out):
+    """``explain_score`` by ``fsu``."""
     for i in range(len(ids)):
         contributions_out[i] = 0.0
         feature = np.uint64(ids[i])
@@ -78,7 +90,7 @@ def explain_score(arrays, params, ids, values, class_id, contributions_out):
         header = load_word(memory.headers, feature * U2)
         for at in range(votable(header, params)):
             other, count = connection(memory, header, at)
-            if other == np.uint64(class_id):
+            if other == class_id:
                 total = load_float(memory.headers, feature * U2 + U1)
                 contributions_out[i] = vote_of(count, total, rating_of(header, params), np.float64(values[i]))
                 break

@@ -70,7 +70,7 @@ COMPILES = """
 import importlib, pkgutil, runpy, typing
 import numpy as np
 import core.kernels
-from core.methods import fitted, registry
+from core.methods import fitted, registry, warming
 from core.methods.progress import quietly
 
 kernels = [
@@ -87,7 +87,7 @@ program = runpy.run_path("docker/kernels.py")
 program["main"]()
 before = compiled()
 assert before
-data = program["few"]()
+data = warming.few()
 for name, method in registry.METHODS.items():
     for field, kind in typing.get_type_hints(method.params).items():
         for value in typing.get_args(kind):

@@ -26,8 +26,7 @@ import fsspec
 from core.errors import AboundError, ArtifactsUnavailable, Damaged, StoreUnavailable, UnknownArtifact, UnknownModel
 from core.live import LiveModel, warmup
 from core.serving import Serving
-from service import activating, activation, adoption, budget, catalog, keeping, pending, versions
-from service import replica as replica_module
+from service import activating, activation, adoption, budget, catalog, keeping, kernels, pending, versions
 from service import worker as worker_module
 from service.catalog import read_catalog
 from service.compaction import rebuild
@@ -342,7 +341,7 @@ def _without_the_world(seed: int) -> Iterator[None]:
         (keeping, "time", clock),
         (os, "getpid", lambda: here().pid),
         (socket, "gethostname", lambda: "host"),
-        (replica_module, "warmup", lambda: None),
+        (kernels, "load", lambda: None),
         (catalog, "GROWN_ENTRIES", 2),
         (pending, "say", _say_pending),
         (adoption, "RENEW_SECONDS", 0.5),

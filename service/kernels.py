@@ -1,0 +1,150 @@
+"""Compiling kernels at the first start: what the default model uses before the replica is ready, the rest behind it.
+
+1. Two processes compile the kernels of ``core.live.FIRST``, a group each, and share numba's cache on disk.
+2. The replica gets ready. A process of low priority compiles the other groups, one after the other, then the kernels
+   of batch methods; a thread of the replica loads each group once it is compiled.
+3. Requests and log entries that need a group wait for it (``loaded``), so that the event loop never compiles.
+
+Once all groups are compiled, the cache says so (``kernel_cache.is_complete``), and later starts load them all at once.
+Each process of a machine that compiles the other groups holds a lock meanwhile, so that no kernel is compiled twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
+
+import structlog
+from numba.core.caching import IndexDataCacheFile
+
+from core.config import ModelConfig
+from core.errors import NotReady
+from core.live import FIRST, GROUPS, groups_of, warmup
+from service import kernel_cache
+from service.parentage import dies_with_parent
+
+log = structlog.get_logger(__name__)
+
+NICE = 10
+
+PATIENCE_SECONDS = 45.0
+"""So long a request waits for kernels; clients give up after a minute."""
+
+LATER = [group for group in GROUPS if group not in FIRST]
+
+_context = multiprocessing.get_context("fork")
+"""A forked process has all modules loaded. No thread may run yet when it is started."""
+
+_coming: dict[str, Future[None]] = {}
+"""The groups that this process loads in the background; empty where it loads all of them at once."""
+
+
+def load() -> None:
+    """Compile or load the kernels that must be there before anything is served: all that do not come by themselves."""
+    warmup(*(group for group in GROUPS if group not in _coming))
+
+
+def load_all() -> None:
+    """Compile or load the kernels of all groups; wait while another process compiles them."""
+    with _compiling_alone():
+        warmup()
+
+
+def load_first() -> None:
+    """Compile or load what the default model uses, and begin to compile the rest if it is not compiled yet.
+
+    Call it from the main thread, before there is any other.
+    """
+    if kernel_cache.is_complete():
+        warmup()
+        return
+    _save_one_at_a_time()
+    other = _context.Process(target=_compile_one, args=(FIRST[1], dies_with_parent()), daemon=True)
+    other.start()
+    warmup(FIRST[0])
+    other.join()
+    warmup(*FIRST)
+    _compile_rest()
+
+
+async def loaded(config: ModelConfig, timeout: float | None = None) -> None:  # noqa: ASYNC109
+    """Wait until the kernels that a model uses are there; NotReady when they are not after ``timeout`` seconds."""
+    coming = [asyncio.wrap_future(_coming[group]) for group in groups_of(config) if group in _coming]
+    if not coming:
+        return
+    _, left = await asyncio.wait(coming, timeout=timeout)
+    if left:
+        raise NotReady("the kernels that this model needs are being compiled, at the first start only", 5.0)
+
+
+def _compile_one(group: str, arrange: Callable[[], None]) -> None:
+    arrange()
+    warmup(group)
+
+
+def _compile_rest() -> None:
+    """Begin to compile the other groups in a process, and to load them in a thread."""
+    receiving, sending = _context.Pipe(duplex=False)
+    _context.Process(target=_compile_others, args=(sending, dies_with_parent()), daemon=True).start()
+    sending.close()
+    _coming.update({group: Future() for group in LATER})
+    threading.Thread(target=_load_others, args=(receiving,), name="kernels", daemon=True).start()
+
+
+def _compile_others(sending: Connection, arrange: Callable[[], None]) -> None:
+    arrange()
+    os.nice(NICE)
+    with _compiling_alone():
+        for group in LATER:
+            warmup(group)
+            sending.send(group)
+    sending.close()
+    from core.methods.warming import warmup as warmup_methods
+
+    warmup_methods()
+
+
+def _load_others(receiving: Connection) -> None:
+    """Load each group when the other process has compiled it, or compile what it did not because it ended."""
+    for group in LATER:
+        with contextlib.suppress(EOFError):
+            receiving.recv()
+        try:
+            warmup(group)
+        except Exception:
+            log.exception("kernels cannot be loaded", group=group)
+        _coming[group].set_result(None)
+
+
+@contextlib.contextmanager
+def _compiling_alone() -> Iterator[None]:
+    """Keep other processes from compiling all groups meanwhile, unless they are compiled already."""
+    if kernel_cache.is_complete():
+        yield
+        return
+    _save_one_at_a_time()
+    with kernel_cache.lock("compiling"):
+        yield
+        kernel_cache.complete()
+
+
+def _save_one_at_a_time() -> None:
+    """Let no two processes save a compiled kernel at the same time.
+
+    Numba names the file by the index of a kernel's signatures that it has read before: two processes that save two
+    signatures of one kernel could write them to the same file.
+    """
+    save = IndexDataCacheFile.save
+
+    def locked(file: IndexDataCacheFile, key: object, data: object) -> None:
+        with kernel_cache.lock("saving"):
+            save(file, key, data)
+
+    if save.__name__ != "locked":
+        IndexDataCacheFile.save = locked
