@@ -59,4 +59,5 @@ def warm(reporter: Reporter) -> None:
         warmup()
     finally:
         compiling.cancel()
+        compiling.join()  # the worker forks next
     reporter.say(Report(warm=True))
