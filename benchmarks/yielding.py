@@ -76,7 +76,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def horse_of(replica: int) -> int:
-    """The process of the job that runs: the child of the one that takes fits, beside the replica."""
+    """The process of the job that runs: below the one that forks for the worker, beside the replica."""
     (status,) = (line for line in Path(f"/proc/{replica}/status").read_text().splitlines() if line.startswith("PPid"))
     parent = int(status.split()[1])
     found = {}
@@ -84,9 +84,9 @@ def horse_of(replica: int) -> int:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             command = (path / "cmdline").read_bytes().split(b"\0")
             above = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if b"service.stable" in command and b"fit" in command:
+            if b"service.worker" in command:
                 found[int(path.name)] = above
-    (horse,) = (pid for pid, above in found.items() if above in found and parent in ancestors(pid))
+    (horse,) = (pid for pid, above in found.items() if found.get(above) in found and parent in ancestors(pid))
     return horse
 
 

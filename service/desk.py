@@ -1,8 +1,7 @@
 """The desk of jobs: what the door of a replica does with them.
 
 Everything that can be wrong with a job is found here: its method, its parameters, its model, the memory that it
-would need. What is taken is kept first, then put into the queue; should the replica die in between, the keeper of a
-worker puts it there.
+would need.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, StoreUnavailable, UnknownDataset, UnknownJob
+from core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, UnknownDataset, UnknownJob
 from service import workplaces
 from service.artifacts import Artifacts
 from service.cluster import as_if
@@ -60,10 +59,8 @@ class Desk:
 
     def __init__(self, settings: Settings) -> None:
         params = settings.group(StoreParams)
-        self._url = settings.jobs_store_url()
-        self._seconds = params.reply_seconds
         self._cluster = settings.cluster
-        self._store = Store(self._url, params)
+        self._store = Store(settings.jobs_store_url(), params)
         self.jobs = Jobs(self._store, settings.group(JobParams))
         self._events = Store(settings.store_url(), params)
         self._datasets = Datasets(self._events)
@@ -128,8 +125,6 @@ class Desk:
         )
         if key is not None:  # another request with it may have been faster
             _same(job, body)
-        with contextlib.suppress(StoreUnavailable):  # it is kept; a keeper puts it into the queue
-            await asyncio.to_thread(self._enqueue, job)
         return job
 
     async def figures(self) -> Figures:
@@ -182,15 +177,6 @@ class Desk:
                 check_memory(name, method, params, counted, largest.memory, f"the worker on {largest.host}")
             elif here is not None:
                 check_memory(name, method, params, counted, here, "this machine, in the place of a worker,")
-
-    def _enqueue(self, job: Job) -> None:
-        from service.queue import connect, enqueue
-
-        client = connect(self._url, self._seconds)
-        try:
-            enqueue(client, job.kind, job.id)
-        finally:
-            client.close()
 
 
 def _hash(request: JobRequest) -> str:

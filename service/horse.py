@@ -1,19 +1,16 @@
-"""The horse: the process of one job, forked by the stable (``stable.py``).
+"""The horse: the process of one job, forked by the stable (``stable.py``) once the worker has claimed the job.
 
 The end of a job, in whatever way
 ---------------------------------
 1. By itself: the horse cleans up, writes what came of it into the record, and ends.
 2. Told to stop: a thread of the horse hears it with the next sign of life; the method meets Cancelled at its next
    word of progress, or at its next await. If that takes longer than ``cancel_seconds``, the horse ends at once.
-3. The horse dies, or the method fails after it has committed: the stable, or the horse, notes it in the record, and
-   the keeper of the worker cleans up and lets the job wait again. So it does when the stable stops: the horse is
-   killed, and that attempt does not count.
-4. It ends before it has taken the job (what it is made of cannot be imported, memory is short): it, or the stable,
-   counts that in the record, and the keeper tries again, later each time, until the job has failed.
-5. All die: the kernel kills the horse with its parent. Some keeper notices the silence, and does the same.
-6. Its model is deleted: the horse sees it with the next renewal of what is pinned, or when the method commits. Or the
+3. The horse dies, or the method fails after it has committed: the worker sees its end, cleans up and lets the job
+   wait again. When the worker stops, it kills the horse, and that attempt does not count.
+4. All die: the kernel kills the horse with its parent. Some worker notices the silence, and does the same.
+5. Its model is deleted: the horse sees it with the next renewal of what is pinned, or when the method commits. Or the
    version that it has committed is: there is nothing left to finish, and the job has failed.
-7. Taken for dead and not: the horse hears with its next sign of life that the job is not its own any more, and ends.
+6. Taken for dead and not: the horse hears with its next sign of life that the job is not its own any more, and ends.
 """
 
 from __future__ import annotations
@@ -49,9 +46,8 @@ from service.job_changes import beat_of
 from service.job_context import JobContext, clean, living_of
 from service.jobs import JobParams, Jobs
 from service.methods import METHODS, Outcome
-from service.queue import connect
 from service.settings import Settings
-from service.store import Store, StoreParams, reaching
+from service.store import Store, StoreParams, reaching, sync_client
 
 log = structlog.get_logger(__name__)
 
@@ -61,9 +57,8 @@ ABANDONED = 7
 RENEW_SECONDS = pins.PIN_SECONDS / 60
 
 
-def run(job_id: str, holder: str) -> None:
-    """Run a job to its end, in this process, which does nothing else. Ends the process when it must be given up."""
-    settings = Settings.load()
+def run(settings: Settings, job_id: str, holder: str) -> None:
+    """Run a job that ``holder`` has claimed to its end. Ends the process when it must be given up."""
     try:
         uvloop.run(_run(settings, job_id, holder))
     except StoreUnavailable as error:
@@ -76,8 +71,8 @@ async def _run(settings: Settings, job_id: str, holder: str) -> None:
     store = Store(settings.store_url(), params)
     jobs = Jobs(Store(settings.jobs_store_url(), params), settings.group(JobParams))
     try:
-        job = await jobs.claim(job_id, holder)
-        if job is not None:
+        claimed = await jobs.get(job_id)
+        if claimed.holder == holder and (job := await jobs.take_over(claimed, f"{holder}:{os.getpid()}")):
             await Running(settings, store, jobs, job).run()
     finally:
         await store.close()
@@ -192,7 +187,7 @@ class Running:
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         """Say again and again that the job is at work, and hear whether it is to stop; in a thread of its own."""
         params = self._jobs.params
-        client = connect(self._settings.jobs_store_url(), self._jobs.store.params.reply_seconds)
+        client = sync_client(self._settings.jobs_store_url(), self._jobs.store.params.reply_seconds)
         until = None
         while not self._finished.wait(params.beat_seconds if until is None else 0.1):
             stage, progress = self._context.told if self._context else (None, 0.0)

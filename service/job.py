@@ -45,8 +45,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         What is being done, in words for people.
     attempt : int
         How often it was begun.
-    unbegun : int
-        How often in a row a process was there for it and ended before it had begun.
+    due : float or None
+        When it may be begun again at the earliest, in seconds since 1970.
     cancelling : bool
         It was told to stop and has not yet.
     committed : bool
@@ -67,9 +67,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     config : dict
         Of the model, when the job was asked for.
     gone : str or None
-        Why nobody is at it any more although it is running: the keeper sees to it.
-    given_back : bool
-        This attempt does not count: its worker was stopped.
+        Why its process gave it up although it is running: a worker sees to it.
     body : str or None
         Hash of the request that asked for it, where that came with an idempotency key.
     created, started, ended, heartbeat : float or None
@@ -91,7 +89,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     progress: float = 0.0
     stage: str | None = None
     attempt: int = 0
-    unbegun: int = 0
+    due: float | None = None
     cancelling: bool = False
     committed: bool = False
     kept: list[str] = []
@@ -103,7 +101,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     error: str | None = None
     config: dict[str, Any] = {}
     gone: str | None = None
-    given_back: bool = False
     body: str | None = None
     created: float | None = None
     started: float | None = None

@@ -6,6 +6,10 @@
                       │ └── lost, given back
                       └────────────────────────────────> cancelled
 
+The records are the queue. A claim takes the job of a kind that has been queued longest and is due, and one that has
+committed before all others. Whatever is queued also leaves a token in ``abound:jobs:wake:<kind>``, on which workers
+wait (BLPOP). A token that is lost, or left over, does no harm: workers look for jobs every second anyway.
+
 A change is made if the job is in the state, and held by the holder, that it is meant for, else nothing happens. So of
 two that race one wins, and whoever was taken for dead and is not can change nothing any more. All times are the
 store's clock.
@@ -18,40 +22,62 @@ from typing import Any
 
 import msgspec
 
-from service.job import State, job_key
+from service.job import JOBS, State, job_key
 
 CHANGE = """
--- KEYS[1] record. ARGV: id, states it may be in, holder ('' any), field that must not be true ('' none), new state
--- ('' stays), most of the new state (0 any), time field ('' none), then field, value, field, value, ...
+-- KEYS[1] record, or the set of queued jobs. ARGV: id, or the kind of which the next queued job is meant; states it may
+-- be in, holder ('' any), field that must not be true ('' none), new state ('' stays), most of the new state (0 any),
+-- time field ('' none), then field, value, field, value, ...
 local now = redis.call('TIME')
 now = now[1] .. '.' .. string.format('%06d', now[2])
-local state = redis.call('HGET', KEYS[1], 'state')
+local id, record = ARGV[1], KEYS[1]
+if record == 'abound:jobs:state:queued' then
+  id = nil
+  for _, one in ipairs(redis.call('ZRANGE', record, 0, -1)) do
+    local found = redis.call('HMGET', 'abound:jobs:job:' .. one, 'kind', 'due', 'committed', 'state')
+    local wait = (tonumber(found[2]) or 0) - now
+    -- a wait that is longer than any means that the clock was set back
+    local is_due = found[4] == '"queued"' and (wait <= 0 or wait > 3600)
+    if found[1] == ARGV[1] and is_due and (not id or found[3] == 'true') then
+      id = one
+      if found[3] == 'true' then break end
+    end
+  end
+  if not id then return {0, ''} end
+  record = 'abound:jobs:job:' .. id
+end
+local state = redis.call('HGET', record, 'state')
 if not string.find(ARGV[2], '|' .. (state or '"none"') .. '|', 1, true) then return {0, state or ''} end
-if ARGV[3] ~= '' and redis.call('HGET', KEYS[1], 'holder') ~= ARGV[3] then return {0, 'holder'} end
-if ARGV[4] ~= '' and redis.call('HGET', KEYS[1], ARGV[4]) == 'true' then return {0, ARGV[4]} end
+if ARGV[3] ~= '' and redis.call('HGET', record, 'holder') ~= ARGV[3] then return {0, 'holder'} end
+if ARGV[4] ~= '' and redis.call('HGET', record, ARGV[4]) == 'true' then return {0, ARGV[4]} end
 local new = ARGV[5]
 if new ~= '' then
   local set = 'abound:jobs:state:' .. cjson.decode(new)
   if tonumber(ARGV[6]) > 0 and redis.call('ZCARD', set) >= tonumber(ARGV[6]) then return {0, 'full'} end
-  if state then redis.call('ZREM', 'abound:jobs:state:' .. cjson.decode(state), ARGV[1]) end
-  if not state then redis.call('ZADD', 'abound:jobs:all', now, ARGV[1]) end
-  redis.call('ZADD', set, now, ARGV[1])
-  redis.call('HSET', KEYS[1], 'state', new)
+  if state then redis.call('ZREM', 'abound:jobs:state:' .. cjson.decode(state), id) end
+  if not state then redis.call('ZADD', 'abound:jobs:all', now, id) end
+  redis.call('ZADD', set, now, id)
+  redis.call('HSET', record, 'state', new)
 end
-if ARGV[7] ~= '' then redis.call('HSET', KEYS[1], ARGV[7], now) end
-for i = 8, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
+if ARGV[7] ~= '' then redis.call('HSET', record, ARGV[7], now) end
+for i = 8, #ARGV, 2 do redis.call('HSET', record, ARGV[i], ARGV[i + 1]) end
 if ARGV[7] == 'started' then
-  redis.call('HINCRBY', KEYS[1], 'attempt', 1)
-  redis.call('HSET', KEYS[1], 'heartbeat', now)
+  redis.call('HINCRBY', record, 'attempt', 1)
+  redis.call('HSET', record, 'heartbeat', now)
 end
 if ARGV[7] == 'ended' then
-  local what = cjson.decode(redis.call('HGET', KEYS[1], 'method')) .. '|' .. cjson.decode(new)
-  local started = redis.call('HGET', KEYS[1], 'started')
+  local what = cjson.decode(redis.call('HGET', record, 'method')) .. '|' .. cjson.decode(new)
+  local started = redis.call('HGET', record, 'started')
   redis.call('HINCRBY', 'abound:jobs:totals', what .. '|n', 1)
   redis.call('HINCRBYFLOAT', 'abound:jobs:totals', what .. '|seconds',
              started and started ~= 'null' and string.format('%.6f', now - started) or '0')
 end
-return {1, now}
+if new == '"queued"' then
+  local tokens = 'abound:jobs:wake:' .. cjson.decode(redis.call('HGET', record, 'kind'))
+  redis.call('LPUSH', tokens, 1)
+  redis.call('LTRIM', tokens, 0, 15)
+end
+return {1, id}
 """
 
 BEAT = """
@@ -73,6 +99,13 @@ redis.call('HSET', KEYS[1], 'committed', 'true', 'kept', ARGV[2])
 for i = 3, #ARGV do redis.call('SREM', KEYS[2], ARGV[i]) end
 return 1
 """
+
+
+def claim_of(kind: str, holder: str, fields: Mapping[str, Any]) -> list[Any]:
+    """Return what EVAL takes to claim the next job of a kind; it answers whether there was one, and its id."""
+    claim = change_of("", ("queued",), "running", stamp="started", fields={"holder": holder, **fields})
+    claim[2:4] = [f"{JOBS}:state:queued", f'"{kind}"']
+    return claim
 
 
 def change_of(

@@ -1,14 +1,12 @@
-"""The keeper of jobs, in each worker: has the processes that do jobs, and sees to jobs that nobody does any more.
+"""The keeper of jobs, in each worker: claims jobs, has them run, and sees to jobs that nobody does any more.
 
-Several times a second it looks at the jobs that have not ended:
+It does the jobs of a kind one after the other, and those of different kinds at one time: so a fit holds up no rebuild.
 
-* One that waits, and whose id is in no queue, is put into it (the door died, the queue was lost). If processes ended
-  before they had begun it, that takes twice as long each time, and at last it has failed.
-* One that runs, and whose process is gone or has been silent for ``lost_seconds`` of this keeper's own clock, is
-  **taken over**: from then on its former holder can change nothing. What it wrote is deleted, and it waits again; or
-  it is cancelled, if it was told to stop; or it has failed, if it was begun often enough. One that has committed can
-  only be finished: it does not fail, waits twice as long each time, and its record says why. It goes before all that
-  wait: other jobs of its model may have to wait for it.
+A job that runs, and whose process is gone or has been silent for ``lost_seconds`` of this keeper's own clock, is
+**taken over**: from then on its former holder can change nothing. What it wrote is deleted, and it waits again, twice
+as long each time; or it is cancelled, if it was told to stop; or it has failed, if it was begun often enough. One that
+has committed can only be finished: it does not fail, and its record says why it waits. It goes before all that wait:
+other jobs of its model may have to wait for it.
 
 Now and then it takes out of the records what ended long ago. Any number of keepers may look at one time: who takes a
 job over is decided by the store, and one that dies meanwhile is followed by another.
@@ -21,97 +19,101 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Sequence
 
 import structlog
 
-from core.errors import ArtifactsUnavailable, StoreUnavailable
+from core.errors import ArtifactsUnavailable, StoreUnavailable, UnknownJob
 from service import pending, workplaces
 from service.artifacts import PATIENCE_SECONDS, Artifacts
 from service.catalog import ModelKeys
-from service.child import Child
 from service.ending import end
 from service.job import ENDED, Job
 from service.job_context import clean
 from service.jobs import Jobs
 from service.methods import METHODS
-from service.queue import connect, enqueue, waiting
 from service.settings import Settings
+from service.stable import Stable
 from service.store import Store
 
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.25
-LOOKS_WITHOUT = 4
-MOST_TRIES = 10
+RETRY_SECONDS = 0.5
+"""What a job waits that has to be begun again; twice as long each time, ``MOST_DOUBLINGS`` times."""
+
+MOST_DOUBLINGS = 11
 SWEEP_SECONDS = 60.0
 STOP_SECONDS = 5.0
 FORGOTTEN_AT_ONCE = 100
 
-STABLE = "service.stable"
+KILL_SPARE_SECONDS = 3.0
+"""What a process gets beyond ``cancel_seconds`` to notice that it is to stop, or that its job is not its own."""
 
 
 class JobKeeper:
-    """Keeps the jobs of a store until it is stopped.
+    """Keeps the jobs of a store until it is stopped."""
 
-    Parameters
-    ----------
-    module : str
-        What ``python -m`` runs to do jobs of one kind.
-    """
-
-    def __init__(self, settings: Settings, store: Store, jobs: Jobs, module: str = STABLE) -> None:
-        self.id = f"keeper-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    def __init__(self, settings: Settings, store: Store, jobs: Jobs, stable: Stable) -> None:
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._settings = settings
         self._store = store
         self._jobs = jobs
-        self._module = module
-        self._client = connect(settings.jobs_store_url(), store.params.reply_seconds)
+        self._stable = stable
         wanted = settings.worker_kinds.split(",")
         self._kinds = sorted({method.kind for method in METHODS.values()} & set(wanted))
         self._seen: dict[str, tuple[object, float]] = {}
-        self._absent: dict[str, int] = {}
-        self._children: dict[str, Child] = {}
+        self._overdue: dict[str, float] = {}
         self._artifacts: Artifacts | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Keep until ``stopping`` is set; the jobs that are at work then are begun again elsewhere."""
-        self._children = {kind: self._child(kind) for kind in self._kinds}
-        children = self._children.values()
-        keeping = [asyncio.create_task(child.keep(), name=child.name) for child in children]
-        tasks = [*keeping, asyncio.create_task(self._look_again()), asyncio.create_task(self._show())]
+        await self._stable.connect()
+        listening = asyncio.create_task(self._stable.listen())
+        tasks = [asyncio.create_task(one) for one in (*map(self._do, self._kinds), self._look_again(), self._show())]
+        stopped = asyncio.create_task(stopping.wait())
         try:
-            stopped = asyncio.create_task(stopping.wait())
-            await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
+            await asyncio.wait([stopped, listening, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in (listening, *tasks):
                 if task.done():
                     task.result()
         finally:
-            await asyncio.gather(*(child.stop(STOP_SECONDS) for child in children))
             await end(stopped, *tasks)
+            self._stable.stop()
+            await asyncio.wait([listening], timeout=STOP_SECONDS)
+            await end(listening)
             with contextlib.suppress(StoreUnavailable, ArtifactsUnavailable):
-                await self._look()  # what was at work here waits again
+                for job in await self._jobs.all("running"):
+                    if self._holds(job):
+                        await self._see_to(job, "the worker stopped", counts=False)
             with contextlib.suppress(StoreUnavailable):
                 await workplaces.hide(self._jobs.store, self.id)
-            self._client.close()
 
-    def _child(self, kind: str) -> Child:
-        return Child(
-            f"jobs ({kind})",
-            self._module,
-            ["--kind", kind],
-            self._settings.child_environment(),
-            [],
-            changed=lambda: None,
-            say=lambda sentence: log.warning(sentence),
-            essential=False,
-        )
+    async def _do(self, kind: str) -> None:
+        """Do the jobs of a kind, one after the other."""
+        while True:
+            try:
+                job = await self._jobs.claim(kind, self.id)
+                if job is None:
+                    await self._jobs.wait(kind)
+                    continue
+                how = await self._stable.run(kind, job.id, self.id)
+                job = await self._jobs.get(job.id)
+                if self._holds(job):
+                    await self._jobs.note(job, gone=job.gone or how)
+            except UnknownJob:
+                continue
+            except StoreUnavailable as error:  # a job that nobody runs falls silent
+                log.warning("jobs cannot be claimed", kind=kind, reason=str(error))
+                await asyncio.sleep(1.0)
+
+    def _holds(self, job: Job) -> bool:
+        return (job.holder or "").startswith(self.id)
 
     async def _show(self) -> None:
         while True:
-            kinds = [kind for kind in self._kinds if self._children[kind].trouble is None]
             with contextlib.suppress(StoreUnavailable):
-                await workplaces.show(self._jobs.store, self.id, socket.gethostname(), kinds, self._jobs.params.room)
+                room = self._jobs.params.room
+                await workplaces.show(self._jobs.store, self.id, socket.gethostname(), self._kinds, room)
             await asyncio.sleep(workplaces.FRESH_SECONDS / 4)
 
     async def _look_again(self) -> None:
@@ -133,7 +135,7 @@ class JobKeeper:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
-        """See to the jobs that have not ended."""
+        """See to the jobs that run and have nobody, and to the processes that go on with what is not theirs."""
         running = await self._jobs.all("running")
         now = asyncio.get_running_loop().time()
         seen: dict[str, tuple[object, float]] = {}
@@ -141,18 +143,24 @@ class JobKeeper:
             sign = (job.holder, job.heartbeat)
             before, since = self._seen.get(job.id, (sign, now))
             seen[job.id] = (sign, since if before == sign else now)
-            if job.gone is not None:
-                await self._see_to(job, job.gone)
-            elif now - seen[job.id][1] > self._jobs.params.lost_seconds:
-                await self._see_to(job, "its worker fell silent")
+            if job.gone is not None or now - seen[job.id][1] > self._jobs.params.lost_seconds:
+                await self._see_to(job, job.gone or "its worker fell silent")
         self._seen = seen
-        queued = [job for job in await self._jobs.all("queued") if job.kind in self._kinds]
-        await self._fill_queues(queued)
-        await self._tell_trouble(queued)
+        ours = {job.id for job in running if self._holds(job) and not job.cancelling}
+        overdue = {}
+        for kind, job_id in self._stable.running.items():
+            if job_id not in ours:
+                since = overdue[job_id] = self._overdue.get(job_id, now)
+                if now - since > self._jobs.params.cancel_seconds + KILL_SPARE_SECONDS:
+                    self._stable.kill(kind)
+        self._overdue = overdue
 
-    async def _see_to(self, job: Job, why: str) -> None:
-        """Take over a job whose holder is gone, clean up behind it, and let it wait again or end it."""
-        taken = await self._jobs.take_over(job, self.id)
+    async def _see_to(self, job: Job, why: str, counts: bool = True) -> None:
+        """Take over a job whose holder is gone, clean up behind it, and let it wait again or end it.
+
+        ``counts``: whether this attempt counts.
+        """
+        taken = await self._jobs.take_over(job, f"{self.id}:0")
         if taken is None:
             return
         beating = asyncio.create_task(self._beat(taken))
@@ -162,18 +170,23 @@ class JobKeeper:
             await pending.let_go(self._store, ModelKeys(taken.model, taken.incarnation), taken.id)
         finally:
             await end(beating)
+        in_vain = counts and taken.attempt >= self._jobs.params.attempts
         if taken.cancelling:
             await self._jobs.end(taken, "cancelled")
-        elif taken.given_back or taken.attempt < self._jobs.params.attempts:
-            if await self._jobs.requeue(taken, why, counts=not taken.given_back):
-                await asyncio.to_thread(enqueue, self._client, job.kind, job.id, job.committed)
-            log.warning("a job waits to be begun again", job=job.id, method=job.method, reason=why)
-        elif taken.committed:
-            await self._jobs.requeue(taken, f"{why}; it was begun {_times(taken.attempt)}, and can only be finished")
-            log.error("a job that has taken effect is not finished", job=job.id, method=job.method, reason=why)
-        else:
+        elif in_vain and not taken.committed:
             await self._jobs.end(taken, "failed", error=f"{why}; it was begun {_times(taken.attempt)}")
             log.error("a job failed", job=job.id, method=job.method, reason=why, attempts=taken.attempt)
+        else:
+            if in_vain:
+                why += f"; it was begun {_times(taken.attempt)}, and can only be finished"
+            delay = self._delay(taken) if counts else 0.0
+            await self._jobs.requeue(taken, why, counts=counts, delay=delay)
+            log.warning("a job waits to be begun again", job=job.id, method=job.method, reason=why, seconds=delay)
+
+    def _delay(self, job: Job) -> float:
+        """For how long a job waits that has to be begun again; one that has committed holds up others at first."""
+        doublings = job.attempt - (self._jobs.params.attempts if job.committed else 1)
+        return RETRY_SECONDS * 2 ** min(doublings, MOST_DOUBLINGS) if doublings >= 0 else 0.0
 
     async def _beat(self, job: Job) -> None:
         with contextlib.suppress(StoreUnavailable):
@@ -181,37 +194,6 @@ class JobKeeper:
             while there:
                 there = await self._jobs.beat(job)
                 await asyncio.sleep(self._jobs.params.beat_seconds)
-
-    async def _fill_queues(self, queued: Sequence[Job]) -> None:
-        """Put the ids of jobs that wait, and have been in no queue for several looks, into their queues."""
-        absent: dict[str, int] = {}
-        for kind in {job.kind for job in queued}:
-            there = await asyncio.to_thread(waiting, self._client, kind)
-            for job in queued:
-                if job.kind != kind or job.id in there:
-                    continue
-                if job.unbegun >= self._jobs.params.attempts and not job.committed:
-                    await self._jobs.end(job, "failed", error=f"{job.error}; that was tried {_times(job.unbegun)}")
-                    log.error("a job failed", job=job.id, method=job.method, reason=job.error, tried=job.unbegun)
-                    continue
-                absent[job.id] = self._absent.get(job.id, 0) + 1
-                if absent[job.id] > LOOKS_WITHOUT * 2 ** self._tries(job):
-                    await asyncio.to_thread(enqueue, self._client, kind, job.id, job.committed)
-                    absent[job.id] = 0
-        self._absent = absent
-
-    def _tries(self, job: Job) -> int:
-        """How often it was tried in vain, for how long it waits."""
-        return min(MOST_TRIES, job.unbegun + max(0, job.attempt + 1 - self._jobs.params.attempts))
-
-    async def _tell_trouble(self, queued: Sequence[Job]) -> None:
-        """Say what jobs wait for whose process does not start here, while no other worker is there for them."""
-        for kind, child in self._children.items():
-            stage = f"waiting for a worker: the process for {kind} jobs is being started again: {child.trouble}"
-            untold = [job for job in queued if job.kind == kind and job.stage != stage]
-            if child.trouble is not None and untold and not await workplaces.of_kind(self._jobs.store, kind):
-                for job in untold:
-                    await self._jobs.wait(job, stage)
 
     async def _sweep(self) -> None:
         """Take out of the records what ended long ago, or is too much, and once more what it wrote."""

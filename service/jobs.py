@@ -4,14 +4,14 @@
     abound:jobs:state:<state>         ids by state, by when they came to it
     abound:jobs:job:<id>              the record, a hash
     abound:jobs:job:<id>:wrote        names in the artifact store that are the job's own until it commits
+    abound:jobs:wake:<kind>           a token for each job that was queued of late
     abound:jobs:totals                how many ended how, and their seconds, by method
 
 1. Every change is one script of the store (``job_changes.py``), for one state and one holder: of two that race one
    wins.
 2. What a job writes is noted before it is written, and what it did not commit is taken away before the job leaves
    ``running``. Whoever dies between the two is followed by one who does it again.
-3. The queue (``queue.py``) only carries ids. An id that comes twice, or is lost, does no harm: the record decides,
-   and the keeper (``job_keeper.py``) puts the ids of all queued jobs back.
+3. The records are the queue. A worker claims the oldest queued job of a kind, and is woken when one is queued.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 
 from core.errors import Conflict, Overloaded, UnknownJob
 from service.job import JOBS, STATES, Job, State, is_id, job_key
-from service.job_changes import beat_of, change_of, commit_of
+from service.job_changes import beat_of, change_of, claim_of, commit_of
 from service.room import free_memory
 from service.store import Store, reaching
 
@@ -166,25 +166,20 @@ class Jobs:
     def _waits_in_vain(self, job: Job) -> bool:
         return job.state == "queued" and job.attempt >= self.params.attempts
 
-    async def claim(self, job_id: str, holder: str) -> Job | None:
-        """Take a queued job to run it; None when it is not queued (any more)."""
+    async def claim(self, kind: str, holder: str) -> Job | None:
+        """Take the next queued job of a kind to run it; None when there is none that is due."""
         if not holder:
             raise ValueError("somebody must hold a job that runs")
-        fields = {
-            "holder": holder,
-            "unbegun": 0,
-            "progress": 0.0,
-            "stage": None,
-            "gone": None,
-            "given_back": False,
-            "error": None,
-        }
-        made, _ = await self._change(job_id, ("queued",), "running", stamp="started", fields=fields)
-        return await self.get(job_id) if made else None
+        fields = {"progress": 0.0, "stage": None, "gone": None, "error": None, "due": None}
+        with reaching():
+            made, job_id = await self.store.client.eval(*claim_of(kind, holder, fields))
+        return await self.get(job_id.decode()) if made else None
 
-    async def wait(self, job: Job, stage: str) -> None:
-        """Say of a job that waits what it waits for."""
-        await self._change(job.id, ("queued",), fields={"stage": stage})
+    async def wait(self, kind: str) -> None:
+        """Wait until a job of a kind is queued, for a second at most."""
+        seconds = min(1.0, self.store.params.reply_seconds / 2)
+        with reaching():
+            await self.store.client.blpop([f"{JOBS}:wake:{kind}"], timeout=seconds)
 
     async def note(self, job: Job, unless: str = "", **fields: Any) -> bool:
         """Set fields of a job that runs, if it still has the same holder and the field ``unless`` is not true."""
@@ -215,9 +210,13 @@ class Jobs:
         made, _ = await self._change(job.id, (job.state,), state, holder=job.holder, stamp="ended", fields=given)
         return made
 
-    async def requeue(self, job: Job, why: str, counts: bool = True) -> bool:
-        """Let a running job whose holder is gone wait again; ``counts``: as one attempt more."""
+    async def requeue(self, job: Job, why: str, counts: bool = True, delay: float = 0.0) -> bool:
+        """Let a running job whose holder is gone wait again, so many seconds at least.
+
+        ``counts``: whether this attempt counts.
+        """
         fields: dict[str, Any] = {
+            "due": await self.now() + delay if delay else None,
             "holder": None,
             "gone": None,
             "stage": "waiting to be begun again",
@@ -274,7 +273,6 @@ class Jobs:
         with reaching():
             async with self.store.client.pipeline(transaction=True) as pipe:
                 pipe.delete(job_key(job.id), f"{job_key(job.id)}:wrote")
-                pipe.delete(f"rq:job:{job.id}", f"rq:executions:{job.id}")  # of a ticket that nobody ended
                 pipe.zrem(ALL_KEY, job.id)
                 pipe.zrem(f"{JOBS}:state:{job.state}", job.id)
                 await pipe.execute()

@@ -110,7 +110,7 @@ class Settings(BaseSettings):
     worker_kinds: str = Field(
         "rebuild,fit",
         pattern=r"^[a-z]*(,[a-z]+)*$",
-        description="kinds of jobs that a worker does, with commas; each has a process; none: snapshots only",
+        description="kinds of jobs that a worker does, with commas, one at a time of each; none: snapshots only",
     )
     cluster: str | None = Field(
         None,

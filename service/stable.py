@@ -1,49 +1,34 @@
-"""The stable: ``python -m service.stable --kind KIND``, started by the worker, a process for each kind of jobs.
+"""The stable: a process that forks a horse (``horse.py``) for each job that the worker has claimed.
 
-It loads the methods and the kernels once, then waits for ids (RQ) and forks a horse (``horse.py``) for each job (RQ's
-"work horse"), which so begins at once. The fork is safe because this process has one thread and computes nothing: no
-kernel with threads runs before it.
+The worker forks it once methods and kernels are loaded, and before it starts any thread or event loop. So all of them
+share that memory, and a job begins at once. Forking is safe because this process has one thread and computes nothing.
+
+They speak over a socket, a JSON list a line. To the stable: ``[kind, job, holder]`` (run this job) or ``[kind]`` (kill
+what runs of this kind). From it: ``[kind, how]`` when the process of a job has ended, and in which words. When the
+worker is gone the stable kills all horses and ends; when the stable ends, the kernel kills them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
-import logging
+import json
 import os
-import secrets
+import select
 import signal
 import socket
-import sys
-import time
-from typing import Any
+import threading
+from typing import NoReturn
 
-import redis
 import structlog
-from rq.job import Job as RqJob
-from rq.queue import Queue
-from rq.serializers import JSONSerializer
-from rq.utils import now
-from rq.worker import Worker
-from rq.worker_registration import clean_worker_registry
 
-from service import boot
-from service.horse import ABANDONED
-from service.job import job_key
-from service.job_changes import change_of
-from service.jobs import JobParams
+from core.errors import CannotStart
+from service import horse
 from service.parentage import dies_with_parent
-from service.queue import Ticket, connect, queue_of
-from service.report import Report, Reporter
 from service.settings import Settings
-from service.store import StoreParams
 
 log = structlog.get_logger(__name__)
-
-LISTEN_SECONDS = 35
-"""Bounds the wait on a connection that is dead and does not say so; RQ asks anew 15 seconds before."""
-
-WATCH_SECONDS = 1
 
 NICENESS = {"fit": 10}
 """What computes for long gives way to what answers on the same machine."""
@@ -53,165 +38,150 @@ SESSION_NICENESS = {"fit": 5}
 one of its own. It is less nice than the process: on a machine that others keep busy as well, with 10 it had so little
 that it did not hear the store's answers in time."""
 
-KILL_SPARE_SECONDS = 3.0
+AT_ONCE = 65_536
 
 
-class Stable(Worker):
-    """RQ's worker: takes ids from one queue and forks a horse for each. Listens to nobody but signals.
+class Stable:
+    """The worker's end of it. Make one before the process starts a thread or an event loop: it forks.
 
-    What RQ would do beyond that (commands over pub/sub, registries of jobs, results, callbacks, retries) is left
-    out: the record of a job is not RQ's.
+    Attributes
+    ----------
+    running : dict of str to str
+        By kind: the job whose process runs.
     """
 
-    job_class = Ticket
-
-    def __init__(self, kind: str, settings: Settings) -> None:
-        self._url = settings.jobs_store_url()
-        self._seconds = settings.group(StoreParams).reply_seconds
-        self._cancel_seconds = settings.group(JobParams).cancel_seconds + KILL_SPARE_SECONDS
-        self._leaving = False
-        self._told_at: float | None = None
-        self._niceness = NICENESS.get(kind, 0), SESSION_NICENESS.get(kind, 0)
-        client = connect(self._url, self._seconds)
-        super().__init__(
-            [queue_of(kind, client)],
-            name=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}",
-            connection=client,
-            serializer=JSONSerializer,
-            worker_ttl=LISTEN_SECONDS,
-            job_monitoring_interval=WATCH_SECONDS,
-            log_job_description=False,
-        )
-
-    # RQ's own names from here
-
-    def _set_ip_address(self, connection: redis.Redis) -> None:
-        self.ip_address = "unknown"
-
-    def subscribe(self) -> None:
-        """Take no commands, and have no thread that would."""
-
-    def run_maintenance_tasks(self) -> None:
-        """Take away what RQ noted for workers that are gone; their jobs are the keeper's business."""
-        self.last_cleaned_at: Any = now()
-        for queue in self.queues:
-            clean_worker_registry(queue)
-            registry = queue.started_job_registry
-            self.connection.zremrangebyscore(registry.key, 0, time.time())
-            self.connection.delete(queue.intermediate_queue_key)
-
-    def fork_work_horse(self, job: RqJob, queue: Queue) -> None:
-        """Fork the process of a job. It ends with this one, and is the first to go when memory is short."""
+    def __init__(self, settings: Settings) -> None:
+        if threading.active_count() > 1:
+            raise RuntimeError("a process with threads cannot be forked")
+        self.running: dict[str, str] = {}
+        self._ended: dict[str, asyncio.Future[str]] = {}
+        self._connection, theirs = socket.socketpair()
+        gc.collect()
+        gc.freeze()  # what is here stays shared with the horses
         arrange = dies_with_parent()
-        self._told_at = None
-        pid = os.fork()
-        if pid == 0:
-            arrange()
-            os.setsid()
-            _give_way(*self._niceness)
-            _prefer_to_be_killed()
-            assert isinstance(job, Ticket)
-            job.holder = self._holder_of(os.getpid())
-            self.main_work_horse(job, queue)
-            os._exit(0)
-        self._horse_pid = pid
+        if os.fork() == 0:
+            try:
+                arrange()
+                self._connection.close()
+                _serve(settings, theirs)
+            except BaseException:
+                log.exception("the process that starts jobs has failed")
+            finally:
+                os._exit(1)
+        theirs.close()
 
-    def monitor_work_horse(self, job: RqJob, queue: Queue) -> None:
-        """Wait for the end of a horse, then end whatever it has started: that is in its session."""
-        pid = self.horse_pid
-        super().monitor_work_horse(job, queue)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+    async def connect(self) -> None:
+        """Be ready to run jobs, in the event loop of the worker."""
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=self._connection)
 
-    def maintain_heartbeats(self, job: RqJob) -> None:
-        """Kill a horse that did not hear that it is to stop, or that somebody else has its job."""
-        with contextlib.suppress(redis.exceptions.RedisError):
-            super().maintain_heartbeats(job)
-            state, holder, cancelling = self.connection.hmget(job_key(job.id), "state", "holder", "cancelling")
-            ours = holder == f'"{self._holder_of(self.horse_pid)}"'.encode()
-            if state == b'"running"' and (cancelling == b"true" or not ours):
-                self._told_at = self._told_at or time.monotonic()
-                if time.monotonic() - self._told_at > self._cancel_seconds:
-                    self.kill_horse()
+    async def listen(self) -> None:
+        """Hear of the ends of processes; CannotStart when there is nobody any more who would fork one."""
+        while line := await self._reader.readline():
+            kind, how = json.loads(line)
+            self._ended[kind].set_result(how)
+        raise CannotStart("the process that starts jobs has ended")
 
-    def handle_work_horse_killed(self, job: RqJob, retpid: int, ret_val: int, rusage: Any) -> None:
-        """Note in the record that its process is gone, and why."""
-        holder = self._holder_of(retpid)
-        fields = {"gone": "the worker stopped" if self._leaving else _ending(ret_val), "given_back": self._leaving}
-        with contextlib.suppress(redis.exceptions.RedisError):
-            client = connect(self._url, self._seconds)
-            made, _ = client.eval(*change_of(job.id, ("running",), holder=holder, fields=fields))
-            if not made and not self._leaving and os.waitstatus_to_exitcode(ret_val) != ABANDONED:
-                self._not_begun(job, _ending(ret_val))
+    def stop(self) -> None:
+        """Kill all that runs; ``listen`` ends then."""
+        self._writer.write_eof()
 
-    def handle_job_failure(
-        self, job: RqJob, queue: Queue, started_job_registry: Any = None, exc_string: str = ""
-    ) -> None:
-        """Take the ticket away; what came of the job stands in its record."""
-        with contextlib.suppress(redis.exceptions.RedisError), self.connection.pipeline() as pipe:
-            self.cleanup_execution(job, pipeline=pipe)
-            job.delete(pipeline=pipe, remove_from_queue=False)
-            pipe.execute()
+    async def run(self, kind: str, job_id: str, holder: str) -> str:
+        """Run a job in a process of its own; how that ended. One of each kind at a time."""
+        self.running[kind] = job_id
+        self._ended[kind] = asyncio.get_running_loop().create_future()
+        self._writer.write(_line(kind, job_id, holder))
+        try:
+            return await self._ended[kind]
+        finally:
+            del self.running[kind]
 
-    def handle_exception(self, job: RqJob, *exc_info: Any) -> None:
-        """What went wrong beside the job itself."""
-        log.error("a job could not be begun", job=job.id, exc_info=exc_info)
-        self._not_begun(job, f"{type(exc_info[1]).__name__}: {exc_info[1]}"[:1000])
+    def kill(self, kind: str) -> None:
+        """Kill the process that runs for a kind, if there is one."""
+        if kind in self.running:
+            self._writer.write(_line(kind))
 
-    def _not_begun(self, job: RqJob, why: str) -> None:
-        """Count in the record of a job that still waits that a process ended before it had taken it."""
-        with contextlib.suppress(redis.exceptions.RedisError):
-            client = connect(self._url, self._seconds)
-            n = int(client.hget(job_key(job.id), "unbegun") or 0) + 1
-            fields = {"unbegun": n, "stage": "waiting to be begun again", "error": f"it could not be begun: {why}"}
-            client.eval(*change_of(job.id, ("queued",), fields=fields))
 
-    def handle_warm_shutdown_request(self) -> None:
-        """End the job that is at work; it is begun again elsewhere."""
-        self._leaving = True
-        if self.horse_pid:
-            self.kill_horse()
+def _serve(settings: Settings, connection: socket.socket) -> NoReturn:
+    """Fork for whoever is at the other end, until there is nobody."""
+    ended, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGINT):  # the worker decides
+        signal.signal(number, signal.SIG_IGN)
+    pids: dict[str, int] = {}
+    left = b""
+    while True:
+        for ready in select.select([ended, connection.fileno()], [], [])[0]:
+            if ready == ended:
+                os.read(ended, AT_ONCE)
+                continue
+            if not (received := connection.recv(AT_ONCE)):
+                for pid in pids.values():
+                    os.kill(pid, signal.SIGKILL)
+                    _reap(pid, 0)
+                os._exit(0)
+            *lines, left = (left + received).split(b"\n")
+            for line in lines:
+                kind, *job = json.loads(line)
+                if not job:
+                    if kind in pids:
+                        os.kill(pids[kind], signal.SIGKILL)
+                    continue
+                try:
+                    pids[kind] = _fork(settings, kind, *job)
+                except OSError as error:
+                    connection.sendall(_line(kind, f"no process could be started: {error.strerror}"))
+        for kind, pid in list(pids.items()):
+            status = _reap(pid, os.WNOHANG)
+            if status is not None:
+                del pids[kind]
+                connection.sendall(_line(kind, _ending(status)))
 
-    def _holder_of(self, pid: int) -> str:
-        return f"{self.name}:{pid}"
+
+def _reap(pid: int, options: int) -> int | None:
+    """Return the status of a process that has ended, and kill what it has started: that is in its session."""
+    found, status = os.waitpid(pid, options)
+    if not found:
+        return None
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    return status
+
+
+def _line(*words: str) -> bytes:
+    return json.dumps(words).encode() + b"\n"
+
+
+def _fork(settings: Settings, kind: str, job_id: str, holder: str) -> int:
+    """Fork the process of a job. It ends with this one, and is the first to go when memory is short."""
+    arrange = dies_with_parent()
+    if pid := os.fork():
+        return pid
+    try:
+        arrange()
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        _write("/proc/self/oom_score_adj", 500)
+        os.nice(NICENESS.get(kind, 0))
+        _write("/proc/self/autogroup", SESSION_NICENESS.get(kind, 0))
+        horse.run(settings, job_id, holder)
+    except BaseException:
+        log.exception("a job could not be begun", job=job_id)
+        os._exit(1)
+    os._exit(0)
+
+
+def _write(path: str, number: int) -> None:
+    with contextlib.suppress(OSError), open(path, "w", encoding="ascii") as file:
+        file.write(str(number))
 
 
 def _ending(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        what = f"its process was ended by {signal.Signals(number).name}"
-        return f"{what}, perhaps because memory was short" if number == signal.SIGKILL else what
-    return f"its process ended with exit code {os.WEXITSTATUS(status)}"
-
-
-def _give_way(niceness: int, of_session: int) -> None:
-    os.nice(niceness)
-    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
-        file.write(str(of_session))
-
-
-def _prefer_to_be_killed() -> None:
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("500")
-
-
-def main() -> int:
-    """Run the process; returns its exit code."""
-    words = boot.parser("stable", __doc__)
-    words.add_argument("--kind", required=True, help="which jobs to do")
-    options = words.parse_args()
-
-    def work(settings: Settings, reporter: Reporter) -> None:
-        logging.getLogger("rq").setLevel(logging.WARNING)
-        boot.warm(reporter)
-        stable = Stable(options.kind, settings)
-        gc.collect()
-        gc.freeze()  # what is here stays shared with the horses
-        reporter.say(Report(stage="working", progress=1.0, ready=True))
-        stable.work(logging_level="WARNING")
-
-    return boot.run("stable", options.status, work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"its process ended with exit code {code}"
+    what = f"its process was ended by {signal.Signals(-code).name}"
+    return f"{what}, perhaps because memory was short" if -code == signal.SIGKILL else what

@@ -19,6 +19,7 @@ import redis.exceptions
 import structlog
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.retry import Retry as SyncRetry
 
 from core.errors import CannotStart, StoreUnavailable
 from service.facts import FSYNC_SETTINGS, WHOLE_SECONDS, Facts, facts_of, settings_of, wait_whole
@@ -60,6 +61,13 @@ class StoreParams:
                 raise ValueError(f"{name} must be more than 0 and at most 3600 seconds")
         if self.connections < 2:
             raise ValueError("connections must be at least 2")
+
+
+def sync_client(url: str, seconds: float) -> redis.Redis:
+    """Return a blocking client, for threads; it sends nothing twice."""
+    return redis.Redis.from_url(
+        url, protocol=2, retry=SyncRetry(NoBackoff(), 0), socket_connect_timeout=seconds, socket_timeout=seconds
+    )
 
 
 class Store:

@@ -50,7 +50,7 @@ from service.datasets import Datasets
 from service.ending import end
 from service.history import HistoryParams
 from service.index_sweeping import IndexSweep
-from service.job_keeper import STABLE, JobKeeper
+from service.job_keeper import JobKeeper
 from service.jobs import JobParams, Jobs
 from service.joining import Joining
 from service.lease import LEASE_SECONDS, Lease, LeaseLost, take
@@ -60,6 +60,7 @@ from service.report import Report, Reporter
 from service.retention import retain
 from service.settings import Settings
 from service.snapshots import SnapshotParams
+from service.stable import Stable
 from service.store import Store, StoreParams, reaching
 from service.sweeping import sweep_artifacts, sweep_store
 
@@ -330,8 +331,12 @@ class Worker:
             log.warning("another process has taken over")
 
 
-async def work(settings: Settings, reporter: Reporter, stable: str = STABLE) -> None:
-    """Run a worker, snapshots and jobs, until SIGTERM or SIGINT. ``stable``: the module that does jobs."""
+def run(settings: Settings, reporter: Reporter) -> None:
+    """Run a worker, snapshots and jobs, until SIGTERM or SIGINT. It forks, so the process has no threads yet."""
+    uvloop.run(_work(settings, reporter, Stable(settings)))
+
+
+async def _work(settings: Settings, reporter: Reporter, stable: Stable) -> None:
     params = settings.group(StoreParams)
     store, jobs_store = Store(settings.store_url(), params), Store(settings.jobs_store_url(), params)
     place = settings.artifacts_place()
@@ -369,11 +374,11 @@ async def work(settings: Settings, reporter: Reporter, stable: str = STABLE) -> 
 def main() -> int:
     """Run the process; returns its exit code."""
 
-    def run(settings: Settings, reporter: Reporter) -> None:
+    def work(settings: Settings, reporter: Reporter) -> None:
         boot.warm(reporter)
-        uvloop.run(work(settings, reporter))
+        run(settings, reporter)
 
-    return boot.run("worker", boot.parser("worker", __doc__).parse_args().status, run)
+    return boot.run("worker", boot.parser("worker", __doc__).parse_args().status, work)
 
 
 if __name__ == "__main__":

@@ -84,17 +84,15 @@ def worker(
 
     `abound serve` runs one beside itself already.
     """
-    import uvloop
-
     from service.boot import warm
     from service.report import Reporter
     from service.settings import Settings
     from service.telemetry import configure_logging
-    from service.worker import work
+    from service.worker import run
 
     settings = Settings.load(redis_url=redis_url, log_level=log_level, log_format="json" if as_json else None)
     settings.store_url()
     configure_logging(settings.log_level, settings.log_format)
     reporter = Reporter(None)
     warm(reporter)
-    uvloop.run(work(settings, reporter))
+    run(settings, reporter)

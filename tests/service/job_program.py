@@ -1,8 +1,4 @@
-"""A worker, and the processes that do its jobs, with methods that only tests need. Nothing of the kernels is loaded.
-
-python -m tests.service.job_program               the worker
-python -m tests.service.job_program --kind K ...  what it starts to do jobs of kind K
-"""
+"""A worker with methods that only tests need: ``python -m tests.service.job_program``. No kernel is loaded."""
 
 from __future__ import annotations
 
@@ -16,9 +12,10 @@ from pathlib import Path
 
 from core.errors import Conflict, VersionGone
 from core.types import START
-from service import boot, cluster, horse, stable
+from service import boot, cluster, horse, worker
 from service.job_context import JobContext
 from service.methods import METHODS, JobMethod, Outcome, Progress, Sizes
+from service.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +135,11 @@ BREAKING = "BREAK_WHAT_RUNS_JOBS"
 begin = horse.run
 
 
-def break_or_begin(job_id: str, holder: str) -> None:
+def break_or_begin(settings: Settings, job_id: str, holder: str) -> None:
     """What a horse does first: fails as if something could not be imported, dies, or begins the job."""
     breaking = Path(os.environ.get(BREAKING, "/nowhere"))
     if not breaking.exists():
-        begin(job_id, holder)
+        begin(settings, job_id, holder)
     elif breaking.read_text() == "death":
         os.kill(os.getpid(), signal.SIGKILL)
     else:
@@ -151,21 +148,10 @@ def break_or_begin(job_id: str, holder: str) -> None:
 
 def main() -> int:
     METHODS.update(TEST_METHODS)
-    if "--kind" in sys.argv:
-        boot.warm = lambda reporter: None
-        horse.run = break_or_begin
-        horse.RENEW_SECONDS = 0.3
-        cluster.CONNECT_SECONDS = 0.2
-        return stable.main()
-    from service.report import Reporter
-    from service.settings import Settings
-    from service.telemetry import configure_logging
-    from service.worker import work
-
-    settings = Settings.load()
-    configure_logging(settings.log_level, settings.log_format)
-    asyncio.run(work(settings, Reporter(None), "tests.service.job_program"))
-    return 0
+    horse.run = break_or_begin
+    horse.RENEW_SECONDS = 0.3
+    cluster.CONNECT_SECONDS = 0.2
+    return boot.run("worker", None, worker.run)
 
 
 if __name__ == "__main__":

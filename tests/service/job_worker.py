@@ -43,8 +43,8 @@ class WorkerProcess:
         }
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, kinds: int = 2) -> None:
-        """Start it and wait until its processes listen to their queues."""
+    def start(self) -> None:
+        """Start it and wait until it says that it is there."""
         assert self.process is None or self.process.poll() is not None
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.service.job_program"],
@@ -52,16 +52,17 @@ class WorkerProcess:
             start_new_session=True,
             preexec_fn=dies_with_parent(),
         )
+        name = f"-{self.process.pid}-".encode()
         with self.server.client() as client:
-            until(lambda: client.hlen(WORKERS_KEY) and len(listening(client)) >= kinds, 60)
+            until(lambda: any(name in one for one in client.hkeys(WORKERS_KEY)), 60)
 
     def kill(self) -> None:
         """SIGKILL, as a lack of memory or a power cut would."""
         assert self.process is not None
+        below = processes_of(self.process.pid)[1:]
         self.process.kill()
         self.process.wait()
-        with self.server.client() as client:
-            until(lambda: not listening(client), 10)
+        until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in below), 10)
 
     def stop(self) -> int:
         """SIGTERM; its exit code."""
@@ -75,9 +76,16 @@ class WorkerProcess:
             self.process.wait()
 
 
-def listening(client: Any) -> list[Any]:
-    """The connections of processes that wait for jobs or have one."""
-    return [one for one in client.client_list() if one["cmd"] == "blmove"]
+def processes_of(parent: int) -> list[int]:
+    """A process and all below it."""
+    found = [parent]
+    for pid in found:
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            try:
+                found += [int(word) for word in task.read_text().split()]
+            except OSError:  # it has ended meanwhile
+                continue
+    return found
 
 
 def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
@@ -160,8 +168,7 @@ def office(**variables: str) -> Iterator[Office]:
 
 
 def forget_jobs(server: Server) -> None:
-    """Take all records and queues of jobs out of a store."""
+    """Take all records of jobs out of a store."""
     with server.client() as client:
-        for pattern in (f"{JOBS}:*", "rq:*"):
-            for key in client.scan_iter(match=pattern):
-                client.delete(key)
+        for key in client.scan_iter(match=f"{JOBS}:*"):
+            client.delete(key)

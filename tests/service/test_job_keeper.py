@@ -11,15 +11,14 @@ import pytest
 from pydantic import SecretStr
 
 from core.errors import Conflict, StoreUnavailable, UnknownJob
-from service import indexes, pending, versions, workplaces
+from service import indexes, pending, versions
 from service.artifacts import Artifacts
 from service.card import CARD
 from service.catalog import ModelKeys
 from service.job import Job, new_id
-from service.job_keeper import LOOK_SECONDS, LOOKS_WITHOUT, JobKeeper
+from service.job_keeper import RETRY_SECONDS, JobKeeper
 from service.jobs import JobParams, Jobs
 from service.pending import Pending
-from service.queue import connect, enqueue, queue_of, waiting
 from service.settings import Settings
 from service.store import Store
 from tests.service.valkey import Server
@@ -28,18 +27,15 @@ from tests.service.valkey import Server
 @pytest.fixture
 def settings(server: Server, tmp_path: Path) -> Settings:
     url = SecretStr(server.url)
-    return Settings(redis_url=url, artifacts_url=SecretStr(str(tmp_path / "artifacts")), worker_kinds="rebuild")
+    return Settings(redis_url=url, artifacts_url=SecretStr(str(tmp_path / "artifacts")), worker_kinds="none")
 
 
 @asynccontextmanager
 async def keeping(settings: Settings, jobs: Jobs, n: int = 1) -> AsyncIterator[None]:
-    """Keepers at work, with nobody to do jobs."""
+    """Keepers at work, which claim no jobs."""
     stopping = asyncio.Event()
-    keepers = [JobKeeper(settings, jobs.store, jobs) for _ in range(n)]
-    for keeper in keepers:
-        keeper._child = _nobody  # type: ignore[method-assign]
-        keeper._kinds = ["rebuild"]
-    tasks = [asyncio.create_task(keeper.run(stopping)) for keeper in keepers]
+    stables = [Stable(settings) for _ in range(n)]
+    tasks = [asyncio.create_task(JobKeeper(settings, jobs.store, jobs, stable).run(stopping)) for stable in stables]
     try:
         yield
     finally:
@@ -47,19 +43,20 @@ async def keeping(settings: Settings, jobs: Jobs, n: int = 1) -> AsyncIterator[N
         await asyncio.gather(*tasks)
 
 
-class _Nobody:
-    name = "nobody"
-    trouble: str | None = None
+class Stable:
+    """Runs nothing."""
 
-    async def keep(self) -> None:
-        await asyncio.Event().wait()
+    def __init__(self, settings: Settings) -> None:
+        self.running: dict[str, str] = {}
+        self._stopped = asyncio.Event()
 
-    async def stop(self, patience: float) -> None:
-        """There is nothing to stop."""
+    async def connect(self) -> None: ...
 
+    async def listen(self) -> None:
+        await self._stopped.wait()
 
-def _nobody(kind: str) -> _Nobody:
-    return _Nobody()
+    def stop(self) -> None:
+        self._stopped.set()
 
 
 async def submitted(jobs: Jobs) -> Job:
@@ -69,9 +66,18 @@ async def submitted(jobs: Jobs) -> Job:
 
 
 async def running(jobs: Jobs, holder: str = "dead:1") -> Job:
-    job = await jobs.claim((await submitted(jobs)).id, holder)
+    await submitted(jobs)
+    job = await jobs.claim("rebuild", holder)
     assert job is not None
     return job
+
+
+async def claimed_again(jobs: Jobs, job: Job) -> Job:
+    async with asyncio.timeout(10):
+        while (again := await jobs.claim("rebuild", "dead:2")) is None:
+            await jobs.wait("rebuild")
+    assert again.id == job.id
+    return again
 
 
 async def reached(jobs: Jobs, job: Job, state: str, seconds: float = 10.0) -> Job:
@@ -79,57 +85,6 @@ async def reached(jobs: Jobs, job: Job, state: str, seconds: float = 10.0) -> Jo
         while (found := await jobs.get(job.id)).state != state:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return found
-
-
-async def test_a_job_that_is_in_no_queue_is_put_into_it(settings: Settings, store: Store, server: Server) -> None:
-    jobs = Jobs(store)
-    job = await submitted(jobs)
-    client = connect(server.url, 2.0)
-    async with keeping(settings, jobs), asyncio.timeout(10):
-        while job.id not in waiting(client, "rebuild"):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    client.close()
-
-
-async def test_a_job_that_cannot_be_begun_is_tried_later_each_time_and_fails(
-    settings: Settings, store: Store, server: Server
-) -> None:
-    jobs = Jobs(store, JobParams(attempts=2))
-    job = await submitted(jobs)
-    client = connect(server.url, 2.0)
-    began = asyncio.get_running_loop().time()
-    for tried in (1, 2):
-        said = {"unbegun": str(tried), "error": '"it could not be begun: no such module"'}
-        await store.client.hset(f"abound:jobs:job:{job.id}", mapping=said)
-        async with keeping(settings, jobs), asyncio.timeout(10):
-            while tried == 1 and job.id not in waiting(client, "rebuild"):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            if tried == 1:
-                assert asyncio.get_running_loop().time() - began > 2 * LOOKS_WITHOUT * LOOK_SECONDS
-                client.delete("rq:queue:abound-rebuild")
-                continue
-            failed = await reached(jobs, job, "failed")
-    client.close()
-    assert failed.error == "it could not be begun: no such module; that was tried 2 times"
-    assert (failed.attempt, failed.unbegun) == (0, 2)
-
-
-async def test_jobs_say_that_their_process_does_not_start_and_no_worker_claims_to_do_them(
-    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs = Jobs(store)
-    monkeypatch.setattr(_Nobody, "trouble", "it ended with exit code 1")
-    job = await submitted(jobs)
-    async with keeping(settings, jobs), asyncio.timeout(10):
-        while (stage := (await jobs.get(job.id)).stage) is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-        assert stage.endswith("rebuild jobs is being started again: it ended with exit code 1")
-        assert await workplaces.of_kind(jobs.store, "rebuild") == []
-        monkeypatch.setattr(_Nobody, "trouble", None)
-        while not await workplaces.of_kind(jobs.store, "rebuild"):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    assert (begun := await jobs.claim(job.id, "worker:1")) is not None
-    assert begun.stage is None
 
 
 async def test_what_has_taken_effect_stays_where_the_store_of_jobs_has_lost_that(
@@ -164,62 +119,34 @@ async def test_a_silent_job_is_cleaned_up_and_waits_again(settings: Settings, st
         waits = await reached(jobs, job, "queued")
         assert (waits.attempt, waits.holder) == (1, None)
         assert await artifacts.names("m") == ["m/jobs/2/part"]
-        again = await jobs.claim(job.id, "dead:2")
-        assert again is not None
+        again = await claimed_again(jobs, job)
+        assert again.started - waits.started > RETRY_SECONDS  # type: ignore[operator]
         failed = await reached(jobs, job, "failed")
         assert (failed.attempt, failed.error) == (2, "its worker fell silent; it was begun 2 times")
 
 
-async def test_a_committed_job_does_not_fail_and_says_why_it_waits(
-    settings: Settings, store: Store, server: Server
-) -> None:
+async def test_a_committed_job_does_not_fail_and_says_why_it_waits(settings: Settings, store: Store) -> None:
     jobs = Jobs(store, JobParams(attempts=2))
     job = await running(jobs)
     assert await jobs.commit(job)
-    client = connect(server.url, 2.0)
     async with keeping(settings, jobs):
         for attempt in (1, 2, 3):
             with pytest.raises(Conflict, match="can no longer be cancelled"):
                 await jobs.cancel(job.id, "not wanted")
-            client.delete("rq:queue:abound-rebuild")
-            began = asyncio.get_running_loop().time()
             await jobs.note(await jobs.get(job.id), gone="its process was ended by SIGKILL")
             waits = await reached(jobs, job, "queued")
             assert waits.attempt == attempt
             assert waits.error is not None
             assert waits.error.startswith("its process was ended by SIGKILL")
-            if attempt == 3:
-                break
-            async with asyncio.timeout(10):
-                while job.id not in waiting(client, "rebuild"):  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-            if attempt == 2:  # it was begun as often as others are
-                assert waits.error.endswith("it was begun 2 times, and can only be finished")
-                assert asyncio.get_running_loop().time() - began > 2 * LOOKS_WITHOUT * LOOK_SECONDS
-            assert await jobs.claim(job.id, "dead:2") is not None
-    client.close()
+            assert (waits.due is None) == (attempt == 1)  # begun as often as others are, it waits
+            if attempt == 1:
+                assert await jobs.claim("rebuild", "dead:2") is not None
+            else:
+                assert waits.error.endswith(f"it was begun {attempt} times, and can only be finished")
+            if attempt == 2:
+                await claimed_again(jobs, job)
     given_up = await jobs.cancel(job.id, "not wanted")
     assert (given_up.state, given_up.error) == ("cancelled", "not wanted")
-
-
-@pytest.mark.parametrize("attempts", [1, 3])
-async def test_a_committed_job_that_is_begun_again_comes_before_those_that_wait(
-    settings: Settings, store: Store, server: Server, attempts: int
-) -> None:
-    """Whether it was begun as often as others are, or not."""
-    jobs = Jobs(store, JobParams(attempts=attempts))
-    job = await running(jobs)
-    assert await jobs.commit(job)
-    waits = await submitted(jobs)
-    client = connect(server.url, 2.0)
-    enqueue(client, "rebuild", waits.id)
-    async with keeping(settings, jobs):
-        await jobs.note(job, gone="its process was ended by SIGKILL")
-        async with asyncio.timeout(10):
-            while job.id not in waiting(client, "rebuild"):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-    assert queue_of("rebuild", client).get_job_ids() == [job.id, waits.id]
-    client.close()
 
 
 async def test_a_job_that_is_gone_holds_up_no_other_rebuild(settings: Settings, store: Store) -> None:

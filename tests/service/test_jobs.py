@@ -31,8 +31,9 @@ def jobs(store: Store) -> Jobs:
 
 async def claimed(jobs: Jobs, holder: str = "a:1", **fields: object) -> Job:
     job = await jobs.submit(asked(**fields))
-    held = await jobs.claim(job.id, holder)
+    held = await jobs.claim("rebuild", holder)
     assert held is not None
+    assert held.id == job.id
     return held
 
 
@@ -42,10 +43,10 @@ async def test_a_job_goes_from_queued_to_its_end(jobs: Jobs) -> None:
     assert (job.state, job.params, job.reason, job.attempt) == ("queued", given.params, "why not", 0)
     assert job.created is not None
     assert (job.started, job.ended, job.heartbeat) == (None, None, None)
-    running = await jobs.claim(job.id, "a:1")
+    running = await jobs.claim("rebuild", "a:1")
     assert running is not None
     assert (running.state, running.attempt, running.holder) == ("running", 1, "a:1")
-    assert await jobs.claim(job.id, "b:1") is None
+    assert await jobs.claim("rebuild", "b:1") is None
     assert await jobs.counts() == {"queued": 0, "running": 1, "succeeded": 0, "failed": 0, "cancelled": 0}
     assert await jobs.end(running, "succeeded", progress=1.0, metrics={"P@1": 0.5}, version="v1")
     done = await jobs.get(job.id)
@@ -69,7 +70,7 @@ async def test_only_the_holder_changes_a_job_that_runs(jobs: Jobs) -> None:
     assert await jobs.take_over(job, "another") is None
     assert await jobs.requeue(taken, "its worker fell silent")
     assert not await jobs.requeue(taken, "once more")
-    again = await jobs.claim(job.id, "b:1")
+    again = await jobs.claim("rebuild", "b:1")
     assert again is not None
     assert (again.attempt, again.stage) == (2, None)
 
@@ -95,7 +96,7 @@ async def test_an_attempt_that_was_taken_for_dead_lets_go_of_nothing_that_the_ne
     taken = await jobs.take_over(first, "keeper")
     assert taken is not None
     await jobs.requeue(taken, "its worker fell silent")
-    second = await jobs.claim(first.id, "b:1")
+    second = await jobs.claim("rebuild", "b:1")
     assert second is not None
     context = JobContext(Settings(), jobs.store, None, living, jobs, second)
     await context.pin(Offset(5, 0, 0))
@@ -106,22 +107,56 @@ async def test_an_attempt_that_was_taken_for_dead_lets_go_of_nothing_that_the_ne
 
 
 async def test_somebody_holds_a_job_that_runs(jobs: Jobs) -> None:
-    job = await jobs.submit(asked())
+    await jobs.submit(asked())
     with pytest.raises(ValueError, match="somebody"):
-        await jobs.claim(job.id, "")
+        await jobs.claim("rebuild", "")
+
+
+async def test_the_oldest_job_of_a_kind_is_claimed_and_one_that_has_committed_before_it(jobs: Jobs) -> None:
+    jobs.params = JobParams()
+    committed = await claimed(jobs)
+    assert await jobs.commit(committed)
+    fit, *waiting = [await jobs.submit(asked(kind=kind)) for kind in ("fit", "rebuild", "rebuild", "rebuild")]
+    await jobs.requeue(committed, "its worker fell silent")
+    found = [await jobs.claim("rebuild", f"a:{i}") for i in range(5)]
+    assert [one and one.id for one in found] == [committed.id, *(one.id for one in waiting), None]
+    assert (await jobs.get(fit.id)).state == "queued"
+
+
+async def test_a_job_that_is_to_wait_is_not_claimed_before_and_holds_up_no_other(jobs: Jobs) -> None:
+    first = await claimed(jobs)
+    await jobs.requeue(first, "its worker fell silent", delay=0.3)
+    second = await claimed(jobs)
+    assert second.id != first.id
+    assert await jobs.claim("rebuild", "b:1") is None
+    async with asyncio.timeout(5):
+        while (again := await jobs.claim("rebuild", "b:1")) is None:
+            await jobs.wait("rebuild")
+    assert (again.id, again.due) == (first.id, None)
+    assert again.started - first.started > 0.3  # type: ignore[operator]
+
+
+async def test_a_worker_is_woken_when_a_job_is_queued(jobs: Jobs) -> None:
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.create_task(jobs.wait("rebuild"))
+    await asyncio.sleep(0)
+    began = loop.time()
+    await jobs.submit(asked())
+    await waiting
+    assert loop.time() - began < 0.5
 
 
 async def test_an_attempt_that_is_given_back_does_not_count(jobs: Jobs) -> None:
     job = await claimed(jobs)
     await jobs.requeue(job, "the worker stopped", counts=False)
-    again = await jobs.claim(job.id, "a:2")
+    again = await jobs.claim("rebuild", "a:2")
     assert again is not None
     assert again.attempt == 1
 
 
 async def test_of_two_that_race_one_wins(jobs: Jobs) -> None:
     job = await jobs.submit(asked())
-    held = await asyncio.gather(*(jobs.claim(job.id, f"a:{i}") for i in range(10)))
+    held = await asyncio.gather(*(jobs.claim("rebuild", f"a:{i}") for i in range(10)))
     assert len([one for one in held if one is not None]) == 1
     record = await jobs.get(job.id)
     ended = await asyncio.gather(*(jobs.end(record, "failed", error=str(i)) for i in range(10)))
@@ -133,7 +168,9 @@ async def test_so_many_wait_and_no_more(jobs: Jobs) -> None:
     with pytest.raises(Overloaded, match="3 jobs are waiting"):
         await jobs.submit(asked())
     assert len(await jobs.all()) == 3
-    await jobs.claim(waiting[0].id, "a:1")
+    claimed = await jobs.claim("rebuild", "a:1")
+    assert claimed is not None
+    assert claimed.id == waiting[0].id
     await jobs.submit(asked())
 
 
@@ -141,7 +178,7 @@ async def test_what_waits_is_cancelled_and_what_runs_is_told(jobs: Jobs) -> None
     waiting = await jobs.submit(asked())
     cancelled = await jobs.cancel(waiting.id, "nobody wants it")
     assert (cancelled.state, cancelled.error) == ("cancelled", "nobody wants it")
-    assert await jobs.claim(waiting.id, "a:1") is None
+    assert await jobs.claim("rebuild", "a:1") is None
     job = await claimed(jobs)
     told = await jobs.cancel(job.id, "too slow")
     assert (told.state, told.cancelling, told.error) == ("running", True, "too slow")
@@ -201,7 +238,8 @@ async def test_an_ended_job_is_forgotten_whole(jobs: Jobs) -> None:
     with pytest.raises(UnknownJob):
         await jobs.get(job.id)
     assert await jobs.all() == []
-    assert [key for key in await jobs.store.client.keys("*") if key != b"abound:jobs:totals"] == []
+    kept = {b"abound:jobs:totals", b"abound:jobs:wake:rebuild"}
+    assert set(await jobs.store.client.keys("*")) == kept
 
 
 async def test_no_other_key_is_ever_read_as_a_job(jobs: Jobs) -> None:
