@@ -181,6 +181,7 @@ class State:
             state = cls(ModelConfig.stored(meta["config"]), secret)
             state.features = Vocabulary.from_arrays(secret, parts["features"])
             state.labels = Vocabulary.from_arrays(secret, parts["labels"])
+            _check_ids(parts["index"], state.features.n_ids, state.labels.n_ids)  # memory is taken by them
             state.index = Index.from_arrays(IndexParams.of(state.config), parts["index"])
             state.serving = msgspec.convert(meta.get("serving", {}), Serving)
             state.prequential = Prequential.from_arrays(parts["prequential"])
@@ -191,11 +192,12 @@ class State:
             raise Damaged(f"the arrays of a model do not fit together: {error}") from error
         if not (state.features.is_text() and state.labels.is_text()):
             raise Damaged("a feature key or a label is not UTF-8")
-        if (
-            state.index.n_features > state.features.n_ids
-            or int(arrays["index/class_ids"].max(initial=0)) >= max(1, state.labels.n_ids)
-            or state.index.n_classes > state.labels.n_ids
-            or len(state.labels) != state.labels.n_ids
-        ):
+        if state.index.n_classes > state.labels.n_ids or len(state.labels) != state.labels.n_ids:
             raise Damaged("the index of a model does not fit its vocabularies")
         return state
+
+
+def _check_ids(index: Mapping[str, npt.NDArray[Any]], n_features: int, n_labels: int) -> None:
+    """Damaged when the arrays of an index have features or classes without a name."""
+    if len(index["lengths"]) > n_features or (len(index["class_ids"]) and index["class_ids"].max() >= n_labels):
+        raise Damaged("the index of a model does not fit its vocabularies")

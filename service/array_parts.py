@@ -24,6 +24,9 @@ from service.model_replica import new_secret
 
 Arrays = dict[str, npt.NDArray[Any]]
 
+MOST_DIMENSIONS = 8
+"""Of an array; more than any has."""
+
 
 class ArrayShape(msgspec.Struct, frozen=True):
     """Where an array lies in the state: its name, little-endian dtype and shape."""
@@ -89,23 +92,27 @@ async def live_of(
     Damaged
         They are not of these shapes, or the state that comes out has another digest.
     """
-    arrays = _empty_arrays(shapes, size)
-    flat = [array.reshape(-1).view(np.uint8) for array in arrays.values() if array.size]
-    at = i_array = done = 0
+    sizes = _sizes(shapes, size)
+    filled = [bytearray() for _ in shapes]  # as bytes come: a size that is only said takes no memory
+    i_array = done = 0
     async for part in parts:
         rest = memoryview(part)
         while rest:
-            if i_array == len(flat):
+            while i_array < len(sizes) and len(filled[i_array]) == sizes[i_array]:
+                i_array += 1
+            if i_array == len(sizes):
                 raise Damaged("its parts hold more than its arrays")
-            take = min(len(rest), len(flat[i_array]) - at)
-            flat[i_array][at : at + take] = np.frombuffer(rest[:take], np.uint8)
-            rest, at = rest[take:], at + take
-            if at == len(flat[i_array]):
-                i_array, at = i_array + 1, 0
+            take = sizes[i_array] - len(filled[i_array])
+            filled[i_array] += rest[:take]
+            rest = rest[take:]
         done += len(part)
         progress(done / size)
-    if i_array != len(flat):
+    if [len(data) for data in filled] != sizes:
         raise Damaged("its parts hold less than its arrays")
+    arrays = {
+        shape.name: np.frombuffer(data, shape.dtype).reshape(shape.shape)
+        for shape, data in zip(shapes, filled, strict=True)
+    }
     await kernels.loaded(ModelConfig.stored(state["config"]))
     # In a thread: a shadow is made in a process that answers meanwhile.
     live = await asyncio.to_thread(LiveModel.from_arrays, state, arrays, new_secret(), limits)
@@ -116,20 +123,20 @@ async def live_of(
     return live
 
 
-def _empty_arrays(shapes: Sequence[ArrayShape], size: int) -> Arrays:
-    """Arrays of these shapes; Damaged unless so many bytes fill them exactly."""
-    arrays = {}
-    room = size
+def _sizes(shapes: Sequence[ArrayShape], size: int) -> list[int]:
+    """Bytes of arrays of these shapes; Damaged unless they are ``size`` altogether."""
+    sizes = []
     for array in shapes:
         try:
             dtype = np.dtype(array.dtype)
         except (TypeError, ValueError):
             raise Damaged(f"its array {array.name} has no known type") from None
-        n_bytes = dtype.itemsize * math.prod(array.shape)
-        if dtype.kind not in "biuf" or min(array.shape, default=0) < 0 or n_bytes > room:
+        sizes.append(dtype.itemsize * math.prod(array.shape))
+        has_shape = min(array.shape, default=0) >= 0 and max(array.shape, default=0) <= size
+        if dtype.kind not in "biuf" or not has_shape or len(array.shape) > MOST_DIMENSIONS or sum(sizes) > size:
             raise Damaged(f"its array {array.name} is not one that can be in it")
-        room -= n_bytes
-        arrays[array.name] = np.empty(array.shape, dtype)
-    if room:
+    if sum(sizes) != size:
         raise Damaged("its parts do not fill its arrays")
-    return arrays
+    if len({array.name for array in shapes}) < len(shapes):
+        raise Damaged("two of its arrays have one name")
+    return sizes

@@ -44,7 +44,7 @@ class Child:
     fds : sequence of int
         Inherited as they are.
     changed : callable
-        Called whenever ``stage``, ``progress``, ``warm`` or ``ready`` changes.
+        Called whenever ``stage``, ``progress``, ``warm``, ``ready`` or ``unready`` changes.
     say : callable
         Takes a sentence for the person who started the service.
     essential : bool
@@ -52,7 +52,7 @@ class Child:
 
     Attributes
     ----------
-    stage, progress, warm, ready
+    stage, progress, warm, ready, unready
         What the process last reported; see ``report.py``.
     was_warm : asyncio.Event
     was_ready : bool
@@ -78,6 +78,7 @@ class Child:
         self.name = name
         self.stage, self.progress = "starting", 0.0
         self.warm = self.ready = self.was_ready = False
+        self.unready = ""
         self.trouble: str | None = None
         self.was_warm = asyncio.Event()
         self.ended: Callable[[int], None] | None = None
@@ -176,7 +177,7 @@ class Child:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):  # a grandchild may hold the pipe open
                 await listening
-        self.ready = False
+        self.ready, self.unready = False, ""
         self._changed()
         if self.ended is not None:
             self.ended(pid)
@@ -208,6 +209,8 @@ class Child:
             self.ready = report.ready
             self.was_ready = self.was_ready or report.ready
             self.trouble = None if report.ready else self.trouble
+        if report.unready is not None:
+            self.unready = report.unready
         if report.warning is not None:
             self._say(report.warning)
         if report.error is not None:

@@ -38,6 +38,7 @@ class Connection(Shortcut):
     _bytes = 0  # of that request, from its second piece on: a first piece is bounded by what is read at once
     _looks = 0
     _looked_at: tuple[object, int] = (object(), 0)
+    _wrong = "this is not HTTP/1.1"
 
     @classmethod
     def with_bounds(
@@ -90,6 +91,20 @@ class Connection(Shortcut):
                 f"the request is over {most} bytes",
             )
 
+    def on_headers_complete(self) -> None:
+        """Refuse a head of two minds about whom it is for or from: others before this service may go by the other."""
+        names = [name for name, _ in self.headers]
+        if names.count(b"authorization") > 1:
+            self._wrong = "it has several headers Authorization"
+        elif names.count(b"host") > 1:
+            self._wrong = "it has several headers Host"
+        elif b"host" not in names and self.parser.get_http_version() != "1.0":
+            self._wrong = "it has no header Host"
+        else:
+            super().on_headers_complete()
+            return
+        raise ValueError(self._wrong)  # what reads on says send_400_response
+
     def look(self) -> None:
         """Close the connection if its request has not come on for too long. To be called every ``LOOK_SECONDS``."""
         if self.answered_at_once:
@@ -110,7 +125,7 @@ class Connection(Shortcut):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP."""
-        self._refuse(HTTPStatus.BAD_REQUEST, "malformed", "The request cannot be read", "this is not HTTP/1.1")
+        self._refuse(HTTPStatus.BAD_REQUEST, "malformed", "The request cannot be read", self._wrong)
 
     def _in_head(self) -> bool:
         """Whether a request's head is awaited: of the first request, or begun and not whole."""

@@ -106,7 +106,9 @@ def size_of(name: str) -> int | None:
 def _opened(name: str, compression: str) -> Iterator[tuple[_Readable, Callable[[], int]]]:
     """The plain bytes of a file, and a function that tells how far it is read."""
     if name == STANDARD_INPUT:
-        yield sys.stdin.buffer, int
+        # Not sys.stdin itself: a thread that waits in it would keep the interpreter from ending.
+        with open(sys.stdin.fileno(), "rb", closefd=False) as piped:
+            yield piped, int
         return
     with Path(name).open("rb") as raw:
         if compression == "gz":

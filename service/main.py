@@ -187,6 +187,10 @@ class Application(FastAPI):
             self.openapi_schema = document(self)
         return self.openapi_schema
 
+    def unready(self) -> str | None:
+        """Why ``/readyz`` is 503; None: it is not."""
+        return health.unready(self, self.state.parts.replica.status())
+
     def shortcut(self, url: bytes) -> AtOnce | None:
         """What may answer a POST to a path at once."""
         if url == b"/classify":

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from service.main import Application
 
 
+READY_SECONDS = 0.25
+"""How often is looked whether ``/readyz`` has changed."""
+
+
 class ReplicaServer(uvicorn.Server):
     """uvicorn's server for one application that is up already; signals are not its business."""
 
@@ -66,6 +70,7 @@ class ReplicaServer(uvicorn.Server):
         )
         self._app = app
         self._reporter = reporter
+        self._unready: str | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -78,13 +83,23 @@ class ReplicaServer(uvicorn.Server):
         # What is here now stays: the collector need not look at it again.
         gc.collect()
         gc.freeze()
-        self._reporter.say(Report(stage="ready", progress=1.0, ready=True))
+        self._unready = self._app.unready()
+        self._reporter.say(Report(stage="ready", progress=1.0, ready=True, unready=self._unready or ""))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, say so, and finish what is being answered."""
         self._reporter.say(Report(stage="stopping", ready=False))
         self._app.state.stopping = True
         await super().shutdown(sockets)
+
+    async def tell_of_ready(self) -> None:
+        """Say when ``/readyz`` comes to be 503, or 200 again; for ever."""
+        while True:
+            await asyncio.sleep(READY_SECONDS)
+            unready = self._app.unready()
+            if (unready is None) != (self._unready is None):
+                self._unready = unready
+                self._reporter.say(Report(unready=unready or ""))
 
     async def look_at_connections(self) -> None:
         """Close connections that have come to a stop, for ever."""
@@ -109,13 +124,15 @@ async def serve(settings: Settings, listening: socket.socket, reporter: Reporter
         reporter("opening the port", 0.0)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         looking = asyncio.create_task(server.look_at_connections())
+        telling = asyncio.create_task(server.tell_of_ready())
         stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait([serving, looking, stopped], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([serving, looking, telling, stopped], return_when=asyncio.FIRST_COMPLETED)
         if stop.is_set() and settings.drain_seconds:
             app.state.draining = True
             await asyncio.wait([serving], timeout=settings.drain_seconds)
         server.should_exit = True
         looking.cancel()
+        telling.cancel()
         stopped.cancel()
         await serving
 

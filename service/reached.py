@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,7 +15,8 @@ from service.settings import Settings
 def reached(settings: Settings, make: bool = False) -> Iterator[str]:
     """The URL of the store, which is there while the block runs. Call it in the main thread.
 
-    An embedded store that no service runs is started for the time. ``make``: also where there is none yet.
+    An embedded store that no service runs is started for the time. Where there is none yet, one is made with ``make``
+    only, and that is said.
 
     Raises
     ------
@@ -25,8 +27,10 @@ def reached(settings: Settings, make: bool = False) -> Iterator[str]:
         yield settings.store_url()
         return
     embedded = EmbeddedStore(settings.data_dir)
-    if not make and not embedded.has_files():
-        raise CannotStart(f"there is no store in {settings.data_dir}; name its --data-dir or --redis-url")
+    if not embedded.has_files():
+        if not make:
+            raise CannotStart(f"there is no store in {settings.data_dir}; name its --data-dir or --redis-url")
+        sys.stderr.write(f"a new store is made in {settings.data_dir}\n")
     try:
         embedded.start()
     except CannotStart:

@@ -7,6 +7,7 @@ stage     what it is doing, in words for people
 progress  how much of that is done, 0..1
 warm      true: the kernels are compiled, so that other children find them compiled
 ready     true: connections are accepted here; false: no longer
+unready   why ``/readyz`` is 503 here all the same; empty: it is not
 warning   what the person who started the service should know
 error     why it refuses to start, in words for people; it exits with ``REFUSED`` after that
 ========  ==========================================================================================
@@ -32,6 +33,7 @@ class Report(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, kw_
     progress: float | None = None
     warm: bool | None = None
     ready: bool | None = None
+    unready: str | None = None
     warning: str | None = None
     error: str | None = None
 

@@ -241,23 +241,34 @@ class Supervisor:
             self._in_background(child.keep())
 
     async def _watch(self) -> None:
-        """Leave the port to the replicas while one is ready, and tell how far things are; until the end."""
-        was_ready = 0
+        """Leave the port to the replicas while one accepts, and tell how far things are; until the end."""
+        told = ""
         while not self._stopping.is_set():
             self._changed.clear()
-            ready = sum(child.ready for child in self._replicas)
-            if ready:
+            if any(child.ready for child in self._replicas):
                 self._doorkeeper.close()
             else:
                 await self._doorkeeper.open()
                 self._tell_stage(*self.status()[:2])
-            if ready != was_ready and ready in (0, 1, len(self._replicas)):
-                self._say(f"ready on {self._url}{self._how_many(ready)}" if ready else "no replica is ready")
-            was_ready = ready
+            told = self._tell_ready(told)
             await self._changed.wait()
             for task in [task for task in self._tasks if task.done()]:
                 self._tasks.discard(task)
                 task.result()  # raises what ended it
+
+    def _tell_ready(self, told: str) -> str:
+        """Say how many replicas are ready, as ``/readyz`` of each says it, where that is news; the news."""
+        ready = sum(child.ready and not child.unready for child in self._replicas)
+        reason = next((child.unready for child in self._replicas if child.ready and child.unready), "")
+        if ready:
+            news = f"ready on {self._url}{self._how_many(ready)}"
+        elif reason or told:
+            news = "no replica is ready"
+        else:
+            return told
+        if news != told and ready in (0, 1, len(self._replicas)):
+            self._say(f"{news}: {reason}" if reason and not ready else news)
+        return news
 
     def _how_many(self, ready: int) -> str:
         return f", {ready} of {len(self._replicas)} replicas" if len(self._replicas) > 1 else ""

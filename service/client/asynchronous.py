@@ -33,7 +33,7 @@ from service.client.errors import (
 )
 from service.client.lines import CLASSIFYING, LinesRequest, abounded, checked, read_answers, whole_lines
 
-Lines = Iterable[bytes] | AsyncIterable[bytes]
+Lines = Iterable[bytes | None] | AsyncIterable[bytes | None]
 
 
 class AsyncClient:
@@ -296,9 +296,10 @@ class AsyncClient:
         Parameters
         ----------
         name : str
-        lines : iterable or async iterable of bytes
+        lines : iterable or async iterable of bytes or None
             A JSON document each, with or without a line end, like those of a file that was opened as binary.
             ValueError where one is blank, or broken over several lines: no answer would be its own.
+            None: send what came before now, the next line may take long.
         in_flight : int
             Requests on their way at once.
         """
@@ -312,7 +313,7 @@ class AsyncClient:
         Parameters
         ----------
         name : str
-        lines : iterable or async iterable of bytes
+        lines : iterable or async iterable of bytes or None
         keyed : bool
             Every line carries an idempotency key, so all may be sent again.
         in_flight : int

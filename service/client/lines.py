@@ -1,9 +1,9 @@
 """Streams of any length as successive bounded NDJSON requests: what each holds, and what came of its lines.
 
 1. ``bounded`` cuts the stream into requests. No line is read ahead of its request. One whose first line is old is
-   closed by the next line: a source that waits is waited for, since only a thread that nobody could end, or a task that
-   is not the source's own, could look at a clock meanwhile. Line ends go; a line that the service would pass over, or
-   read as several, is none: behind it every answer would stand at another line.
+   closed by the next line, or by None in the place of one: a source that waits is waited for, so one that may wait long
+   and has a clock gives None meanwhile. Line ends go; a line that the service would pass over, or read as several, is
+   none: behind it every answer would stand at another line.
 2. A request sends its open lines, at first all of them, and ``take`` closes those that were answered.
 3. Lines refused with 429 or 503 stay open: they are sent again, alone, after the pause that the service asked for.
 4. When the answer breaks off, ``failed`` closes what was answered; the others are sent again if that does no harm.
@@ -46,8 +46,10 @@ def checked(in_flight: int) -> int:
     return n
 
 
-def bounded(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+def bounded(lines: Iterable[bytes | None]) -> Iterator[list[bytes]]:
     """Cut a stream of lines into requests: ``STREAM_LINES`` lines, fewer by ``STREAM_BYTES`` and ``STREAM_SECONDS``.
+
+    None in the place of a line ends a request that has lines.
 
     Raises
     ------
@@ -63,7 +65,7 @@ def bounded(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield request
 
 
-async def abounded(lines: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
+async def abounded(lines: Iterable[bytes | None] | AsyncIterable[bytes | None]) -> AsyncIterator[list[bytes]]:
     """The same, of lines that may come from an event loop."""
     if not isinstance(lines, AsyncIterable):
         for request in bounded(lines):
@@ -88,8 +90,10 @@ class _Cut:
         self._number = 0
         self._wrong: str | None = None
 
-    def add(self, line: bytes) -> list[bytes]:
+    def add(self, line: bytes | None) -> list[bytes]:
         """The request that is full with this line, or that ends before it because it is none; else nothing."""
+        if line is None:
+            return self.rest()
         self._number += 1
         bare = line.rstrip(b"\r\n")
         if b"\n" in bare:

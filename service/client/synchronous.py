@@ -280,7 +280,9 @@ class Client:
 
     # Streams
 
-    def classify_stream(self, name: str, lines: Iterable[bytes], *, in_flight: int = CLASSIFYING) -> Iterator[Answer]:
+    def classify_stream(
+        self, name: str, lines: Iterable[bytes | None], *, in_flight: int = CLASSIFYING
+    ) -> Iterator[Answer]:
         """One answer a line, in order, of any number of lines; see ``refusal_of`` for the ones refused.
 
         Left before its end, it sends nothing more and hangs up on what is on its way, which the service may have taken.
@@ -289,23 +291,24 @@ class Client:
         Parameters
         ----------
         name : str
-        lines : iterable of bytes
+        lines : iterable of bytes or None
             A JSON document each, with or without a line end, like those of a file that was opened as binary.
             ValueError where one is blank, or broken over several lines: no answer would be its own.
+            None: send what came before now, the next line may take long.
         in_flight : int
             Requests on their way at once.
         """
         return self._stream(f"{calls.model_path(name)}/classify", lines, True, checked(in_flight))
 
     def learn_stream(
-        self, name: str, lines: Iterable[bytes], *, keyed: bool = False, in_flight: int = 1
+        self, name: str, lines: Iterable[bytes | None], *, keyed: bool = False, in_flight: int = 1
     ) -> Iterator[Answer]:
         """The same for learn.
 
         Parameters
         ----------
         name : str
-        lines : iterable of bytes
+        lines : iterable of bytes or None
         keyed : bool
             Every line carries an idempotency key, so all may be sent again.
         in_flight : int
@@ -314,7 +317,7 @@ class Client:
         """
         return self._stream(f"{calls.model_path(name)}/learn", lines, keyed, checked(in_flight))
 
-    def _stream(self, path: str, lines: Iterable[bytes], repeatable: bool, in_flight: int) -> Iterator[Answer]:
+    def _stream(self, path: str, lines: Iterable[bytes | None], repeatable: bool, in_flight: int) -> Iterator[Answer]:
         requests = bounded(lines)
         if in_flight == 1:
             connections = Connections(self._http)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from core.errors import ArtifactsUnavailable, CannotStart
+from core.errors import ArtifactsUnavailable
 from service.commands.keys import operator, quiet
 from service.commands.options import AsJson, print_json
 
@@ -35,10 +34,11 @@ def mend(
     the store first. It works on the store itself: the one in `--data-dir`, which is started for it, or the one at
     `--redis-url`. Exit code 0 when nothing is wrong (any more), else 1.
     """
+    from service.reached import reached
     from service.settings import Settings
 
     settings = Settings.load(data_dir=data_dir, redis_url=redis_url)
-    with _store_of(settings) as url, quiet():
+    with reached(settings) as url, quiet():
         findings, mended = asyncio.run(_mend(settings, url, yes))
     all_mended = yes and len(mended) == len(findings)
     if as_json:
@@ -54,24 +54,6 @@ def mend(
             typer.echo("Make a copy of the store, and then: abound mend --yes")
     if findings and not all_mended:
         raise typer.Exit(1)
-
-
-@contextlib.contextmanager
-def _store_of(settings: Settings) -> Iterator[str]:
-    """The URL of the store; the embedded one is started for as long as it takes, unless a service has it."""
-    from service.embedded import EmbeddedStore
-
-    if settings.redis_url is not None:
-        yield settings.store_url()
-        return
-    store = EmbeddedStore(settings.data_dir)
-    try:
-        store.lock()
-    except CannotStart:
-        yield store.url
-        return
-    with store as url:
-        yield url
 
 
 async def _mend(settings: Settings, url: str, yes: bool) -> tuple[list[Finding], list[Finding]]:

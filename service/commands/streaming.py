@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
@@ -35,6 +38,13 @@ STOPPING = (401, 403, 404, 429, 500, 502, 503, 504)
 
 UNKNOWN = (500, 502, 504)
 """A request refused with one of these may have been taken all the same, in part or whole."""
+
+
+FLUSH_SECONDS = 1.0
+"""No instance that was read waits longer for others to go out with."""
+
+READ_AHEAD = 64
+"""Instances that are read while others are on their way."""
 
 
 class Stopped(AboundError):
@@ -80,9 +90,9 @@ def learn(
 ) -> None:
     """Stream labelled instances to a running service, and show the accuracy before learning each.
 
-    Instances go out a thousand at a time; from a source that takes its time, with the first one that comes a second
-    after the first of these. What it gave last is learned once it gives more, or ends. Instances without labels are
-    passed over and counted. Exit code 1 when a line was refused.
+    Instances go out a thousand at a time, and what there is at least once a second. Instances without labels are
+    passed over and counted. Exit code 1 when a line was refused. Ctrl-C and SIGTERM end it at once; it says then how
+    far it came, and from which line on nobody knows what was taken.
     """
     check_files(files)
     prefix = uuid.uuid4().hex
@@ -192,12 +202,63 @@ def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[Mete
                 count += 1
                 if count <= skip:
                     continue
-                if limit is not None and count > skip + limit:
-                    return
                 yield instance
+                if count - skip == limit:
+                    return
             before += size or 0
 
     return read
+
+
+class _Ahead:
+    """Instances that a thread reads, so that a source that gives nothing for a while holds back none that it gave."""
+
+    def __init__(self, instances: Iterator[Instance]) -> None:
+        self._read: Queue[Instance | BaseException | None] = Queue(READ_AHEAD)
+        Thread(target=self._fill, args=(instances,), name="abound-reading", daemon=True).start()
+
+    def __iter__(self) -> Iterator[Instance | None]:
+        """Each in order, or what they raise; None once a second when there is none: what went before is to go out."""
+        due = time.monotonic() + FLUSH_SECONDS
+        while True:
+            try:
+                one = self._read.get(timeout=max(0.0, due - time.monotonic()))
+            except Empty:
+                yield None
+                due = time.monotonic() + FLUSH_SECONDS
+                continue
+            if one is None:
+                return
+            if isinstance(one, BaseException):
+                raise one
+            yield one
+
+    def rest(self) -> Iterator[Instance]:
+        """Those that were read and not asked for."""
+        with suppress(Empty):
+            while True:
+                one = self._read.get_nowait()
+                if one is not None and not isinstance(one, BaseException):
+                    yield one
+
+    def _fill(self, instances: Iterator[Instance]) -> None:
+        end: BaseException | None = None
+        try:
+            for instance in instances:
+                self._read.put(instance)
+        except BaseException as error:  # for the thread that asks
+            end = error
+        self._read.put(end)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM is KeyboardInterrupt for as long as the block runs."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _reach(bar: Meter, before: int, position: int) -> None:
@@ -208,7 +269,7 @@ def _run(
     title: str,
     instances: Callable[[Meter], Iterator[Instance]],
     line_of: Callable[[Instance, int], bytes | None],
-    send: Callable[[Iterator[bytes]], Iterator[dict[str, Any]]],
+    send: Callable[[Iterator[bytes | None]], Iterator[dict[str, Any]]],
     note: Callable[[dict[str, Any], Instance, Streamed], None],
     streamed: Streamed,
     hidden: bool = False,
@@ -230,11 +291,17 @@ def _run(
         note(answer, instance, streamed)
 
     stopping: list[AboundError] = []
-    with meter(title, hidden=hidden) as bar:
+    with meter(title, hidden=hidden) as bar, _terminated_like_interrupted():
+        ahead = _Ahead(instances(bar))
 
-        def lines() -> Iterator[bytes]:
+        def lines() -> Iterator[bytes | None]:
+            number = 0
             try:
-                for number, instance in enumerate(instances(bar), start=1):
+                for instance in ahead:
+                    if instance is None:
+                        yield None
+                        continue
+                    number += 1
                     line = line_of(instance, number)
                     if line is None:
                         streamed.counts["unlabelled"] += 1
@@ -252,6 +319,7 @@ def _run(
                 if stopping and not sent:
                     break
         except KeyboardInterrupt:
+            sent.extend(ahead.rest())
             unknown = f"{len(sent):,} more may or may not have been taken{_from(sent)}"
             raise Stopped(f"interrupted; {_counts(streamed)}; {unknown}") from None
         except Interrupted as error:

@@ -41,10 +41,13 @@ def verify(
     of within the last hour and did not stop by itself must answer: cut off from the store, it still serves.
     """
     from core.live import warmup
+    from service.embedded import EmbeddedStore
     from service.settings import Settings
 
-    warmup()  # before anything waits for an answer: the first time on a machine it takes half a minute
     settings = Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
+    if settings.redis_url is None and not EmbeddedStore(settings.data_dir).is_run_by_other():
+        raise CannotStart(f"no service runs with the data directory {settings.data_dir}")
+    warmup()  # before anything waits for an answer: the first time on a machine it takes half a minute
     results = asyncio.run(_verify_all(settings, model, wait, offline))
     if as_json:
         print_json({"good": all(result.good for result in results), "models": [_plain(result) for result in results]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import FileResponse, HTMLResponse
 from pydantic import Field
@@ -15,6 +15,7 @@ from service.dependencies import PartsDep
 from service.errors import UnknownPath
 from service.openapi import problems
 from service.schemas import Shape
+from service.status import Status
 
 router = APIRouter(tags=["health"])
 
@@ -48,6 +49,18 @@ class ReadyAnswer(Shape):
     keys: bool = Field(description="Whether requests must show a key.")
 
 
+def unready(app: FastAPI, status: Status) -> str | None:
+    """Why this replica should get no requests; None: it should."""
+    if app.state.draining:
+        return "draining: this replica is about to stop"
+    if not status.ready:
+        return status.reason or "starting"
+    bound = app.state.parts.settings.max_staleness
+    if bound is not None and status.since is not None and status.since > bound:
+        return f"cut off from the log for {status.since:.1f} s, over the bound of {bound:g} s"
+    return None
+
+
 @router.get("/livez", summary="The process runs")
 async def livez() -> LiveAnswer:
     """Asks no dependency."""
@@ -57,14 +70,10 @@ async def livez() -> LiveAnswer:
 @router.get("/readyz", summary="This replica answers", responses=problems(503), response_model_exclude_unset=True)
 async def readyz(request: Request, parts: PartsDep) -> ReadyAnswer:
     """Ready since it caught up with the log; cut off from the store it stays ready, and says so."""
-    if getattr(request.app.state, "draining", False):
-        raise NotReady("draining: this replica is about to stop")
     status = parts.replica.status()
-    if not status.ready:
-        raise NotReady(status.reason or "starting", lag=status.lag)
-    bound = parts.settings.max_staleness
-    if bound is not None and status.since is not None and status.since > bound:
-        raise NotReady(f"cut off from the log for {status.since:.1f} s, over the bound of {bound:g} s", lag=status.lag)
+    reason = unready(request.app, status)
+    if reason is not None:
+        raise NotReady(reason, lag=status.lag)
     history, keys = status.history or "kept", parts.ring.required
     answer = ReadyAnswer(status="ready", log=status.log, lag=status.lag, history=history, keys=keys)
     if status.since is not None:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+import redis
 
 from benchmarks.serving import Serving
 from service import identity
+from service.embedded import EmbeddedStore
 from service.listening import listen
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
@@ -148,6 +150,27 @@ def test_the_port_is_shared_by_the_replicas(serving):
             return client.get("/models/default/stats").json()["replicas"]
 
     assert until(lambda: len({replica["pid"] for replica in process() if replica["ready"]}) >= 2)
+
+
+def test_the_console_says_ready_only_while_readyz_does(tmp_path):
+    """Of a log that is damaged while the service runs, and of one that is when it starts."""
+    data, output = tmp_path / "data", tmp_path / "output"
+    with Serving(data, "--no-worker", output=output) as service:
+        service.until_ready()
+        assert until(lambda: f"ready on {service.url}" in output.read_text(), 10)
+        assert status(service, "/learn", text="wheat", labels=["grain"]) == 200
+        with redis.Redis.from_url(EmbeddedStore(data).url) as store:
+            [log] = store.keys("abound:{default:*}:log")
+            store.xadd(log, {"e": b"not an entry", "c": b"00000000"})
+        assert until(lambda: status(service, "/readyz") == 503, 20)
+        assert until(lambda: "no replica is ready: " in output.read_text(), 20)
+        assert service.stop() == 0
+    output.write_text("")
+    with Serving(data, "--no-worker", output=output) as service:
+        assert until(lambda: "no replica is ready: " in output.read_text(), 60)
+        assert status(service, "/readyz") == 503
+        assert "cannot be applied" in output.read_text()
+        assert "ready on" not in output.read_text()
 
 
 # the end

@@ -417,11 +417,11 @@ def test_skip_and_limit(run: Run, url: str, train: Path) -> None:
     assert run("learn", train, "--url", url, "-m", "part", "--skip", 10, "--limit", 5, "--json").json["learned"] == 5
 
 
-def test_standard_input_and_keys(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_and_keys(run: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("models", "create", "piped", "--url", url)
-    piped = "".join(json.dumps(row) + "\n" for row in rows(20)).encode()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped)))
-    ran = run("learn", "-", "--url", url, "-m", "piped", "--keyed", "--source", "a test", "--json")
+    with write(tmp_path / "piped.jsonl", rows(20)).open() as piped:
+        monkeypatch.setattr(sys, "stdin", piped)
+        ran = run("learn", "-", "--url", url, "-m", "piped", "--keyed", "--source", "a test", "--json")
     assert ran.json["learned"] == 20
 
 

@@ -108,6 +108,12 @@ def test_what_a_slow_source_gave_is_sent_while_it_goes_on(monkeypatch: pytest.Mo
     assert sent == given == lines(6)
 
 
+def test_none_in_the_place_of_a_line_sends_what_came_before() -> None:
+    assert list(bounded([None, *lines(2), None, None, *lines(1)])) == [lines(2), lines(1)]
+    with pytest.raises(ValueError, match=r"^line 2 of the stream"):
+        list(bounded([*lines(1), None, b""]))
+
+
 def test_no_line_is_read_ahead_of_its_request() -> None:
     read = []
 

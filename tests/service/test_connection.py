@@ -90,6 +90,35 @@ async def test_requests_within_the_bounds_are_answered_one_after_another():
             assert await answer(reader) == (200, b"ab")
 
 
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (b"GET / HTTP/1.1\r\n", "no header Host"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 0\r\n", "no header Host"),
+        (HEAD + b"host: y\r\n", "several headers Host"),
+        (HEAD + b"Host: x\r\nContent-Length: 1\r\n", "several headers Host"),
+        (HEAD + b"Authorization: Bearer a\r\nauthorization: Bearer b\r\n", "several headers Authorization"),
+    ],
+    ids=["no host", "post without host", "two hosts", "host twice", "two keys"],
+)
+async def test_a_head_of_two_minds_is_refused_and_nothing_behind_it_is_read(head, said):
+    async with served() as (port, _), connected(port) as (reader, writer):
+        writer.write(HEAD + b"Content-Length: 2\r\n\r\nab")
+        assert await answer(reader) == (200, b"ab")
+        writer.write(head + b"\r\n" + HEAD + b"Content-Length: 2\r\n\r\nab")
+        status, body = await answer(reader)
+        assert status == 400
+        assert is_problem(body, 400, "malformed")
+        assert said in json.loads(body)["detail"]
+        assert await closed(reader)
+
+
+async def test_http_1_0_needs_no_host():
+    async with served() as (port, _), connected(port) as (reader, writer):
+        writer.write(b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\nab")
+        assert await answer(reader) == (200, b"ab")
+
+
 async def test_a_head_that_never_ends_is_refused():
     async with served() as (port, _), connected(port) as (reader, writer):
         await in_pieces(writer, HEAD, *[b"x-%d: %s\r\n" % (i, b"y" * 200) for i in range(10)])

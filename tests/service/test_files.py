@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import sys
 import tracemalloc
 from pathlib import Path
@@ -41,9 +40,12 @@ def test_zstandard_frames_one_after_the_other(tmp_path: Path) -> None:
     assert len(list(read_file(str(path)))) == 4
 
 
-def test_standard_input_is_json_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINES)))
-    assert [instance.text for instance in read_file("-")] == ["a", "b"]
+def test_standard_input_is_json_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "piped"
+    path.write_bytes(LINES)
+    with path.open() as piped:
+        monkeypatch.setattr(sys, "stdin", piped)
+        assert [instance.text for instance in read_file("-")] == ["a", "b"]
     assert size_of("-") is None
 
 

@@ -15,6 +15,7 @@ import pytest
 from service import cli
 from service.embedded import EmbeddedStore
 from tests.service.served import Served, served
+from tests.service.test_cli import commands
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -59,6 +60,7 @@ def test_a_key_is_made_before_there_is_a_service(run: Run, tmp_path: Path) -> No
     [key] = listed(run, *where)
     assert (key["scopes"], key["description"], key["state"], key["used"]) == (["admin"], "mine", "valid", None)
     assert key["id"] in err
+    assert f"a new store is made in {tmp_path / 'data'}" in err
     assert secret.startswith(f"abk_{key['id']}_")
     code, out, err = run("keys", "list", *where)
     assert secret[-43:] not in out + err
@@ -70,14 +72,41 @@ def test_a_key_is_made_before_there_is_a_service(run: Run, tmp_path: Path) -> No
         ("key.create", "done", key["id"])
     ]
     assert "@" in acts[0]["address"]
+    assert "a new store" not in run("keys", "create", "--scope", "learn", *where)[2]
 
 
-def test_where_there_is_no_store_only_create_makes_one(run: Run, tmp_path: Path) -> None:
-    for command in (("keys", "list"), ("keys", "revoke", "0" * 12), ("audit",)):
-        code, _, err = run(*command, "--data-dir", tmp_path / "none")
-        assert code == 1
-        assert "there is no store in" in err
-    assert not (tmp_path / "none").exists()
+OFFLINE = {
+    "keys list": (),
+    "keys revoke": ("0" * 12,),
+    "keys rotate": ("0" * 12,),
+    "keys clear": ("--yes",),
+    "audit": (),
+    "mend": (),
+    "mend --yes": (),
+    "verify": ("--offline",),
+    "store rewrite": (),
+    "history show": (),
+    "history begin-anew": ("--yes",),
+}
+"""Every command that asks the store itself, and what it needs."""
+
+
+@pytest.mark.parametrize("command", OFFLINE)
+@pytest.mark.parametrize("there", ["nothing", "empty"])
+def test_no_command_makes_a_store_where_there_is_none(run: Run, tmp_path: Path, command: str, there: str) -> None:
+    place = tmp_path / "typo"
+    if there == "empty":
+        place.mkdir()
+    code, _, err = run(*command.split(), *OFFLINE[command], "--data-dir", place)
+    assert code == 1
+    assert str(place) in err
+    assert [*tmp_path.rglob("*")] == ([place] if there == "empty" else [])
+
+
+def test_every_command_that_asks_the_store_itself_is_tried() -> None:
+    offline = {command for command in OFFLINE if " -" not in command}
+    asking = {" ".join(path) for path, command in commands() if any(one.name == "data_dir" for one in command.params)}
+    assert asking - offline == {"serve", "keys create"}  # these may make one
 
 
 def test_an_embedded_store_that_runs_is_asked_as_it_is(run: Run, tmp_path: Path) -> None:

@@ -1,8 +1,22 @@
-"""What ``abound learn`` says of a stream that ends before its file does."""
+"""What ``abound learn`` says of a stream that ends before its file does, and when it sends what it was given."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import SimpleQueue
+from typing import IO
 
 import httpx
 import pytest
@@ -10,6 +24,7 @@ import pytest
 import service.client
 from service.client import Client
 from service.commands.streaming import Stopped, learn
+from tests import interrupts
 
 
 @pytest.mark.parametrize("last", [httpx.ConnectError("away"), 401])
@@ -56,3 +71,109 @@ def learning(
     with pytest.raises(Stopped) as stopped:
         learn(["f.jsonl"])
     return str(stopped.value)
+
+
+class Service(ThreadingHTTPServer):
+    """What a stream is sent to: it keeps the texts of each request, and answers while it is told to.
+
+    Attributes
+    ----------
+    requests : SimpleQueue of list of str
+    answering : threading.Event
+    """
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests: SimpleQueue[list[str]] = SimpleQueue()
+        self.answering = threading.Event()
+        self.answering.set()
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Service
+
+    def do_GET(self) -> None:
+        self.answer(b"{}")
+
+    def do_POST(self) -> None:
+        lines = self.rfile.read(int(self.headers["content-length"])).splitlines()
+        self.server.requests.put([json.loads(line)["text"] for line in lines])
+        self.server.answering.wait()
+        self.answer(b'{"applied": true, "rank": 1}\n' * len(lines))
+
+    def answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def taking() -> Iterator[Service]:
+    with Service() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.answering.set()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def piped(taking: Service) -> Iterator[subprocess.Popen[str]]:
+    """``abound learn -`` that has begun, with standard input open."""
+    words = [sys.executable, "-m", "service.cli", "learn", "-", "--url", taking.url]
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1, preexec_fn=interrupts.heard
+    )
+    with process:
+        yield process
+        process.kill()
+
+
+def give(process: subprocess.Popen[str], *texts: str) -> None:
+    """Write instances, and wait until they are read."""
+    pipe: IO[str] | None = process.stdin
+    assert pipe is not None
+    for text in texts:
+        pipe.write(json.dumps({"text": text, "labels": ["x"]}) + "\n")
+    while struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"0000"))[0]:
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
+def test_what_a_pipe_gave_is_sent_while_it_stays_silent(taking: Service, piped: subprocess.Popen[str]) -> None:
+    give(piped, "a", "b")
+    sent = taking.requests.get(timeout=30)
+    give(piped, "c")
+    while len(sent) < 3:
+        sent += taking.requests.get(timeout=30)
+    assert sent == ["a", "b", "c"]
+    assert piped.stdin is not None
+    piped.stdin.close()
+    assert piped.wait(30) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stream_that_is_stopped_names_what_it_has_read(
+    taking: Service, piped: subprocess.Popen[str], number: signal.Signals
+) -> None:
+    give(piped, "a")
+    taking.requests.get(timeout=30)
+    taking.answering.clear()
+    give(piped, "b", "c")
+    taking.requests.get(timeout=30)  # it has no answer
+    give(piped, "d", "e")
+    piped.send_signal(number)
+    _, said = piped.communicate(timeout=30)
+    assert piped.returncode == 1
+    expected = r"interrupted; (\d+) instances done, 0 refused; (\d+) more may .*, from standard input: line (\d+) on\n"
+    found = re.search(expected, said)
+    assert found, said
+    done, unknown, line = map(int, found.groups())
+    assert (done, line) == (1, 2)
+    assert unknown in (3, 4)  # the last one may just have been read

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.applying import Unit
+from core.config import ModelConfig
 from core.errors import Damaged, TooLarge, UnknownApplyVersion
 from core.limits import Limits
 from core.live import LiveModel
@@ -25,6 +29,7 @@ from tests.service.adopting import apply, digest_of, model_of
 
 REFUSALS = (Damaged, TooLarge, UnknownApplyVersion)
 LIMIT = 2**24
+MIB = 2**20
 
 
 def file_of(live: LiveModel) -> tuple[bytes, str]:
@@ -178,3 +183,99 @@ def test_an_array_that_says_anything_of_itself_is_refused_or_gives_the_same_mode
     except REFUSALS:
         return
     assert asyncio.run(digest_of(live)) == DIGEST
+
+
+def learned(config: ModelConfig) -> LiveModel:
+    """A small model of this configuration, with every array that it can have."""
+    live, rng = LiveModel(config, (1, 2)), random.Random(1)
+    for number in range(300):
+        words = ",".join(f'"{rng.randrange(60)}": 1' for _ in range(6))
+        labels = [f"label {rng.randrange(40)}" for _ in range(2)]
+        record = live.vectorizer.vectorize(b"{" + words.encode() + b"}", None) + pack_labels(labels, live.limits)
+        apply(live, START, Learn(record, 1, [Unit(1, key=f"key {number}")]))
+    return live
+
+
+NUMBERS = {
+    "fsu": ModelConfig(),
+    "fsu, bounded": ModelConfig(max_features=50, max_classes=30),
+    "sls": ModelConfig(update="sls", rows=False),
+    "sls, rows": ModelConfig(update="sls", rows=True, calibrate=True),
+}
+MADE: dict[str, LiveModel] = {}
+
+
+@pytest.mark.parametrize("config", NUMBERS)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_other_numbers_in_a_file_take_no_more_than_a_small_multiple_of_it(config: str, data: st.DataObject) -> None:
+    """As from somebody who can make checksums: whatever the numbers are, a refusal or a model, in bounded memory."""
+    arrays, state = made(config)
+    for _ in range(data.draw(st.integers(1, 3))):
+        name = data.draw(st.sampled_from(["", *sorted(name for name, array in arrays.items() if array.size)]))
+        if not name:
+            field = data.draw(st.sampled_from(sorted(state["config"])))
+            state["config"][field] = data.draw(st.integers(-1, 2**63) | st.floats(0, 1e300))
+            continue
+        flat = arrays[name].reshape(-1)
+        flat[data.draw(st.integers(0, flat.size - 1))] = data.draw(numbers(flat.dtype))
+    assert_bounded(arrays, state)
+
+
+@pytest.mark.parametrize("config", NUMBERS)
+@pytest.mark.parametrize("name", ["index/class_ids", "index/lengths", "labels/lengths", "features/free"])
+def test_an_id_or_a_length_that_is_huge_takes_no_memory(config: str, name: str) -> None:
+    for value in (2**15, 2**28, 2**31 - 1):
+        arrays, state = made(config)
+        flat = arrays[name]
+        flat[-1:] = min(value, np.iinfo(flat.dtype).max)
+        assert_bounded(arrays, state)
+
+
+def made(config: str) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
+    live = MADE[config] if config in MADE else MADE.setdefault(config, learned(NUMBERS[config]))
+    arrays = {name: array.copy() for name, array in live.to_arrays().items()}
+    return arrays, msgspec.json.decode(msgspec.json.encode(live.meta()))
+
+
+def assert_bounded(arrays: dict[str, np.ndarray[Any, Any]], state: dict[str, Any]) -> None:
+    body = list(parts_of(arrays, 40_000))
+    header = Header(
+        apply_version=APPLY_VERSION,
+        model="news",
+        offset="5-0.0",
+        digest="0" * 32,
+        state=state,
+        arrays=shapes_of(arrays),
+        parts=[Part(len(part), checksum_of(part)) for part in body],
+    )
+    file = packed(header) + b"".join(body)
+    tracemalloc.start()
+    try:
+        with pytest.raises(REFUSALS):
+            read(file)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * MIB + 20 * len(file)
+
+
+def numbers(dtype: np.dtype[Any]) -> st.SearchStrategy[float]:
+    if dtype.kind == "f":
+        return st.floats(width=64 if dtype.itemsize == 8 else 32)
+    info = np.iinfo(dtype)
+    return st.sampled_from([0, 1, int(info.max) // 3, int(info.max)]) | st.integers(int(info.min), int(info.max))
+
+
+def test_a_size_that_is_only_said_takes_no_memory() -> None:
+    claimed = [{"name": "index/weights", "dtype": "<f4", "shape": [2**28]}]
+    parts = [{"size": 2**26, "checksum": "0" * 32}] * 16
+    file = with_header({"arrays": claimed, "parts": parts})
+    tracemalloc.start()
+    try:
+        with pytest.raises(Damaged):
+            read(file, limit=2**32)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * MIB + 4 * len(file)
