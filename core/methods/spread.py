@@ -1,45 +1,82 @@
-"""Independent pieces of one piece of work, on threads of this process or on the machines of a cluster.
+"""Run the independent pieces of one piece of work on an executor: by default threads of this process.
 
-Which of both, and how many, says ``joblib.parallel_config``. With its Dask backend the work travels (``cluster.py``),
-so it must not change what it shares, nor ask for anything that is only here. The outcome is the same to the bit,
-wherever a piece is done.
+The caller sets the executor with ``executed_by``; methods call ``spread``. An executor that does not share memory gets
+the work as a copy, so the work must not change what it shares. The results are equal to the bit on every executor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
 
 from joblib import Parallel, delayed
 from joblib.parallel import get_active_backend
 
-from core.methods.cluster import done_there
-
 T = TypeVar("T")
+Told = Callable[[int], None]
 
-DASK = "DaskDistributedBackend"
+
+class Executor(Protocol):
+    """Where pieces of work run."""
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the pieces run in this process."""
+
+    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: Told | None) -> list[T]:
+        """Return ``work(*piece)`` for each piece, in the order of the pieces; see ``spread``."""
+
+
+class Threads:
+    """Threads of this process, as many as ``joblib.parallel_config`` says; one by default."""
+
+    shares_memory = True
+
+    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: Told | None) -> list[T]:
+        """Return ``work(*piece)`` for each piece, in the order of the pieces."""
+
+        def one(number: int, piece: tuple[Any, ...]) -> T:
+            if told is not None:
+                told(number)
+            return work(*piece)
+
+        found: list[T] = Parallel(require="sharedmem")(delayed(one)(i, piece) for i, piece in enumerate(pieces))
+        return found
+
+
+_executor: ContextVar[Executor] = ContextVar("executor", default=Threads())  # noqa: B039  has no state
+
+
+@contextmanager
+def executed_by(executor: Executor) -> Iterator[None]:
+    """Run the pieces of every ``spread`` inside on ``executor``."""
+    token = _executor.set(executor)
+    try:
+        yield
+    finally:
+        _executor.reset(token)
 
 
 def is_elsewhere() -> bool:
-    """Whether work is done on a cluster."""
-    return type(get_active_backend()[0]).__name__ == DASK
+    """Return whether pieces run outside of this process."""
+    return not _executor.get().shares_memory
 
 
 def threads() -> int:
-    """On how many threads of this process pieces are done at the same time; one, unless told."""
+    """Return on how many threads of this process pieces run at the same time; one, unless told."""
     backend, n = get_active_backend(require="sharedmem")
     return int(backend.effective_n_jobs(n))
 
 
-def spread(
-    work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: Callable[[int], None] | None = None
-) -> list[T]:
-    """``work(*piece)`` for each piece, in the order of the pieces.
+def spread(work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: Told | None = None) -> list[T]:
+    """Return ``work(*piece)`` for each piece, in the order of the pieces.
 
     Parameters
     ----------
     work : callable
-        Shares nothing that it changes.
+        Does not change what it shares.
     pieces : sequence of tuples
     told : callable, optional
         Called with a number from 0 on, before each piece, or while it is waited for; what it raises ends the work.
@@ -49,14 +86,4 @@ def spread(
     ClusterUnavailable
         And what ``work`` and ``told`` raise.
     """
-    if is_elsewhere():
-        # By the client that joblib's backend has, since of joblib's own tasks each would carry the work.
-        return done_there(get_active_backend()[0].client, work, pieces, told)
-
-    def one(number: int, piece: tuple[Any, ...]) -> T:
-        if told is not None:
-            told(number)
-        return work(*piece)
-
-    found: list[T] = Parallel(require="sharedmem")(delayed(one)(i, piece) for i, piece in enumerate(pieces))
-    return found
+    return _executor.get().map(work, pieces, told)

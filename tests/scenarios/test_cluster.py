@@ -81,8 +81,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster with one worker, to be killed; nobody waits long for another one."""
-    monkeypatch.setattr("core.methods.cluster.BACK_SECONDS", 60.0)
-    monkeypatch.setattr("core.methods.cluster.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("service.cluster.BACK_SECONDS", 60.0)
+    monkeypatch.setattr("service.cluster.LOOK_SECONDS", 0.1)
     made = Cluster(tmp_path)
     made.add_worker()
     yield made
@@ -114,7 +114,7 @@ def applied(cluster: str) -> dict[int, int]:
     """How many pieces of work each worker has done, by its process."""
 
     def pieces() -> tuple[int, int]:
-        from core.methods.cluster import unpacked
+        from service.cluster import unpacked
 
         return os.getpid(), sum(unpacked.cache_info()[:2])
 
@@ -187,7 +187,7 @@ def test_goes_on_when_the_worker_that_was_at_work_is_killed(mortal: Cluster, tmp
 def test_says_that_the_cluster_is_gone(
     mortal: Cluster, tmp_path: Path, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.methods.cluster.BACK_SECONDS", 1.0)
+    monkeypatch.setattr("service.cluster.BACK_SECONDS", 1.0)
 
     def told(number: int) -> None:
         process = mortal.scheduler if victim == "scheduler" else mortal.workers[0]
