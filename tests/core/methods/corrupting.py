@@ -19,7 +19,7 @@ from core.methods.fitted import Fitted
 from core.methods.progress import quietly
 from tests.core.methods.toy import SECRET, made, queries
 
-SMALL: dict[str, dict[str, Any]] = {"ff": {"margin": 0.0}, "unweighted": {"tolerance": 1}}
+SMALL: dict[str, dict[str, Any]] = {"ff": {"margin": 0.0}, "unweighted": {"tolerance": 1, "classifiers": 2}}
 
 
 def corrupted(array: npt.NDArray[Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
