@@ -19,7 +19,10 @@ from core.kernels.postings import KernelParams, SquaresParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexParams:
-    """What the index is told; the fields are those of ``ModelConfig``, where their ranges are checked."""
+    """What the index is told; the fields are those of ``ModelConfig``, where their ranges are checked.
+
+    ``vote_min``, the least weight with which a connection votes, is a field of the batch method ``ff`` alone.
+    """
 
     w_min: float
     d_max: int
@@ -27,6 +30,7 @@ class IndexParams:
     leak: bool
     rating: bool
     memory: float | None
+    vote_min: float = 0.0
     update: Literal["fsu", "sls"] = "fsu"
     eta: float = 0.6
     slots: int = 64
@@ -73,4 +77,5 @@ class IndexParams:
             least_weight=squares.LEAST_WEIGHT,
             shared=np.uint64(squares.SHARED),
             most_cells=np.uint64(forms.MOST_CELLS if is_squares and self.rows else 0),
+            vote_min=float(self.vote_min),
         )

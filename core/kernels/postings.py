@@ -86,7 +86,8 @@ class KernelParams(NamedTuple):
     """``IndexParams`` as kernels take them; ``memory`` is infinite where there is none.
 
     The first six are of ``fsu``, those from ``squares`` on (whether the update is ``sls``) of ``sls``. ``most_cells``
-    is how many weights are kept in ``rows`` at most; 0: none ever.
+    is how many weights are kept in ``rows`` at most; 0: none ever. ``vote_min`` (of ``fsu``) is the least weight with
+    which a connection votes.
     """
 
     w_min: float
@@ -107,6 +108,7 @@ class KernelParams(NamedTuple):
     least_weight: float
     shared: np.uint64
     most_cells: np.uint64
+    vote_min: float
 
 
 class SquaresParams(KernelParams):

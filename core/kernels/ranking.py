@@ -45,6 +45,15 @@ def votable(header, params):
     return min(length_of(header), params.d_max)
 
 
+@kernel
+def heavy(memory, header, total, params):
+    """How many connections of a feature weigh at least ``vote_min`` (section 6.3.2); they are the first ones."""
+    votes = U0
+    while votes < votable(header, params) and connection(memory, header, votes)[1] / total >= params.vote_min:
+        votes += U1
+    return votes
+
+
 @inlined
 def rating_of(header, params):
     """The rating r_f of a feature: below 1 until it was seen ten times (section 4.3.2)."""
@@ -139,6 +148,8 @@ def add_votes(memory, params, ids, values, counted, wanted):
                 mark_dirty(memory, feature)
         total, value = load_float(memory.headers, feature * U2 + U1), np.float64(values[i])
         rating, votes = rating_of(header, params), votable(header, params)
+        if params.vote_min > 0.0:
+            votes = heavy(memory, header, total, params)
         block = block_of(header)
         if header & WIDE_FLAG:
             for at in range(votes):

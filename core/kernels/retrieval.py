@@ -8,11 +8,11 @@ from core.kernels.ranking import (
     SMALL_K,
     add_votes,
     connection,
+    heavy,
     rating_of,
     take_large,
     take_score,
     take_small,
-    votable,
     vote_of,
 )
 from core.kernels.rows import ROWS, explain_rows, touch_all
@@ -88,9 +88,9 @@ def explain_focus(memory, params, ids, values, class_id, contributions_out):
         if feature >= memory.n_headers:
             continue
         header = load_word(memory.headers, feature * U2)
-        for at in range(votable(header, params)):
+        total = load_float(memory.headers, feature * U2 + U1)
+        for at in range(heavy(memory, header, total, params)):
             other, count = connection(memory, header, at)
             if other == class_id:
-                total = load_float(memory.headers, feature * U2 + U1)
                 contributions_out[i] = vote_of(count, total, rating_of(header, params), np.float64(values[i]))
                 break

@@ -4,6 +4,9 @@ The frame of SLEEC (Bhatia et al., NIPS 2015) that all ExMLDS methods share (Wad
 goes to the nearest cluster of each clustering, is projected by the regressor V of that cluster, and the k nearest of
 the projected training instances V x_i of the cluster vote for their labels with their cosine. Neighbours are searched
 over V x_i; searching over the learned embeddings z_i costs a point or more.
+
+Differences from the paper: algorithm 4 searches over z_i; votes are weighted by the cosine, where equation 1 has
+their plain mean; the clusters are balanced and found by two rounds of spherical k-means, after SLEEC's.
 """
 
 from __future__ import annotations

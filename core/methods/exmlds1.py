@@ -1,6 +1,10 @@
 """ExMLDS1: instances embedded by the mutual information of their labels, a regressor, and neighbours.
 
 Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (2017), algorithms 1 and 2.
+
+Differences from the paper: the regressor is fitted by ridge regression (``ridge.py``), where the paper has ADMM and
+SLEEC's l1 penalty; the shift of the mutual information is 1, where equation 4 takes off log k for k negative samples.
+What the methods of this family share, and where it differs, is in ``ensemble.py``.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (
 information of A = [[mu2 M, mu3 Y], [mu3 Y', mu1 C]] with M = Y Y', and C how often labels come together. A label's
 score is s1 / |s1| + s2 / |s2|, of the neighbours' votes s1 and of the products s2 of the projected query with the
 labels' vectors.
+
+Differences from the paper: ridge regression in place of ADMM; a shift of 1. The paper prints no values of mu1, mu2
+and mu3, and says only that mu1 is the higher one where labels are missing. The defaults, with the highest weight on
+mu3, are more accurate here than (10, 1, 1).
 """
 
 from __future__ import annotations

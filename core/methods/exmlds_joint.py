@@ -6,6 +6,11 @@ with z = V x and K_ij the cosine of z_i and z_j, gradients on V of
     sum over contexts j of log s(g K_ij)  +  negatives / n  sum over others j' of log s(-g K_ij')
 
 where s is the logistic function and g a sharpness. It starts from the regressor of ``exmlds1``.
+
+Differences from the paper: g is 10, where the paper has 1; negatives are the contexts of the other instances of a
+batch, where the paper draws them from all instances; steps by AdaGrad, where the paper has plain gradient steps;
+clusters and exact neighbours as in ``exmlds1``, where the paper has AnnexML's partition and graph; 100 dimensions, 5
+learners and 30 neighbours by default, where the paper has 50, 15 and 10.
 """
 
 from __future__ import annotations

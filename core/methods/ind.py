@@ -1,7 +1,10 @@
 """IND: P(c | f), each feature by itself (Madani, Connor and Greiner, JMLR 2009, section 4.2 and figure 5).
 
-w_fc = n_fc / n_f, kept where it is at least p_ind. Features are Boolean while counting; ranking is that of any index
-(section 3.2), with the values of the query. The weights can start a live index (``seed_live``).
+w_fc = n_fc / n_f, kept where it is at least p_ind. Features are Boolean while counting. The weights can start a live
+index (``seed_live``).
+
+The paper's IND is Boolean while ranking, too (section 6.3.7): ``boolean``. By default the sum is weighted by the values
+of the query, which is more accurate. Neither applies ``d_max`` and the rating of the live index.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from core.vocabulary import Vocabulary
 COST = "fit O(nnz assertions / n); rank O(weights of the query's features); memory up to 8 bytes a pair of the two"
 USE = "The fastest to fit; a start for a live index; where features do not depend on each other."
 IDF = False
-"""Features are counted as Boolean, and ranked by the values that the live index takes."""
+"""Features are counted as Boolean."""
 
 TRIED = tuple(p / 100 for p in (*range(1, 10), *range(10, 91, 5)))
 """Values of p_ind to choose from: those of the paper (section 6.3.7), which end at 0.6, and on to 0.9."""
@@ -41,13 +44,17 @@ class Params:
     p_ind : float, 0 to 1, or None
         The least weight that is kept. None: of 26 from .01 to .9 the one with the best R@1 on 20 % of the instances,
         at random and 5,000 at most, after counting the others.
+    boolean : bool
+        Whether every active feature of a query counts as 1.
     """
 
     p_ind: float | None = None
+    boolean: bool = False
 
     def __post_init__(self) -> None:
         if self.p_ind is not None:
             checks.number("p_ind", self.p_ind, 0.0, 1.0)
+        checks.flag("boolean", self.boolean)
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
@@ -59,8 +66,10 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     """Count, and keep what is at least ``p_ind``."""
     p_ind = params.p_ind
     if p_ind is None:
-        p_ind = _chosen(data, rng, part(progress, 0.0, 0.6)) if data.label_counts.max() > 1 else TRIED[0]
-    return Weights(at_least(_shares(data, part(progress, 0.6, 1.0)), p_ind), False)
+        p_ind = (
+            _chosen(data, params.boolean, rng, part(progress, 0.0, 0.6)) if data.label_counts.max() > 1 else TRIED[0]
+        )
+    return Weights(at_least(_shares(data, part(progress, 0.6, 1.0)), p_ind), params.boolean)
 
 
 def seed_live(data: Matrices, weights: Csr, config: ModelConfig, secret: tuple[int, int]) -> LiveModel:
@@ -116,11 +125,11 @@ def _shares(data: Matrices, progress: Progress) -> Csr:
     return counts
 
 
-def _chosen(data: Matrices, rng: np.random.Generator, progress: Progress) -> float:
+def _chosen(data: Matrices, boolean: bool, rng: np.random.Generator, progress: Progress) -> float:
     train, test = held_out(data, rng)
     shares = _shares(train, part(progress, 0.0, 0.4))
 
     def rankings(least: float) -> Rankings:  # each less than the next one: what goes is not asked for again
-        return Weights(at_least(shares, least), False).rank(test.X, 1)
+        return Weights(at_least(shares, least), boolean).rank(test.X, 1)
 
     return float(best(TRIED, rankings, test, part(progress, 0.4, 1.0), "R@1"))

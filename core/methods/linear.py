@@ -32,14 +32,15 @@ class Params:
     Attributes
     ----------
     kind : ``perceptron`` | ``committee`` | ``svm``
-        A perceptron from zero; several from random weights in [-1, 1], averaged into one classifier; liblinear's
-        support vector machine with squared hinge loss.
+        A perceptron; several that are averaged into one classifier, whose weights begin at random in [-1, 1] when they
+        are updated for the first time; liblinear's support vector machine with squared hinge loss.
     C : float
         Of the support vector machine: what an error costs.
     members : int
         Of a committee.
     patience : int
-        A perceptron ends when so many passes in a row have made no fewer errors.
+        A perceptron ends when so many passes in a row have made no fewer errors, and after ``MOST_PASSES``. Errors are
+        counted during a pass; the paper counts them again at its end, which costs as much as the pass.
     """
 
     kind: Kind = "svm"
@@ -68,8 +69,9 @@ class Params:
         total = np.zeros(d)
         members = self.members if self.kind == "committee" else 1
         for _ in range(members):
-            weights = rng.uniform(-1.0, 1.0, d) if self.kind == "committee" else np.zeros(d)
-            learn_perceptron(rows, positive, rng.permutation(X.shape[0]), weights, self.patience, MOST_PASSES)
+            weights = np.zeros(d)
+            initial = rng.uniform(-1.0, 1.0, d) if self.kind == "committee" else np.zeros(d)
+            learn_perceptron(rows, positive, rng.permutation(X.shape[0]), weights, initial, self.patience, MOST_PASSES)
             total += weights
         return np.append(total / members, 0.0)
 
@@ -77,7 +79,7 @@ class Params:
 def needs(sizes: Sizes, params: Params) -> int:
     """Bytes that the fit of one class takes at most."""
     if params.kind != "svm":
-        return 32 * sizes.n + 32 * (sizes.d + 1)
+        return 32 * sizes.n + 41 * (sizes.d + 1)
     # Its data as float64, and then once more as liblinear wants them: 16 B a value, and two more values a row.
     return 12 * sizes.nnz + 16 * (sizes.nnz + 2 * sizes.n) + 128 * sizes.n + 64 * (sizes.d + 1)
 

@@ -3,6 +3,10 @@
 z = R'x of length 1, R of independent N(0, 1); score of a label = sum of the cosines of those of the k nearest training
 instances that carry it, the mean over an ensemble of projections. Nothing is learned. What is stored are seeds,
 projected training data and labels; R never is.
+
+Differences from the paper: on text, values are weighted by idf unless ``idf`` is false; neighbours whose cosine is
+not above 0 do not vote. ``lsh`` is there to compare accuracy: it collects the candidates of each query in Python, and
+is slower than the exact search on the data at hand, so the paper's comparison of times does not hold for it.
 """
 
 from __future__ import annotations

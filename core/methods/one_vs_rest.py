@@ -1,6 +1,10 @@
 """A linear classifier for each label, against all other instances.
 
 Madani, Connor and Greiner (JMLR 2009), section 5: what the index is compared with. Labels are ranked by their scores.
+
+Differences from the paper: perceptrons have no bias and stop by the mistakes made during a pass (the paper by those
+left at its end, which costs as much as the pass), with their last weights; ``C`` is a parameter, where the paper
+reports the best of several.
 """
 
 from __future__ import annotations

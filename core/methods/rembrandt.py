@@ -5,6 +5,11 @@ leading right singular vectors of the predictions of the unconstrained least-squ
 d x L weights, algorithm 3 fits the embedded labels from x and then a decoder from the embedding to the labels.
 
     x  ->  h = [x 1] W  ->  phi(h): whitened, or random Fourier features  ->  scores = [phi(h) 1] Q
+
+Differences from the paper: ``pca`` centres the features, where algorithm 1 does not; the decoder of instances with
+several labels fits squared loss by default, where algorithm 3 has an independent log loss for each label
+(``logistic``); there are no Fourier features by default, and Gaussian ones otherwise, where the paper has 4,000
+Laplacian ones; the ridge penalty includes the bias.
 """
 
 from __future__ import annotations

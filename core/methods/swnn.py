@@ -1,8 +1,9 @@
 """The Sparse Weighted Nearest-Neighbor Method (Aoshima, Kobayashi and Minami, 2018).
 
 f(x) = sum over the S nearest training instances of max(Sim(x, x_i), 0)^alpha y_i, with Sim = J^beta cos and J the
-Jaccard similarity of the active features (section 3.3). The neighbours are exact: every list of the query's features is
-gone through, or left out only where no neighbour can be missed.
+Jaccard similarity of the active features (section 3.3). The neighbours are exact: every list of the query's features
+is gone through, or left out only where no neighbour can be missed. That pruning, and the order of equal similarities
+(later instances first), are not the paper's.
 """
 
 from __future__ import annotations

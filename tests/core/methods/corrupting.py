@@ -19,6 +19,8 @@ from core.methods.fitted import Fitted
 from core.methods.progress import quietly
 from tests.core.methods.toy import RAW, SECRET, made, queries
 
+SMALL: dict[str, dict[str, Any]] = {"unweighted": {"tolerance": 1, "classifiers": 2}}
+
 
 def corrupted(array: npt.NDArray[Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     """The array, wrong in every way that there is."""
@@ -46,7 +48,7 @@ def corrupted(array: npt.NDArray[Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]
 def corrupt(method: str) -> None:
     """Try all arrays of a method; fails when something was neither refused nor ranks."""
     data = made(80, seed=0)
-    params = registry.params_of(method, RAW.get(method, {}))
+    params = registry.params_of(method, RAW.get(method, {}) | SMALL.get(method, {}))
     whole = fitted.fit(method, data, params, np.random.default_rng(5), quietly)
     arrays, X = whole.to_arrays(), queries(data, 5, seed=1)
     refused = loaded = 0

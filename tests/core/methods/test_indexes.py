@@ -7,6 +7,8 @@ import pytest
 from scipy import sparse
 
 from core.config import ModelConfig
+from core.errors import InvalidInstance
+from core.index import Index
 from core.methods import ff, frequency, ind, registry, unweighted
 from core.methods.data import Matrices
 from core.methods.gathering import Gathering
@@ -40,12 +42,15 @@ def test_ind_counts_what_comes_together() -> None:
 
 
 def test_ind_counts_features_as_boolean_and_ranks_by_their_values() -> None:
-    """As the live index does with the same weights (JMLR 2009, sections 3.2 and 4.2)."""
+    """With ``boolean`` it ranks by Boolean features, too (JMLR 2009, sections 4.2 and 6.3.7)."""
     data = gathered(("a", "x"), ("b", "y"))
     query = sparse.csr_matrix(np.array([[0.6, 0.8]], np.float32))
     found = fit("ind", data, p_ind=0.0).rank(query, 2)
     assert found.ids.tolist() == [1, 0]
     np.testing.assert_allclose(found.scores, [0.8, 0.6], rtol=1e-6)
+    found = fit("ind", data, p_ind=0.0, boolean=True).rank(query, 2)
+    assert found.ids.tolist() == [0, 1]
+    np.testing.assert_allclose(found.scores, [1.0, 1.0], rtol=1e-6)
 
 
 def test_the_threshold_of_ind_is_chosen_on_held_out_instances() -> None:
@@ -84,6 +89,98 @@ def test_the_unweighted_index_updates_on_a_miss_and_on_too_many_wrong_ones() -> 
     assert model["weights"].tolist() == [1.5, 0.5]
 
 
+def test_classifiers_of_the_unweighted_index_rank_what_it_retrieves() -> None:
+    """The index is the same with them; a label that it does not retrieve is not ranked (section 6.4.1)."""
+    data = made(300, seed=0)
+    plain, tandem = (fit("unweighted", data, tolerance=1, classifiers=n) for n in (0, 10))
+    arrays = tandem.to_arrays()
+    for name, array in plain.to_arrays().items():
+        np.testing.assert_array_equal(arrays[name], array, err_msg=name)
+    X = queries(data, 60, seed=1)[:60]
+    edges = sparse.csr_matrix((np.ones(len(arrays["labels"])), arrays["labels"], arrays["starts"]), (X.shape[1], 6))
+    weights = sparse.csr_matrix(
+        (arrays["classifier_weights"], arrays["classifier_labels"], arrays["classifier_starts"]), (X.shape[1], 6)
+    )
+    retrieved, scores = ((X > 0) @ edges).toarray() > 0, (X @ weights).toarray()
+    assert not retrieved.all()
+    found = tandem.rank(X, 6)
+    for row in range(60):
+        part = slice(*found.starts[row : row + 2])
+        expected = np.flatnonzero(retrieved[row])
+        assert set(found.ids[part].tolist()) == set(expected.tolist())
+        np.testing.assert_allclose(found.scores[part], -np.sort(-scores[row, expected]), rtol=1e-4, atol=1e-5)
+    truth = made(60, seed=1).Y.toarray()
+    hits = [
+        np.mean([truth[row, ranked.ids[ranked.starts[row]]] for row in range(60)])
+        for ranked in (plain.rank(X, 6), found)
+    ]
+    assert hits[1] >= hits[0]
+
+
+def test_perceptrons_of_the_unweighted_index_learn_what_is_retrieved_or_true() -> None:
+    """Worked by hand, with one perceptron a class; a weight begins in [-1, 1] with its first update."""
+    data = gathered(("a", "x"), ("b", "y"), ("a", "x"))
+    arrays = fit("unweighted", data, passes=1, classifiers=1).to_arrays()
+    # x learns row 1 as a true class, y row 2; neither learns the other's row, which does not retrieve it.
+    assert arrays["classifier_labels"].tolist() == [0, 1]
+    assert np.all(arrays["classifier_weights"] > 0.0)
+    again = fit("unweighted", gathered(("a", "x"), ("a", "y")), passes=1, classifiers=1).to_arrays()
+    # Row 2 retrieves x, whose perceptron says yes if its weight is above 0: it learns that this is wrong.
+    x, y = again["classifier_weights"].tolist()
+    assert -1.0 <= x <= 1.0
+    assert 0.0 < y < 2.0
+
+
+def test_the_memory_for_classifiers_is_refused_with_the_arithmetic() -> None:
+    with pytest.raises(InvalidInstance, match="perceptrons"):
+        registry.fit(
+            "unweighted",
+            made(100, seed=0),
+            registry.params_of("unweighted", {"classifiers": 1000}),
+            np.random.default_rng(0),
+            quietly,
+            memory=10**6,
+        )
+
+
+def test_connections_of_at_least_vote_min_vote_in_place_of_the_heaviest() -> None:
+    """JMLR 2009, section 6.3.2."""
+    rows = [("a", "x")] * 6 + [("a", "y")] * 3 + [("a", "z")]
+    data = gathered(*rows)
+    weights = {"margin": 1e9, "rating": False}
+    every = fit("ff", data, **weights).rank(data.X[:1], 3)
+    np.testing.assert_allclose(every.scores, [0.6, 0.3, 0.1])
+    for vote_min, n in ((0.05, 3), (0.1, 3), (0.2, 2), (0.5, 1), (0.7, 0)):
+        model = fit("ff", data, vote_min=vote_min, d_max=1, **weights)
+        found = model.rank(data.X[:1], 3)
+        assert found.ids.tolist() == every.ids[:n].tolist()
+        again = ff.Model.from_arrays(model.to_arrays(), 1, 3)
+        assert again.params == model.params  # type: ignore[attr-defined]
+        assert again.rank(data.X[:1], 3).ids.tolist() == found.ids.tolist()
+    assert fit("ff", data, d_max=1, **weights).rank(data.X[:1], 3).ids.tolist() == [0]
+
+
+def test_vote_min_counts_while_learning() -> None:
+    """What does not vote has no margin to keep: so the learner with a threshold goes on updating."""
+    data = gathered(("a", "x"), ("a", "y"), ("a", "x"), ("a", "x"))
+    plain = fit("ff", data, margin=0.1, rating=False).to_arrays()["totals"]
+    assert fit("ff", data, margin=0.1, rating=False, vote_min=0.9).to_arrays()["totals"] > plain
+
+
+def test_explanations_and_wide_blocks_keep_to_vote_min() -> None:
+    index = Index(ff.Params(margin=1e9, vote_min=0.2, memory=5.0, rating=False).index)
+    ids, values = np.zeros(1, np.int32), np.ones(1, np.float32)
+    for label in (0, 0, 0, 0, 0, 1, 1, 2):  # the finite memory makes the block wide
+        index.learn(ids, values, np.array([label], np.int32))
+    kept = index.to_arrays()
+    shares = dict(zip(kept["class_ids"].tolist(), (kept["counts"] / kept["totals"]).tolist(), strict=True))
+    ranked = index.rank(ids, values, 3)
+    assert ranked.class_ids.tolist() == [label for label, share in shares.items() if share >= 0.2]
+    assert 0 < len(ranked.class_ids) < 3
+    for label, share in shares.items():
+        assert index.explain(ids, values, label)[0] == pytest.approx(share if share >= 0.2 else 0.0)
+
+
 def test_the_tolerance_is_searched_for() -> None:
     _, params = registry.fit("unweighted", made(100, seed=0), "auto", np.random.default_rng(0), quietly)
     assert params.tolerance in unweighted.TOLERANCES
@@ -92,8 +189,6 @@ def test_the_tolerance_is_searched_for() -> None:
 @pytest.mark.parametrize("passes", [1, 3])
 def test_ff_is_the_live_index(passes: int) -> None:
     """Learned by ids in column order, the index is the same, connection by connection."""
-    from core.index import Index
-
     data = made(200, seed=0)
     model = fit("ff", data, passes=passes, margin=0.3)
     index = Index(ff.Params(margin=0.3).index)
@@ -106,9 +201,13 @@ def test_ff_is_the_live_index(passes: int) -> None:
 
 
 def test_passes_and_margin_of_ff_are_searched_for() -> None:
-    _, params = registry.fit("ff", made(200, seed=0), "auto", np.random.default_rng(0), quietly)
-    assert params.margin in ff.MARGINS
-    assert 1 <= params.passes <= ff.PASSES
+    """Each of three margins after each of ten passes, as in the paper (JMLR 2009, section 6)."""
+    stages: set[str] = set()
+    rng = np.random.default_rng(0)
+    _, params = registry.fit("ff", made(200, seed=0), "auto", rng, lambda stage, _: stages.add(stage))
+    assert params.margin in (0.0, 0.1, 0.5)
+    assert 1 <= params.passes <= 10
+    assert {stage for stage in stages if stage.endswith("of 30")} == {f"trying {n} of 30" for n in range(1, 31)}
 
 
 def test_frequency_ranks_by_how_often_a_label_was_seen() -> None:

@@ -35,8 +35,18 @@ def test_the_perceptron_is_the_one_of_the_book():
             break
     weights = np.zeros(dense.shape[1])
     rows = (data.X.indptr, data.X.indices, data.X.data)
-    assert learn_perceptron(rows, positive, order, weights, 3, 1000) == passes > 1
+    assert learn_perceptron(rows, positive, order, weights, np.zeros(len(weights)), 3, 1000) == passes > 1
     np.testing.assert_allclose(weights, expected, atol=1e-9)
+
+
+def test_a_weight_of_a_committee_begins_at_random_when_it_is_first_updated():
+    """JMLR 2009, section 5: a feature that took part in no mistake has no weight."""
+    X = sparse.csr_matrix(np.array([[1, 0, 0], [0, 1, 0]], np.float32))
+    weights, initial = np.zeros(3), np.array([0.5, 0.25, 0.125])
+    positive = np.array([True, False])
+    learn_perceptron((X.indptr, X.indices, X.data), positive, np.arange(2), weights, initial, 3, 1000)
+    # Only the first row is scored wrongly, with 0: its feature begins at .5 and gets 1.
+    assert weights.tolist() == [1.5, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("kind", ["perceptron", "committee", "svm"])

@@ -77,6 +77,16 @@ def test_pairs_of_a_feature_and_a_label_count_where_they_are(method, changes, fe
     assert allocated(method, data, params) < told(method, data, params) + SLACK
 
 
+def test_the_classifiers_of_the_unweighted_index_count():
+    rng = np.random.default_rng(1)
+    data = matrices(rows(rng, 500, 3000, 20), rows(rng, 500, 100, 2))
+    params = METHODS["unweighted"].params(passes=1, classifiers=10)
+    allocated("unweighted", data.first(50), params)
+    assert (
+        told("unweighted", data, params) / 4 < allocated("unweighted", data, params) < told("unweighted", data, params)
+    )
+
+
 @pytest.mark.parametrize("n_threads", [1, 3, 8])
 def test_each_thread_draws_its_own_part_of_a_projection(monkeypatch, n_threads):
     monkeypatch.setattr(ogeec, "BLOCK", 1000)
