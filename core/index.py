@@ -196,7 +196,7 @@ class Index:
         params = self.kernel_params
         self.make_room(int(ids.max(initial=-1)) + 1, int(class_ids.max(initial=-1)) + 1, len(class_ids))
         m = np.uint64(learning.new_classes(params, np.uint64(len(class_ids))))
-        units = int(learning.units_needed(self.arrays, ids, m))
+        units = int(learning.units_needed(self.arrays, self.kernel_params, ids, m))
         if params.most_cells:
             units = self._make_room_for_form(ids, class_ids, m, units)
         self.make_room(0, 0, len(class_ids), units, len(ids))

@@ -50,6 +50,7 @@ _PROBLEMS = {
     kernels.BAD_UTF8: "has a key or label that is not UTF-8",
     kernels.BAD_PADDING: "is padded with something else than zeros",
     kernels.NO_LABEL: "has no label",
+    kernels.KEY_TWICE: "has the same key twice",
 }
 
 
@@ -125,7 +126,13 @@ def record_ends(payload: bytes, n: int) -> npt.NDArray[np.int64]:
     if not 0 <= n <= len(payload) // 8:
         raise Damaged(f"{len(payload)} bytes are too few for {n} records")
     ends = np.zeros(n + 1, np.int64)
-    problem, n_good = kernels.check(payload, n, ends)
+    problem, n_good = kernels.check(payload, 0, n, ends)
+    while problem == kernels.CROWDED:
+        keys = unpack_vector(payload, int(ends[n_good]))[0]
+        if len(set(keys)) < len(keys):
+            problem = kernels.KEY_TWICE
+            break
+        problem, n_good = kernels.check(payload, n_good + 1, n, ends)
     if problem == kernels.TRAILING:
         raise Damaged(f"{len(payload) - ends[n]} bytes follow the last of {n} records")
     if problem != kernels.GOOD:

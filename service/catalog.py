@@ -22,7 +22,6 @@ from core.errors import Damaged, InvalidInstance, OutcomeUnknown, StoreUnavailab
 from core.types import START, Offset
 from service.events import (
     APPLY_VERSION,
-    KNOWN_VERSION,
     CatalogEntry,
     Created,
     Deleted,
@@ -190,7 +189,7 @@ async def shorten_catalog(store: Store, catalog: Catalog) -> bool:
     at it, or one that comes late, only the first finds the end that it has read to. StoreUnavailable.
     """
     models = [(one.keys.name, one.keys.incarnation, one.config.written()) for one in catalog]
-    payload, checksum = encode(CatalogEntry(KNOWN_VERSION, Known(models)))
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, Known(models)))
     first = catalog.known.entry if catalog.known != START else ""
     words = (catalog.offset.entry, catalog.checksum, payload, checksum, first)
     with reaching():

@@ -35,12 +35,8 @@ from core.record import check_records
 from core.serving import BLEND, LIVE
 from core.types import Offset
 
-APPLY_VERSION = 1
+APPLY_VERSION = 2
 """The meaning of the log that this release applies. Any change of what an event does to a model raises it."""
-
-
-KNOWN_VERSION = 2
-"""Of an entry with ``Known``: a release that does not know what that is stops there, and says which it needs."""
 
 _VERSION = re.compile(r"[0-9a-z]{1,64}")
 
@@ -306,7 +302,7 @@ def _is_version(name: str) -> bool:
 
 def decode_catalog_entry(fields: Sequence[bytes]) -> CatalogEntry:
     """An element of the catalog stream; raises what ``decode_entry`` raises."""
-    entry = _decode(fields, _catalog_decoder, (APPLY_VERSION, KNOWN_VERSION))
+    entry = _decode(fields, _catalog_decoder)
     if isinstance(entry.event, Known):
         for _, incarnation, _ in entry.event.models:
             try:
@@ -316,9 +312,7 @@ def decode_catalog_entry(fields: Sequence[bytes]) -> CatalogEntry:
     return entry
 
 
-def _decode(
-    fields: Sequence[bytes], decoder: msgspec.msgpack.Decoder[_T], versions: Sequence[int] = (APPLY_VERSION,)
-) -> _T:
+def _decode(fields: Sequence[bytes], decoder: msgspec.msgpack.Decoder[_T]) -> _T:
     check(fields)
     payload = fields[1]
     try:
@@ -326,7 +320,7 @@ def _decode(
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         _refuse_other_version(payload)
         raise Damaged(f"it cannot be read: {error}") from None
-    if entry.version not in versions:
+    if entry.version != APPLY_VERSION:
         raise UnknownApplyVersion(_newer(entry.version))
     return entry
 

@@ -182,7 +182,7 @@ def intern_bounded(live, buffer, shape, scratch):
         at += length
         if ids[i] < 0:
             n_new += 1
-        elif n_pinned == most:
+        elif n_pinned >= most and live.credits[ids[i]] < PINNED:
             evict(live, np.int64(ids[i]))
             ids[i] = -1
         else:

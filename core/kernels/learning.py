@@ -34,7 +34,7 @@ from core.kernels.postings import (
 )
 from core.kernels.ranking import add_votes, comes_before, take_score
 from core.kernels.rows import ROWS, learn_rows
-from core.kernels.squares import learn_squares, most_others
+from core.kernels.squares import learn_squares, most_others, most_slots
 from core.kernels.updating import only_adds, store_update, total_after, update_connection
 
 BEST = 50
@@ -211,25 +211,61 @@ def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
 
 
 @kernel
-def most_units(size, length, m):
-    """A bound of the units that ``m`` updates of one feature can take from the arena's front."""
-    last = size_for(min(length + m, MAX_LENGTH + U1), True)
-    units = UNITS[last] + PADDING
-    if m == U1:
-        return U2 * units
+def units_between(size, last):
+    """A bound of the units that one block of each size class above ``size``, up to ``last``, takes from the front."""
+    units = U0
     for between in range(size + U1, last + U1):
         units += UNITS[between] + PADDING
     return units
 
 
 @kernel
-def units_needed(arrays, ids, m):
+def most_units(size, length, m):
+    """A bound of the units that ``fsu`` takes from the arena's front to update one feature for ``m`` classes.
+
+    A full narrow block goes to the next size class; a block that becomes wide goes to any class, also to its own or a
+    smaller one; a full wide block goes to the next class; at the end what is left may go to a smaller block. Without
+    the change of form and the last move, no class is taken twice, but where many connections were dropped in between:
+    then the blocks are that much smaller.
+    """
+    last = size_for(min(length + m, MAX_LENGTH + U1), True)
+    units = U2 * (UNITS[last] + PADDING)
+    return units if m == U1 else units + units_between(size, last)
+
+
+@inlined
+def most_units_in_lists(size, length, m, slots):
+    """A bound of the units that ``sls`` takes from the arena's front to connect one feature to ``m`` more classes.
+
+    Blocks only grow, from one size class to the next, and no list of ``slots`` connections or more does.
+    """
+    return units_between(size, size_for(max(length, min(length + m, slots)), False))
+
+
+@kernel
+def units_needed(arrays, params, ids, m):
     """A bound of the arena units that learning ``m`` classes of these features can take."""
-    units = U0
+    memory = memory_of(arrays)
+    units, slots = U0, most_slots(memory, params)
     for i in range(len(ids)):
-        header = arrays.headers[np.uint64(ids[i]) * U2]
-        units += most_units(size_of(header), length_of(header), m)
+        header = load_word(memory.headers, np.uint64(ids[i]) * U2)
+        size, length = size_of(header), length_of(header)
+        if params.squares:
+            units += most_units_in_lists(size, length, m, slots)
+        else:
+            units += most_units(size, length, m)
     return units
+
+
+@kernel
+def most_units_of_any(memory, params, m):
+    """``units_needed`` for one feature, whichever it is."""
+    longest = load_word(memory.counters, LONGEST)
+    if params.squares:
+        # A list that is too long to grow takes nothing, and one that grows less than one that grows from nothing.
+        slots = most_slots(memory, params)
+        return most_units_in_lists(U0, U0, min(longest, slots) + m, slots)
+    return most_units(U0, longest, m)
 
 
 @kernel
@@ -237,7 +273,9 @@ def units_to_leave(arrays, params, ids, m):
     """A bound of the arena units that are taken when rows become lists, and these learn ``m`` classes."""
     memory = memory_of(arrays)
     units, n_features = units_as_lists(memory, params), load_word(memory.counters, N_FEATURES)
-    known, new = most_units(U0, longest_list(memory, params), m), most_units(U0, U0, m)
+    slots = most_slots(memory, params)
+    known = most_units_in_lists(U0, U0, longest_list(memory, params) + m, slots)
+    new = most_units_in_lists(U0, U0, m, slots)
     for i in range(np.uint64(len(ids))):
         units += known if np.uint64(ids[i]) < n_features else new
     return units
@@ -316,6 +354,6 @@ def has_room(arrays, params, ids, class_ids):
     room = by_rule(params, has_no_rows, has_room_in_rows)(arrays, params, ids, class_ids, m, left)
     if room != UNKNOWN:
         return room == ENOUGH
-    if np.uint64(len(ids)) * most_units(U0, load_word(memory.counters, LONGEST), m) <= left:
+    if np.uint64(len(ids)) * most_units_of_any(memory, params, m) <= left:
         return True
-    return units_needed(arrays, ids, m) <= left
+    return units_needed(arrays, params, ids, m) <= left

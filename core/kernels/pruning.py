@@ -72,17 +72,11 @@ AHEAD = 12
 
 @kernel
 def order_lists(lists, features, order):
-    """Put the places of a query's features in order of their lists, shortest first."""
+    """Put the places of a query's features in order of their lists, shortest first, equal ones as they come."""
+    lengths = np.empty(len(features), np.int64)
     for i in range(len(features)):
-        length = lists.starts[features[i] + 1] - lists.starts[features[i]]
-        at = i
-        while at > 0:
-            before = features[order[at - 1]]
-            if lists.starts[before + 1] - lists.starts[before] <= length:
-                break
-            order[at] = order[at - 1]
-            at -= 1
-        order[at] = i
+        lengths[i] = lists.starts[features[i] + 1] - lists.starts[features[i]]
+    order[: len(features)] = np.argsort(lengths, kind="mergesort")
 
 
 @kernel

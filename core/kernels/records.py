@@ -7,12 +7,15 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from core.kernels.memory import load_f32, load_u16, load_u32, load_u64, pointer
+from core.kernels.draft import MOST_PROBES, hash_of
+from core.kernels.memory import load_f32, load_part, load_u16, load_u32, load_u64, pointer, same_bytes
 
-GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING = range(8)
-"""What ``check`` finds."""
+GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING, KEY_TWICE, CROWDED = range(10)
+"""What ``check`` finds. ``CROWDED``: nothing wrong so far, but whether a key is there twice has to be found out another
+way, since the keys of the record meet in too few places of a table."""
 
 _NOT_ASCII = np.uint64(0x8080808080808080)
+_LOW = np.uint64(0xFFFFFFFF)
 
 
 class RecordShape(NamedTuple):
@@ -117,7 +120,8 @@ def is_utf8(data, at, length):
     """Whether ``length`` bytes from ``at`` on are UTF-8 (no surrogates); they must lie inside the data."""
     end = at + length
     while at < end:
-        if at + 8 <= end and load_u64(data, at) & _NOT_ASCII == 0:
+        word = load_u64(data, at) if at + 8 <= end else load_part(data, at, end - at)
+        if word & _NOT_ASCII == 0:
             at += 8
             continue
         step = _sequence_length(data, at, end)
@@ -146,16 +150,58 @@ def _check_strings(data, lengths_at, n, strings_at):
 
 
 @njit(cache=True, nogil=True)
-def check(buffer, n_records, ends):
+def _compare_keys(data, shape, table, starts):
+    """KEY_TWICE where two keys of a record are equal, else GOOD, or CROWDED where that is not found out here.
+
+    Its strings are checked, and it has a label: so 8 bytes more than the last key can be read.
+
+    Parameters
+    ----------
+    table : uint64
+        At least eight times as many as the record has keys; overwritten with half of a hash << 32 | place
+        of the key + 1.
+    starts : int64
+        One for each key; overwritten.
+    """
+    n, at, size = shape.n_features, shape.keys_at, 16
+    while size < 4 * n:
+        size *= 2
+    for place in range(size):
+        table[place] = 0
+    for i in range(n):
+        length = np.int64(load_u16(data, shape.lengths_at + 2 * i))
+        hashed, probes = hash_of(data, at, length), 0
+        place = np.int64(hashed) & (size - 1)
+        while table[place] != 0:
+            if (table[place] ^ hashed) <= _LOW:
+                other = np.int64(table[place] & _LOW) - 1
+                if np.int64(load_u16(data, shape.lengths_at + 2 * other)) == length and same_bytes(
+                    data, starts[other], data, at, length
+                ):
+                    return KEY_TWICE
+            probes += 1
+            if probes == MOST_PROBES:
+                return CROWDED
+            place = (place + 1) & (size - 1)
+        table[place] = (hashed & ~_LOW) | np.uint64(i + 1)
+        starts[i] = at
+        at += length
+    return GOOD
+
+
+@njit(cache=True, nogil=True)
+def check(buffer, first, n_records, ends):
     """Check that a buffer is exactly ``n_records`` well-formed records.
 
     Parameters
     ----------
     buffer : uint8 array
         Anything at all; no byte outside of it is read.
+    first : int
+        How many records at its beginning were checked before.
     n_records : int
     ends : int64 array, shape (n_records + 1,)
-        Receives 0 and where each record ends.
+        Up to ``ends[first]`` as an earlier call left it, 0 at the beginning; receives where each further record ends.
 
     Returns
     -------
@@ -164,9 +210,9 @@ def check(buffer, n_records, ends):
     n_good : int
         Records before the wrong one.
     """
-    data, size, at = pointer(buffer), len(buffer), np.int64(0)
-    ends[0] = 0
-    for i in range(n_records):
+    data, size, at = pointer(buffer), len(buffer), ends[first]
+    table, starts = np.empty(256, np.uint64), np.empty(64, np.int64)
+    for i in range(first, n_records):
         shape = _shape(data, size, at)
         if shape.n_features < 0:
             return OVERRUN, i
@@ -179,8 +225,13 @@ def check(buffer, n_records, ends):
         problem = _check_strings(data, shape.lengths_at, shape.n_features, shape.keys_at)
         if problem == GOOD:
             problem = _check_strings(data, shape.label_lengths_at, shape.n_labels, shape.labels_at)
-        if problem != GOOD:
-            return problem, i
+        if problem == GOOD and shape.n_features > 1:
+            if shape.n_features > len(starts):
+                starts = np.empty(2 * shape.n_features, np.int64)
+                table = np.empty(8 * len(starts), np.uint64)
+            problem = _compare_keys(data, shape, pointer(table), pointer(starts))
         at = shape.end
         ends[i + 1] = at
+        if problem != GOOD:
+            return problem, i
     return (GOOD if at == size else TRAILING), n_records

@@ -36,7 +36,7 @@ from core.kernels.machine import (
     store_single,
 )
 from core.kernels.postings import FORM, N_FEATURES, PAGE_BITS, U3, U4, add_to, mark_dirty, memory_of
-from core.kernels.squares import count_features, share_of, weigh
+from core.kernels.squares import bounded, count_features, share_of, weigh
 
 LISTS, ROWS = np.uint64(0), np.uint64(1)
 """What ``FORM`` may be."""
@@ -55,9 +55,6 @@ ROW_FLOOR, INTERCEPT_FLOOR = 0.2, 0.02
 
 NOVELTY = 4.0
 """How much more, at first, a class that is new is corrected where it is true."""
-
-MOST_ERROR = 8.0
-"""No score counts as further away from what it should be: with steps that are too long nothing overflows."""
 
 
 @inlined
@@ -167,13 +164,6 @@ def rank_known(memory, n, class_ids, ranks_out):
         class_id = np.uint64(class_ids[j])
         known = load_float(times, class_id) != 0.0
         ranks_out[j] = count_before(memory.scores, n, class_id) + 1 if known else 0
-
-
-@inlined
-def bounded(error):
-    """An error, not beyond ``MOST_ERROR`` in either direction."""
-    error = error if error < MOST_ERROR else MOST_ERROR
-    return error if error > -MOST_ERROR else -MOST_ERROR
 
 
 @inlined

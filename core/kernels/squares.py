@@ -66,6 +66,9 @@ REACH, LEAST_WEIGHT, SHARED = 0.3, 0.02, 2**17
 """How far below the worst true class a wrong one is still corrected, the least weight that a connection begins with,
 and how many connections the features of a small model share, where that is more than ``slots`` for each."""
 
+MOST_ERROR = 8.0
+"""No score counts as further away from what it should be: with steps that are too long nothing overflows."""
+
 TOUCHED = 2.0**-1000
 """Instead of a score of exactly 0, which would mean that no vote came."""
 
@@ -88,6 +91,13 @@ def share_of(m):
     """The part of a step that is taken with ``m`` true classes: m^(-3/8), by roots as they are exact everywhere."""
     root = np.sqrt(np.sqrt(np.float64(m)))
     return 1.0 / (root * np.sqrt(root))
+
+
+@inlined
+def bounded(error):
+    """An error, not beyond ``MOST_ERROR`` in either direction."""
+    error = error if error < MOST_ERROR else MOST_ERROR
+    return error if error > -MOST_ERROR else -MOST_ERROR
 
 
 @inlined
@@ -349,12 +359,12 @@ def learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out):
     for j in range(m):
         score = load_float(own, j)
         if score < 1.0 and np.uint64(class_ids[j]) <= CLASS_MASK:
-            store_float(memory.scores, np.uint64(class_ids[j]), (1.0 - score) * share)
+            store_float(memory.scores, np.uint64(class_ids[j]), bounded(1.0 - score) * share)
             store_word(inserted, n_inserted, np.uint64(class_ids[j]))
             n_inserted += U1
             updated = True
     for at in range(n_others):
-        error = params.theta_negative - load_float(heights, at)
+        error = bounded(params.theta_negative - load_float(heights, at))
         store_float(memory.scores, load_word(names, at), error * share)
         if -error > params.theta_insert:
             store_word(inserted, n_inserted, load_word(names, at))

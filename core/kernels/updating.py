@@ -158,7 +158,7 @@ def update_connection(memory, params, header, total, value, class_id, known):
     value : float64
         The feature's value in the instance, > 0.
     class_id, known : uint64
-        The class, and a place in the block: no connection before it is to the class.
+        The class, and the place in the block from which on it is looked for first.
 
     Returns
     -------
@@ -170,9 +170,14 @@ def update_connection(memory, params, header, total, value, class_id, known):
     if header & WIDE_FLAG or new_total > params.memory:
         return widened_update(memory, params, header, total, value, class_id)
     end = first + length
+    # A feature that an instance has twice: its first update may have moved the block, or the connection forward.
+    known = known if known - first <= length else first
     at = known
     if known < end and class_of(load_word(arena, known)) != class_id:
         at = find_narrow(arena, known, end, class_id)
+    if at == end and known > first:
+        at = find_narrow(arena, first, known, class_id)
+        at = at if at < known else end
     dropped = 0.0
     if at < end:
         record = narrow_record(count_of(load_word(arena, at)) + value, class_id)

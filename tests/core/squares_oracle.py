@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 ETA, NEGATIVES, THETA_NEGATIVE, THETA_INSERT, FLOOR = 0.6, 8, 0.05, 0.2, 0.1
-REACH, LEAST_WEIGHT, SHARED, MOST_SLOTS = 0.3, 0.02, 2**17, 1024
+REACH, LEAST_WEIGHT, SHARED, MOST_SLOTS, MOST_ERROR = 0.3, 0.02, 2**17, 1024, 8.0
 
 
 def short_weight(weight: float) -> float:
@@ -63,9 +63,9 @@ class Oracle:
         lowest = max(THETA_NEGATIVE, min(1.0, *(scores.get(c, 0.0) for c in true)) - REACH)
         others = [(c, s) for c, s in ranking if c not in true and s > lowest][: NEGATIVES + 4 * (len(true) - 1)]
         share = len(true) ** -0.375
-        errors = {c: (1.0 - scores.get(c, 0.0)) * share for c in true if scores.get(c, 0.0) < 1.0}
+        errors = {c: min(1.0 - scores.get(c, 0.0), MOST_ERROR) * share for c in true if scores.get(c, 0.0) < 1.0}
         inserted = list(errors) + [c for c, s in others if s - THETA_NEGATIVE > THETA_INSERT]
-        errors |= {c: (THETA_NEGATIVE - s) * share for c, s in others}
+        errors |= {c: max(THETA_NEGATIVE - s, -MOST_ERROR) * share for c, s in others}
         for feature, value in vector.items():
             self.update(self.postings.setdefault(feature, {}), value, errors, inserted)
         return [places.get(c, 0) for c in true]

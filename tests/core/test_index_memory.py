@@ -15,6 +15,7 @@ from core.index_params import IndexParams
 from core.kernels import learning, postings
 from core.kernels.machine import as_bits, as_float
 from core.kernels.postings import UNITS
+from tests.core.oracle import Oracle
 from tests.randomness import examples
 
 PARAMS = replace(IndexParams.of(ModelConfig()), margin=math.inf)
@@ -117,6 +118,51 @@ def test_invariants_after_random_histories(seed, n_features, w_min, memory, leak
     check_invariants(copy)
     assert copy.digest() == index.digest()
     assert copy.n_bytes_used <= index.n_bytes_used
+
+
+def with_repeats(rng, n_features, n):
+    """Instances of one label, in which features come more than once, some far apart and some one after the other."""
+    for _ in range(n):
+        ids = rng.integers(0, n_features, rng.integers(1, 12)).astype(np.int32)
+        ids = np.concatenate([ids, rng.choice(ids, rng.integers(0, 4))]).astype(np.int32)
+        values = np.exp(rng.normal(0, 2, len(ids))).astype(np.float32)
+        yield ids, values, (60 * rng.random(1) ** 2).astype(np.int32)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_features=st.sampled_from([3, 20]),
+    d_max=st.sampled_from([1, 5, 25]),
+    w_min=st.sampled_from([0.01, 0.05, 0.2]),
+    memory=st.sampled_from([None, 7.0]),
+    leak=st.booleans(),
+)
+def test_a_feature_that_comes_twice_in_an_instance_breaks_nothing(seed, n_features, d_max, w_min, memory, leak):
+    index = Index(replace(PARAMS, d_max=d_max, w_min=w_min, memory=memory, leak=leak))
+    rng = np.random.default_rng(seed)
+    for ids, values, class_ids in with_repeats(rng, n_features, 400):
+        index.learn(ids, values, class_ids)
+        if rng.random() < 0.1:
+            index.forget_feature(int(rng.integers(0, n_features)))
+    check_invariants(index)
+    assert Index.from_arrays(index.params, index.to_arrays()).digest() == index.digest()
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), d_max=st.sampled_from([1, 5, 25]), memory=st.sampled_from([None, 7.0]))
+def test_a_feature_that_comes_twice_is_updated_twice(seed, d_max, memory):
+    params = replace(PARAMS, d_max=d_max, w_min=0.0, memory=memory, rating=False)
+    index, oracle = Index(params), Oracle(params)
+    for ids, values, class_ids in with_repeats(np.random.default_rng(seed), 8, 200):
+        rank, updated = index.learn(ids, values, class_ids)
+        assert ([rank], updated) == oracle.learn(ids.tolist(), values.tolist(), class_ids.tolist())
+    arrays, at = index.to_arrays(), 0
+    for feature, length in enumerate(arrays["lengths"].tolist()):
+        own = slice(at, at + length)
+        counts = dict(zip(arrays["class_ids"][own].tolist(), arrays["counts"][own].tolist(), strict=True))
+        assert counts == oracle.connections().get(feature, {})
+        at += length
 
 
 def test_blocks_are_used_again_under_churn():

@@ -184,6 +184,25 @@ def test_every_part_of_the_state_is_in_the_digest() -> None:
     assert digest != receipted.digest(), "receipts"
 
 
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+@pytest.mark.parametrize("most", [None, 1, 2, 5])
+def test_a_record_that_has_a_feature_twice_leaves_a_whole_model(update: str, most: int | None) -> None:
+    """No such record is written any more; one that a log has from before must not harm the model that it reaches."""
+    rng = np.random.default_rng(3)
+    stream: list[Instance] = []
+    for _ in range(300):
+        keys = [f"f{i}" for i in rng.integers(0, 8, rng.integers(2, 7))]
+        stream.append(([*keys, keys[0]], [f"c{rng.integers(5)}"]))
+    model = learned(stream, update=update, max_features=most)
+    assert model.n_learned == 300
+    assert len(model.features) == min(8, most or 8)
+    again = LiveModel.from_arrays(model.meta(), model.to_arrays(), (5, 6))
+    assert again.digest() == model.digest()
+    for one in (model, again):
+        learn(one, stream)
+    assert again.digest() == model.digest()
+
+
 def test_a_key_that_comes_twice_is_learned_once() -> None:
     stream: list[Instance] = [(["a"], ["x"]), (["a"], ["x"]), (["a"], ["y"]), (["b"], ["z"])]
     model = LiveModel(ModelConfig(), (1, 2))

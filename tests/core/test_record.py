@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from numba import njit
 
 from core.errors import Damaged, InvalidInstance
+from core.kernels.draft import hash_of
+from core.kernels.memory import pointer
 from core.kernels.records import vector_end
 from core.limits import Limits
 from core.record import (
@@ -134,6 +137,41 @@ def test_what_a_record_must_not_hold(vector, labels, problem):
     good = packed({"a": 1.0}, ["x"])
     with pytest.raises(Damaged, match=f"record 1 of 2 .*{problem}"):
         check_records(good + vector + pack_labels(labels, LIMITS), 2)
+
+
+@njit
+def places_of(keys, ends):
+    """Where a table of 256 places has each key: the lower bits of its hash."""
+    places = np.empty(len(ends) - 1, np.int64)
+    for i in range(len(places)):
+        places[i] = np.int64(hash_of(pointer(keys), ends[i], ends[i + 1] - ends[i])) & 255
+    return places
+
+
+@given(st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=40, unique=True), st.data())
+def test_a_key_must_not_come_twice(texts, data):
+    keys = [text.hex().encode() for text in texts]
+    check_records(pack_vector(keys, np.ones(len(keys), np.float32)) + pack_labels(["x"], LIMITS), 1)
+    again = data.draw(st.permutations([*keys, data.draw(st.sampled_from(keys))]))
+    vector = pack_vector(again, np.ones(len(again), np.float32))
+    with pytest.raises(Damaged, match="record 0 of 1 has the same key twice"):
+        check_records(vector + pack_labels(["x"], LIMITS), 1)
+
+
+def test_keys_that_meet_in_one_place_are_told_apart_and_cost_little():
+    """Keys whose hashes were chosen so that they all begin in the same place."""
+    keys = [b"%d" % i for i in range(20_000)]
+    ends = np.cumsum([0, *map(len, keys)])
+    places = places_of(np.frombuffer(b"".join(keys) + bytes(8), np.uint8), ends)
+    meeting = [keys[i] for i in np.flatnonzero(places == 7)[:60]]
+    assert len(meeting) == 60
+    crowded = pack_vector(meeting, np.ones(60, np.float32)) + pack_labels(["x"], LIMITS)
+    twice = pack_vector([*meeting[:59], meeting[0]], np.ones(60, np.float32)) + pack_labels(["x"], LIMITS)
+    check_records(crowded * 3, 3)
+    with pytest.raises(Damaged, match="record 2 of 3 has the same key twice"):
+        check_records(crowded * 2 + twice, 3)
+    with pytest.raises(Damaged, match="record 1 of 2 runs past the end"):
+        check_records(crowded + crowded[:-4], 2)
 
 
 def test_padding_and_missing_labels():

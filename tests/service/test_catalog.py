@@ -12,7 +12,7 @@ from core.errors import Damaged, StoreUnavailable
 from core.types import START, Offset
 from service import catalog as catalog_module
 from service.catalog import CATALOG_KEY, Catalog, ModelKeys, read_catalog, shorten_catalog
-from service.events import APPLY_VERSION, KNOWN_VERSION, CatalogEntry, Created, Deleted, Known, encode
+from service.events import APPLY_VERSION, CatalogEntry, Created, Deleted, Known, encode
 from service.log import Element
 from service.store import Store
 from service.worker import Worker
@@ -22,8 +22,7 @@ from tests.service.valkey import QUICK, Server
 
 
 def element(entry_id: str, event: Any) -> Element:
-    version = KNOWN_VERSION if isinstance(event, Known) else APPLY_VERSION
-    payload, checksum = encode(CatalogEntry(version, event))
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
     return entry_id.encode(), [b"e", payload, b"c", checksum]
 
 

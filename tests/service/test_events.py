@@ -123,7 +123,7 @@ def test_a_damaged_entry_is_named_as_such(bad: list[bytes], what: str) -> None:
     ],
 )
 def test_an_entry_of_a_newer_release_is_not_damaged_but_unknown(newer: list[bytes]) -> None:
-    with pytest.raises(UnknownApplyVersion, match="apply version 2"):
+    with pytest.raises(UnknownApplyVersion, match="apply version 3"):
         decode_entry(newer)
 
 

@@ -21,7 +21,6 @@ from service.catalog import Catalog, Living, ModelKeys
 from service.compaction import compact
 from service.events import (
     APPLY_VERSION,
-    KNOWN_VERSION,
     CatalogEntry,
     Configure,
     Created,
@@ -55,7 +54,7 @@ ENTRIES = [
 CATALOG = [
     encode(CatalogEntry(APPLY_VERSION, event))[0] for event in (Created("news", {"d_max": 9}), Deleted("news", "1-0"))
 ]
-CATALOG.append(encode(CatalogEntry(KNOWN_VERSION, Known([("news", "1-0", {"d_max": 9}), ("mail", "2-0", {})])))[0])
+CATALOG.append(encode(CatalogEntry(APPLY_VERSION, Known([("news", "1-0", {"d_max": 9}), ("mail", "2-0", {})])))[0])
 
 often = settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 

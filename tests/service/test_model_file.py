@@ -113,7 +113,7 @@ def test_a_file_is_the_model_however_it_comes(size: int) -> None:
         (FILE[:12] + struct.pack("<I", 2**31) + FILE[16:], Damaged, "longer than it can be"),
         (FILE[:60] + b"~" + FILE[61:], Damaged, "header of the file is not what was written"),
         (FILE[:-5] + bytes([FILE[-5] ^ 1]) + FILE[-4:], Damaged, "part .* is not what was written"),
-        (with_header({"apply_version": APPLY_VERSION + 1}), UnknownApplyVersion, "apply version 2"),
+        (with_header({"apply_version": APPLY_VERSION + 1}), UnknownApplyVersion, "apply version 3"),
         (with_header({"digest": "0" * 32}), Damaged, "another digest"),
         (with_header({"parts": []}), Damaged, "not one that can be in it"),
         (with_header({"parts": [{"size": 2**40, "checksum": ""}]}), Damaged, "size that cannot be"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
+import zlib
 from dataclasses import replace
 from typing import Literal
 
@@ -11,6 +13,7 @@ import pytest
 from scipy import sparse
 
 from core.errors import Cancelled, InvalidInstance
+from core.kernels.projection import draw_rows
 from core.methods import nearest, ogeec, registry
 from core.methods.progress import quietly
 from core.methods.projection import Vectors, project
@@ -40,8 +43,6 @@ def test_projected_vectors_are_products_with_independent_normals() -> None:
     eye = sparse.identity(3000, dtype=np.float32, format="csr")
     seed = np.uint64(7)
     drawn = np.empty((3000, 51), np.float32)
-    from core.kernels.projection import draw_rows
-
     draw_rows(seed, np.arange(3000, dtype=np.int32), drawn)
     assert abs(drawn.mean()) < 0.01
     assert abs(drawn.std() - 1) < 0.01
@@ -51,6 +52,38 @@ def test_projected_vectors_are_products_with_independent_normals() -> None:
     np.testing.assert_allclose(one[1], drawn[2000] / np.linalg.norm(drawn[2000]), rtol=1e-5)
     assert np.abs(project(eye[5], np.uint64(8), 51) - one[0]).max() > 0.01
     assert not project(eye[5] * 0, seed, 51).any()
+
+
+def test_the_random_matrix_has_the_same_bits_on_every_machine() -> None:
+    """By arithmetic alone: the functions of a machine's mathematical library may differ in the last bit."""
+    drawn = np.empty((2000, 33), np.float32)
+    draw_rows(np.uint64(7), np.arange(2000, dtype=np.int32), drawn)
+    assert f"{zlib.crc32(drawn.tobytes()):08x}" == "19e0b653"
+    for code in draw_rows.inspect_llvm().values():
+        called = {line.partition("@")[2].partition("(")[0] for line in code.splitlines() if " call " in line}
+        assert not [name for name in called if any(word in name for word in ("log", "sin", "cos", "pow", "exp", "fma"))]
+
+
+def test_projections_are_those_of_box_and_muller() -> None:
+    """Out of the bits of splitmix64, computed here with the functions of the library."""
+    drawn = np.empty((300, 40), np.float32)
+    draw_rows(np.uint64(9), np.arange(300, dtype=np.int32), drawn)
+    step, word = 0x9E3779B97F4A7C15, 2**64 - 1
+
+    def mixed(number: int) -> int:
+        number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9 & word
+        number = (number ^ (number >> 27)) * 0x94D049BB133111EB & word
+        return number ^ (number >> 31)
+
+    for feature in range(300):
+        state = mixed((9 + feature * step) & word)
+        for j in range(0, 40, 2):
+            state = (state + step) & word
+            bits = mixed(state)
+            length = math.sqrt(-2 * math.log(((bits >> 32) + 1) * 2**-32))
+            angle = (bits & 0xFFFFFFFF) * 2 * math.pi * 2**-32
+            expected = [length * math.cos(angle), length * math.sin(angle)]
+            np.testing.assert_allclose(drawn[feature, j : j + 2], expected, rtol=2e-7, atol=1e-14)
 
 
 def test_projections_keep_cosines() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -78,6 +79,31 @@ def test_pruning_changes_nothing(n: int, d: int, S: int, beta: float, distinct: 
     left, right = plain.rank(Q, 7), pruned.rank(Q, 7)
     for one, other in zip(left, right, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+class Counted(np.ndarray):
+    """An array that counts how often one of its elements is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, at):
+        type(self).looks += 1
+        return super().__getitem__(at)
+
+
+@pytest.mark.parametrize("order", ["longest first", "random", "equal"])
+def test_a_query_of_thousands_of_features_is_ordered_by_a_few_looks_at_each(order: str) -> None:
+    """10,000 features are allowed. Lists of one length stay in the order of the features."""
+    n, rng = 10_000, np.random.default_rng(4)
+    lengths = {"longest first": np.arange(n, 0, -1), "random": rng.integers(1, 50, n), "equal": np.full(n, 3)}[order]
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    features, found = rng.permutation(n) if order == "random" else np.arange(n), np.zeros(n + 5, np.int64)
+    lists = SimpleNamespace(starts=starts.view(Counted))
+    Counted.looks = 0
+    pruning.order_lists.py_func(lists, features, found)
+    assert Counted.looks <= 4 * n
+    expected = sorted(range(n), key=lambda place: lengths[features[place]])
+    assert found.tolist() == [*expected, *[0] * 5]
 
 
 def pruning_of_all(model: swnn.Model, Q: sparse.csr_matrix, few: float) -> None:
