@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 PLUGIN = """
@@ -26,6 +28,7 @@ def pytest_collection_finish(session):
 """
 
 
+@pytest.mark.timeout(900)
 def test_two_processes_with_other_clocks_and_hash_seeds_collect_the_same_tests(tmp_path: Path) -> None:
     (tmp_path / "shifted_clock.py").write_text(PLUGIN)
     processes = []
@@ -36,20 +39,11 @@ def test_two_processes_with_other_clocks_and_hash_seeds_collect_the_same_tests(t
             "CLOCK_SHIFT": shift,
             "COLLECTED": str(tmp_path / f"{number}.txt"),
         }
-        words = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--collect-only",
-            "-qq",
-            "-p",
-            "shifted_clock",
-            "-p",
-            "no:cacheprovider",
-        ]
+        options = "--collect-only -qq -p shifted_clock -p no:cacheprovider"
+        words = [sys.executable, "-m", "pytest", *options.split()]
         processes.append(subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE))
     for process in processes:
-        output, _ = process.communicate(timeout=280)
+        output, _ = process.communicate()
         assert process.returncode == 0, output.decode()[-2000:]
     first, second = ((tmp_path / f"{number}.txt").read_text().splitlines() for number in range(2))
     assert len(first) > 1000

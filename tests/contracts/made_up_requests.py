@@ -18,6 +18,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from service.main import create_app
 from service.schemas import MODEL_NAME
 from service.settings import Settings
+from tests.randomness import examples
 
 URL = os.environ["SERVICE_URL"]
 
@@ -63,7 +64,7 @@ schema = schemathesis.openapi.from_dict(application.openapi())
 
 @schema.parametrize()
 @settings(
-    max_examples=50,
+    max_examples=examples(50),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],

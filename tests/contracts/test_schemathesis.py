@@ -17,6 +17,7 @@ import pytest
 from core.errors import InvalidInstance, Malformed
 from service.dataset_check import counts
 from service.datasets import Datasets
+from tests.randomness import QUICK, THOROUGH
 from tests.service.served import Served
 
 REQUESTS = Path(__file__).with_name("made_up_requests.py")
@@ -36,19 +37,12 @@ def checked_here(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.setattr(Datasets, "_counts", check)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("checked_here")
-def test_no_request_finds_the_service_outside_its_document(service: Served, tmp_path: Path) -> None:
+@pytest.mark.parametrize("profile", [QUICK, pytest.param(THOROUGH, marks=pytest.mark.long)])
+def test_no_request_finds_the_service_outside_its_document(service: Served, tmp_path: Path, profile: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    words = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        f"--basetemp={tmp_path}/requests",
-        REQUESTS,
-    ]
+    options = ["-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/requests", f"--hypothesis-profile={profile}"]
+    words = [sys.executable, "-m", "pytest", *options, str(REQUESTS)]
     done = subprocess.run(words, env=environment | {"SERVICE_URL": service.url}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2000:]

@@ -89,9 +89,8 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.blend": Small(
         words="--json --window 500 --plot {work}/blend.svg --data {data}",
         tells=("live", "batch", "blend"),
-        is_long=False,
     ),
-    "benchmarks.by_version": Small(words="--json --quick", tells=("cpu_us", "clock_us"), is_long=False),
+    "benchmarks.by_version": Small(words="--json --quick", tells=("cpu_us", "clock_us")),
     "benchmarks.calibration": Small(
         words="--json --instances 500 --turns 1", tells=("learn_ratio", "classify_ratio"), is_long=False
     ),

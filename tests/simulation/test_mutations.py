@@ -230,13 +230,15 @@ WEATHER: dict[Callable[[Patch], None], tuple[str, ...]] = {
 
 
 FIRST: dict[Callable[[Patch], None], int] = {
-    append_to_anybody: 1600,
+    append_to_anybody: 1675,
     wait_on_another_connection: 440,
     count_no_replies: 10,
     refuse_what_may_be_there: 6,
     send_again: 10,
     answer_before_the_reply: 30,
     do_not_check_on_return: 45,
+    leave_an_entry_out: 13,
+    adopt_without_what_came_since: 20,
 }
 """Seeds to begin with, for mistakes that few histories tell of."""
 
