@@ -426,7 +426,7 @@ def _warm_naming() -> None:
         (has_names_room, (live, scratch, shape)),
         (count_ranks, (live.score, live.label_counts, scratch.class_ids, scratch.ranks, True)),
     ):
-        kernel.compile(tuple(typeof(argument) for argument in arguments))
+        kernel.compile(tuple(typeof(argument) for argument in arguments))  # type: ignore[no-untyped-call]
 
 
 def _warm_sls() -> None:
