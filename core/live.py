@@ -19,13 +19,14 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+from numba import typeof
 
 from core import index, record, vectorize, vocabulary
 from core.applying import Applying, Unit
 from core.calibration import Calibration
 from core.config import FIXED_FOR_GOOD, ModelConfig
 from core.errors import Conflict, InvalidInstance
-from core.index import EVERYTHING
+from core.index import EVERYTHING, Index
 from core.index_params import IndexParams
 from core.kernels.answer import explain_vector, rank_estimated, rank_vector
 from core.kernels.apply import (
@@ -39,10 +40,14 @@ from core.kernels.apply import (
     ApplyScratch,
     LiveArrays,
     apply_records,
+    has_names_room,
+    intern_bounded,
+    intern_labels,
     pass_over_records,
 )
 from core.kernels.calibrated import CALIBRATED, apply_calibrated
 from core.kernels.held import Held
+from core.kernels.prequential import count_ranks
 from core.limits import Limits
 from core.prequential import Prequential
 from core.receipts import Receipts
@@ -247,7 +252,10 @@ class LiveModel(State):
 
     def _bind(self) -> None:
         """Make a handle on the present arrays; after any of them has moved."""
-        live = LiveArrays(
+        self._held = Held(self._arrays(), self._scratch, self.calibration.arrays)
+
+    def _arrays(self) -> LiveArrays:
+        return LiveArrays(
             self.features.arrays,
             self.labels.arrays,
             self.index.arrays,
@@ -257,7 +265,6 @@ class LiveModel(State):
             self._tallies.credits,
             self._tallies.control,
         )
-        self._held = Held(live, self._scratch, self.calibration.arrays)
 
     # --- answering
 
@@ -395,14 +402,31 @@ def warmup(*groups: str) -> None:
 
 
 def _warm_learning() -> None:
-    _learned(ModelConfig())
+    ids, values = np.arange(2, dtype=np.int32), np.ones(2, np.float32)
+    Index(IndexParams.of(ModelConfig())).learn(ids, values, ids)
+    _learned(ModelConfig())  # the other process has compiled what this takes from _warm_naming
 
 
 def _warm_answering() -> None:
+    _warm_naming()
     for module in (vocabulary, vectorize, record):
         module.warmup()
     index.warmup("fsu")
     _answer(LiveModel(ModelConfig(), (1, 2)))
+
+
+def _warm_naming() -> None:
+    """What applying records takes beside learning."""
+    model = LiveModel(ModelConfig(), (1, 2))
+    live, scratch, buffer = model._arrays(), model._scratch, _WARMING + pack_labels(["a"], model.limits)
+    shape = record_shape(buffer, 0)
+    for kernel, arguments in (
+        (intern_bounded, (live, buffer, shape, scratch)),
+        (intern_labels, (live, buffer, shape, scratch.class_ids)),
+        (has_names_room, (live, scratch, shape)),
+        (count_ranks, (live.score, live.label_counts, scratch.class_ids, scratch.ranks, True)),
+    ):
+        kernel.compile(tuple(typeof(argument) for argument in arguments))  # type: ignore[no-untyped-call]
 
 
 def _warm_sls() -> None:

@@ -53,7 +53,7 @@ def warm(reporter: Reporter, first: bool = False) -> None:
     if kernel_cache.is_complete():
         reporter("loading the kernels", 0.0)
     else:
-        reporter("compiling kernels, first start only: about 20 s", 0.0)
+        reporter("compiling kernels, first start only" + (": about 20 s" if first else ""), 0.0)
     from service import kernels
 
     if first:

@@ -144,7 +144,7 @@ def _save_one_at_a_time() -> None:
 
     def locked(file: IndexDataCacheFile, key: object, data: object) -> None:
         with kernel_cache.lock("saving"):
-            save(file, key, data)
+            save(file, key, data)  # type: ignore[no-untyped-call]
 
     if save.__name__ != "locked":
-        IndexDataCacheFile.save = locked
+        IndexDataCacheFile.save = locked  # type: ignore[method-assign]

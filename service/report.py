@@ -5,7 +5,7 @@ field     meaning
 ========  ==========================================================================================
 stage     what it is doing, in words for people
 progress  how much of that is done, 0..1
-warm      true: the kernels are compiled, so that other children find them compiled
+warm      true: the kernels of the default model are compiled, so that other children find them compiled
 ready     true: connections are accepted here; false: no longer
 unready   why ``/readyz`` is 503 here all the same; empty: it is not
 warning   what the person who started the service should know

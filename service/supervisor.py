@@ -8,8 +8,10 @@ The start
 ---------
 1. Bind the port, and answer on it (``doorkeeper.py``) until a replica does.
 2. Start the embedded store, unless there is another, and wait until it has loaded.
-3. Start the first replica. On a new machine it compiles the kernels.
-4. When it is past that, start the other replicas and the worker: they find the kernels compiled.
+3. Start the first replica. On a new machine it compiles the kernels of the default model, and the others behind it
+   (``kernels.py``).
+4. When it is past that, start the other replicas and the worker: they find the kernels compiled, the worker waits
+   until all are.
 5. When a replica is ready, leave the port to it.
 
 The end, on SIGTERM, SIGINT or SIGHUP, is the other way round: the replicas finish what they are answering, then the

@@ -5,11 +5,12 @@ from numba import njit
 
 from core.kernels.calibration import estimate
 from core.kernels.keys import find_vector
+from core.kernels.machine import inner
 from core.kernels.memory import load_f32, load_u32
 from core.kernels.retrieval import explain_score, rank_classes
 
 
-@njit(cache=True, nogil=True)
+@inner
 def resolve(vector, features, ids, values):
     """Feature ids (-1 for unknown ones) and values of a vector; how many there are.
 

@@ -25,6 +25,7 @@ from numba import njit
 
 from core.kernels.keys import N_IDS, N_LIVE, KeyArrays, add_key, find_key, intern_vector, remove_key, room_for
 from core.kernels.learning import has_room, learn_either, learn_focus
+from core.kernels.machine import inner
 from core.kernels.memory import load_f32, load_u16
 from core.kernels.postings import IndexArrays, KernelParams, by_rule
 from core.kernels.prequential import count_ranks
@@ -144,7 +145,7 @@ def apply_records(buffer, cursor, held, ranks, updated):
     cursor[DONE] = done
 
 
-@njit(cache=True, nogil=True)
+@inner
 def has_names_room(live, scratch, shape):
     """Whether all keys and labels of a record can get ids, and scratch holds it."""
     n, m = shape.n_features, shape.n_labels
@@ -161,7 +162,7 @@ def has_names_room(live, scratch, shape):
     )
 
 
-@njit(cache=True, nogil=True)
+@inner
 def intern_labels(live, buffer, shape, class_ids):
     """The class ids of a record's labels, new ones given in their order."""
     at = shape.labels_at
@@ -171,7 +172,7 @@ def intern_labels(live, buffer, shape, class_ids):
         at += length
 
 
-@njit(cache=True, nogil=True)
+@inner
 def intern_bounded(live, buffer, shape, scratch):
     """Feature ids and values under ``max_features``; the number of features that are learned."""
     ids, most = scratch.ids, live.control[MAX_FEATURES]
@@ -205,7 +206,7 @@ def intern_bounded(live, buffer, shape, scratch):
     return kept
 
 
-@njit(cache=True, nogil=True)
+@inner
 def make_way(live, n_new, n_pinned):
     """Evict features until ``n_new`` more fit under the bound, or only pinned ones are left, or it is enough."""
     state, control = live.features.state, live.control
@@ -225,7 +226,7 @@ def make_way(live, n_new, n_pinned):
     control[HAND] = hand
 
 
-@njit(cache=True, nogil=True)
+@inner
 def evict(live, feature):
     """Forget a feature: its key, its header, its connections. Its id is the next to be given."""
     remove_key(live.features, feature)

@@ -184,6 +184,7 @@ def learn_either(arrays, params, ids, values, class_ids, counted, ranks_out):
     return learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out)
 
 
+@kernel
 def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
     """FF: rank, take the margins, update what is due. The index must have room (``has_room``).
 

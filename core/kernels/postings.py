@@ -21,7 +21,7 @@ they can; what is skipped for that goes to the free lists. Nothing here allocate
 ``learning`` asks before.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -115,7 +115,7 @@ class SquaresParams(KernelParams):
     """The same for ``sls``: a type of its own, so that each rule's kernels are compiled without those of the other."""
 
 
-def by_rule(params, fsu, sls):
+def by_rule(params: KernelParams, fsu: Any, sls: Any) -> Any:
     """Return the kernel for the update rule of ``params``; inside kernels it is chosen while they are compiled."""
     return sls if isinstance(params, SquaresParams) else fsu
 

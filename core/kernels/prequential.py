@@ -2,6 +2,8 @@
 
 from numba import njit
 
+from core.kernels.machine import inner
+
 LEARNED, UPDATED, HITS_AT_1, HITS_AT_5, LABELS = range(5)
 """Columns of the counts. LABELS counts single labels and is used in row 0 only."""
 
@@ -53,7 +55,7 @@ def count_ranks(score, label_counts, class_ids, ranks, updated):
     return best
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _add_point(score):
     """Put the counts as they are now into the trace, thinned to half first when it is full."""
     point = score.counts[0, LEARNED] // score.stride[0] - 1
@@ -73,7 +75,7 @@ def _add_point(score):
     _put_point(score, point, score.counts, score.reciprocal)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _put_point(score, point, counts, reciprocal):
     """Write a point of the trace. In loops: assigning whole arrays takes seconds to compile."""
     for row in range(len(reciprocal)):
@@ -82,7 +84,7 @@ def _put_point(score, point, counts, reciprocal):
             score.trace_counts[point, row, at] = counts[row, at]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _count(score, row, rank):
     score.counts[row, LEARNED] += 1
     if rank > 0:

@@ -42,7 +42,8 @@ kernels.load_first()
 note("ready")
 for future in kernels._coming.values():
     future.result(60)
-assert kernel_cache.is_complete()
+with kernel_cache.lock("compiling"):
+    assert kernel_cache.is_complete()
 """
 
 
