@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
-from joblib import parallel_config
 from threadpoolctl import threadpool_limits
 
 from core.errors import CannotStart, ClusterUnavailable
@@ -14,9 +14,13 @@ SCHEME = "dask://"
 CONNECT_SECONDS = 30.0
 
 
-def as_if(cluster: str | None, threads: int) -> parallel_config:
+def as_if(cluster: str | None, threads: int) -> contextlib.AbstractContextManager[Any]:
     """As ``parallel``, to reckon with what it would take: nothing is connected, and what is done elsewhere is not."""
-    return parallel_config("threading", n_jobs=1 if cluster is not None else threads)
+    from joblib import parallel_config
+
+    context: contextlib.AbstractContextManager[Any]
+    context = parallel_config("threading", n_jobs=1 if cluster is not None else threads)
+    return context
 
 
 @contextlib.contextmanager
@@ -37,6 +41,8 @@ def parallel(cluster: str | None, threads: int) -> Iterator[None]:
     ClusterUnavailable
         The scheduler cannot be reached, or has no worker.
     """
+    from joblib import parallel_config
+
     with contextlib.ExitStack() as stack:
         stack.enter_context(threadpool_limits(1))  # BLAS adds up in another order where it has more
         if cluster is None:
