@@ -18,7 +18,6 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeVar
 
-from joblib import parallel_config
 from numba.core.registry import CPUDispatcher
 from threadpoolctl import threadpool_limits
 
@@ -34,9 +33,13 @@ BACK_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 
 
-def as_if(cluster: str | None, threads: int) -> parallel_config:
+def as_if(cluster: str | None, threads: int) -> contextlib.AbstractContextManager[Any]:
     """As ``parallel``, to reckon with what it would take: nothing is connected, and what is done elsewhere is not."""
-    return parallel_config("threading", n_jobs=1 if cluster is not None else threads)
+    from joblib import parallel_config
+
+    context: contextlib.AbstractContextManager[Any]
+    context = parallel_config("threading", n_jobs=1 if cluster is not None else threads)
+    return context
 
 
 @contextlib.contextmanager
@@ -57,6 +60,8 @@ def parallel(cluster: str | None, threads: int) -> Iterator[None]:
     ClusterUnavailable
         The scheduler cannot be reached, or has no worker.
     """
+    from joblib import parallel_config
+
     with contextlib.ExitStack() as stack:
         stack.enter_context(threadpool_limits(1))  # BLAS adds up in another order where it has more
         stack.enter_context(as_if(cluster, threads))

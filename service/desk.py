@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from typing import Annotated, Any, Literal, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -20,13 +21,15 @@ from service.artifacts import Artifacts
 from service.cluster import as_if
 from service.datasets import DatasetCard, Datasets
 from service.ending import end
-from service.job import Job, id_of_key, new_id
+from service.job import KINDS, Job, id_of_key, new_id
 from service.jobs import JobParams, Jobs, Total
-from service.methods import METHODS, Sizes, check_memory
 from service.model_replica import ModelReplica
 from service.settings import Settings
 from service.store import Store, StoreParams
 from service.workplaces import Workplace
+
+if TYPE_CHECKING:
+    from service.methods import JobMethod
 
 HISTORY = "history"
 MAX_REASON = 1000
@@ -84,9 +87,10 @@ class Desk:
             job_id, body = id_of_key(key), _hash(request)
             with contextlib.suppress(UnknownJob):
                 return _same(await self.jobs.get(job_id), body)
-        method = METHODS.get(request.method)
+        methods = await load_methods()
+        method = methods.get(request.method)
         if method is None:
-            known = ", ".join(sorted(METHODS)) or "none"
+            known = ", ".join(sorted(methods)) or "none"
             raise InvalidInstance(f"method: there is no {request.method[:64]!r}; there are: {known}", "method")
         params = method.check(request.params)
         if request.data != HISTORY and not method.data:
@@ -129,9 +133,7 @@ class Desk:
 
     async def figures(self) -> Figures:
         """Counts, for whoever watches; StoreUnavailable."""
-        workers = {
-            kind: await workplaces.of_kind(self._store, kind) for kind in sorted({m.kind for m in METHODS.values()})
-        }
+        workers = {kind: await workplaces.of_kind(self._store, kind) for kind in KINDS}
         return Figures(await self.jobs.counts(), await self.jobs.totals(), workers)
 
     async def close(self) -> None:
@@ -153,6 +155,8 @@ class Desk:
 
     async def _check_room(self, name: str, params: Any, model: ModelReplica, dataset: DatasetCard | None) -> None:
         """NeedsMemory when no worker could do it. Without any worker this machine stands for the one to come."""
+        from service.methods import METHODS, Sizes, check_memory
+
         method = METHODS[name]
         if method.needs is None:
             return
@@ -177,6 +181,12 @@ class Desk:
                 check_memory(name, method, params, counted, largest.memory, f"the worker on {largest.host}")
             elif here is not None:
                 check_memory(name, method, params, counted, here, "this machine, in the place of a worker,")
+
+
+async def load_methods() -> dict[str, JobMethod]:
+    """Return the methods of jobs. They import scipy, so a replica that is asked for none does without them."""
+    methods: dict[str, JobMethod] = (await asyncio.to_thread(import_module, "service.methods")).METHODS
+    return methods
 
 
 def _hash(request: JobRequest) -> str:

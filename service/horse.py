@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvloop
@@ -45,9 +45,11 @@ from service.job import Job
 from service.job_changes import beat_of
 from service.job_context import JobContext, clean, living_of
 from service.jobs import JobParams, Jobs
-from service.methods import METHODS, Outcome
 from service.settings import Settings
 from service.store import Store, StoreParams, reaching, sync_client
+
+if TYPE_CHECKING:
+    from service.methods import Outcome
 
 log = structlog.get_logger(__name__)
 
@@ -129,6 +131,8 @@ class Running:
 
     async def _method_outcome(self) -> Outcome:
         """Prepare the context and call the method."""
+        from service.methods import METHODS  # imported already where jobs are forked
+
         method = METHODS.get(self._job.method)
         if method is None:
             raise Conflict(f"this worker does not know the method {self._job.method}; it is of another release")

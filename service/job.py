@@ -13,6 +13,9 @@ State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 STATES: tuple[State, ...] = ("queued", "running", "succeeded", "failed", "cancelled")
 ENDED = ("succeeded", "failed", "cancelled")
 
+KINDS = ("fit", "rebuild")
+"""Kinds of jobs; a worker does one of each at a time, so that what is short does not wait for what is long."""
+
 JOBS = "abound:jobs"
 
 _ID = re.compile(r"[0-9a-f]{20}")

@@ -27,10 +27,9 @@ from service import pending, workplaces
 from service.artifacts import PATIENCE_SECONDS, Artifacts
 from service.catalog import ModelKeys
 from service.ending import end
-from service.job import ENDED, Job
+from service.job import ENDED, KINDS, Job
 from service.job_context import clean
 from service.jobs import Jobs
-from service.methods import METHODS
 from service.settings import Settings
 from service.stable import Stable
 from service.store import Store
@@ -59,8 +58,7 @@ class JobKeeper:
         self._store = store
         self._jobs = jobs
         self._stable = stable
-        wanted = settings.worker_kinds.split(",")
-        self._kinds = sorted({method.kind for method in METHODS.values()} & set(wanted))
+        self._kinds = [kind for kind in KINDS if kind in settings.worker_kinds.split(",")]
         self._seen: dict[str, tuple[object, float]] = {}
         self._overdue: dict[str, float] = {}
         self._artifacts: Artifacts | None = None

@@ -1,7 +1,8 @@
 """The stable: a process that forks a horse (``horse.py``) for each job that the worker has claimed.
 
-The worker forks it once methods and kernels are loaded, and before it starts any thread or event loop. So all of them
-share that memory, and a job begins at once. Forking is safe because this process has one thread and computes nothing.
+The worker forks it once kernels are loaded, and before it starts any thread or event loop. So all of them share that
+memory, and a job begins at once; only the first waits until the stable has imported the methods. Forking is safe
+because this process has one thread and computes nothing.
 
 They speak over a socket, a JSON list a line. To the stable: ``[kind, job, holder]`` (run this job) or ``[kind]`` (kill
 what runs of this kind). From it: ``[kind, how]`` when the process of a job has ended, and in which words. When the
@@ -19,6 +20,7 @@ import select
 import signal
 import socket
 import threading
+from importlib import import_module
 from typing import NoReturn
 
 import structlog
@@ -129,9 +131,10 @@ def _serve(settings: Settings, connection: socket.socket) -> NoReturn:
                         os.kill(pids[kind], signal.SIGKILL)
                     continue
                 try:
+                    import_module("service.methods")  # for the first job; a worker without jobs does without them
                     pids[kind] = _fork(settings, kind, *job)
-                except OSError as error:
-                    connection.sendall(_line(kind, f"no process could be started: {error.strerror}"))
+                except Exception as error:
+                    connection.sendall(_line(kind, f"it could not be begun: {type(error).__name__}: {error}"))
         for kind, pid in list(pids.items()):
             status = _reap(pid, os.WNOHANG)
             if status is not None:

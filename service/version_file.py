@@ -22,7 +22,6 @@ import msgspec
 
 from core.config import ModelConfig
 from core.errors import Cancelled, Conflict, Damaged, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
-from core.methods.fitted import OPAQUE, check_opaque
 from core.types import Offset
 from service import forgotten, version_keeping, versions
 from service.array_files import Array, ArrayFile
@@ -148,6 +147,8 @@ async def _taken(
         job=None,
         origin=origin,
     ).sealed()
+    from core.methods.fitted import OPAQUE  # imports scipy: not before somebody brings a version
+
     if any(one.name.startswith(OPAQUE) for one in new.files):
         await _check_graphs(await versions.arrays_of(artifacts, keys, new))
     await versions.load_as(artifacts, keys, new)
@@ -195,6 +196,8 @@ async def _check_graphs(arrays: dict[str, Array]) -> None:
     def progress(stage: str, fraction: float) -> None:
         if left.is_set():
             raise Cancelled("nobody waits for the version any more")
+
+    from core.methods.fitted import check_opaque
 
     try:
         await asyncio.to_thread(check_opaque, arrays, progress)

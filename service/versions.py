@@ -15,17 +15,19 @@ import importlib.metadata
 import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from core.errors import Conflict, Damaged, UnknownApplyVersion, UnknownArtifact, UnknownVersion
-from core.methods.fitted import Fitted
 from service.array_files import Array, ArrayFile, checked, mapped, write_array
 from service.artifacts import Artifacts
 from service.card import CARD, FORMAT, Card, digest_of, is_id, new_id, read_card
 from service.catalog import ModelKeys
 from service.model_replica import new_secret
+
+if TYPE_CHECKING:
+    from core.methods.fitted import Fitted
 
 READY = "ready.json"
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "joblib")
@@ -242,7 +244,13 @@ async def load(
 async def load_as(artifacts: Artifacts, keys: ModelKeys, card: Card, place: Path | None = None) -> Loaded:
     """What a card describes, whether or not it is written; see ``load``."""
     arrays = await arrays_of(artifacts, keys, card, place)
-    return Loaded(card, await asyncio.to_thread(Fitted.from_arrays, card.meta, arrays, new_secret()))
+    return Loaded(card, await asyncio.to_thread(_fitted, card, arrays))
+
+
+def _fitted(card: Card, arrays: Mapping[str, Any]) -> Fitted:
+    from core.methods.fitted import Fitted  # imports scipy, which a replica without versions can do without
+
+    return Fitted.from_arrays(card.meta, arrays, new_secret())
 
 
 async def arrays_of(artifacts: Artifacts, keys: ModelKeys, card: Card, place: Path | None = None) -> dict[str, Array]:

@@ -12,10 +12,9 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from core.errors import Overloaded, StoreUnavailable
 from service.audit import act
 from service.dependencies import ActorDep, JsonObject, PartsDep, trusted_model
-from service.desk import Desk, read_request
+from service.desk import Desk, load_methods, read_request
 from service.job import Job
 from service.job_shapes import JobAnswer, JobsAnswer, MethodsAnswer, MethodShape, RangeShape
-from service.methods import METHODS
 from service.openapi import JSON, REF, problems
 from service.schemas import MAX_KEY_CHARACTERS
 
@@ -82,7 +81,7 @@ async def list_methods() -> MethodsAnswer:
     return MethodsAnswer(
         methods=[
             MethodShape(name=name, summary=method.about, kind=method.kind, params=method.schema)
-            for name, method in sorted(METHODS.items())
+            for name, method in sorted((await load_methods()).items())
         ]
     )
 
