@@ -58,6 +58,11 @@ class Experiment:
         return " ".join(parts)
 
     @property
+    def is_live(self) -> bool:
+        """Whether it runs on the live index; ``vote_min`` is for the batch method ``ff`` only."""
+        return self.method == "ff" and "vote_min" not in self.params
+
+    @property
     def assignments(self) -> list[str]:
         """The parameters as ``--set`` takes them."""
         return [f"{name}={_plain(value)}" for name, value in self.params.items() if name != "passes"]

@@ -136,7 +136,8 @@ def _plot(plot: Plot, kept: Kept, folder: str, drawn: bool) -> str:
 def command(experiment: Experiment) -> str:
     """What runs an experiment by itself."""
     source = SETS.get(experiment.data)
-    if source is None or not source.stored or experiment.each_pass or len(experiment.seeds) > 1:
+    is_batch_ff = experiment.method == "ff" and not experiment.is_live  # ``abound evaluate`` has the live index as ff
+    if source is None or not source.stored or experiment.each_pass or len(experiment.seeds) > 1 or is_batch_ff:
         return f"abound reproduce --only '{experiment.id}'"
     parts = [f"abound evaluate --train {experiment.data}/train.* --test {experiment.data}/test.*"]
     parts.append(f"--method {experiment.method}")

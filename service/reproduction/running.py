@@ -119,7 +119,7 @@ def _seeds(experiment: Experiment, held: Held, memory: int | None, progress: Pro
 
 
 def _one(experiment: Experiment, held: Held, seed: int, memory: int | None, progress: Progress) -> Figures:
-    if experiment.method == LIVE and "vote_min" not in experiment.params:  # which the batch method has alone
+    if experiment.is_live:
         return _live(experiment, held, seed, progress)
     train, test = held.matrices(seed)
     others: dict[str, Any] = {"seed": seed, "hidden": experiment.hidden, "memory": memory, "hierarchy": held.pairs}

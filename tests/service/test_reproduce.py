@@ -234,8 +234,8 @@ def test_an_experiment_can_be_run(one: Experiment) -> None:
         assert set(one.params) <= {"classes", "w_min", "trials"}
         return
     assert one.data in SETS
-    changes = {name: value for name, value in one.params.items() if name != "passes" or one.method != "ff"}
-    if one.method == "ff":
+    changes = {name: value for name, value in one.params.items() if name != "passes" or not one.is_live}
+    if one.is_live:
         changes.pop("params", None)
         ModelConfig.from_dict(changes)
     else:
