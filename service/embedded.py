@@ -38,6 +38,9 @@ START_PATIENCE = 30.0
 
 _DAMAGED = re.compile(r"(?:Bad file format|Unrecoverable error) reading the append only file (\S+?):")
 
+HIGH_WATER = "high-water.json"
+"""How far the store had come (``high_water.py``); there from the first snapshot, or the first end of a worker, on."""
+
 LOG_LINES = 12
 LOG_TAIL_BYTES = 8192
 
@@ -51,11 +54,14 @@ class EmbeddedStore:
         Made when missing. Holds the log for good; nothing else need be kept.
     appendfsync : ``always`` | ``everysec``
         ``always`` unless a test or benchmark says otherwise.
+    accept_loss : bool
+        Start a store whose log cannot be found any more as an empty one; what is left of the log is put aside.
     """
 
-    def __init__(self, data_dir: Path, *, appendfsync: str = "always") -> None:
+    def __init__(self, data_dir: Path, *, appendfsync: str = "always", accept_loss: bool = False) -> None:
         self.data_dir = Path(data_dir)
         self.appendfsync = appendfsync
+        self.accept_loss = accept_loss
         self.process: subprocess.Popen[bytes] | None = None
         self.runtime_dir: Path = runtime_dir(self.data_dir)
         self._lock: int | None = None
@@ -84,7 +90,7 @@ class EmbeddedStore:
 
     def has_files(self) -> bool:
         """Whether a store has been here."""
-        return any((self.data_dir / name).exists() for name in ("appendonlydir", "appendonly.aof"))
+        return any((self.data_dir / name).exists() for name in ("appendonlydir", "appendonly.aof", HIGH_WATER))
 
     def is_run_by_other(self) -> bool:
         """Whether another process has it and runs its server."""
@@ -149,6 +155,7 @@ class EmbeddedStore:
         """
         program = server_program()
         self._end_orphan()
+        self._check_log()
         prepare_runtime_dir(self.runtime_dir)
         with refusing(f"cannot write into the data directory {self.data_dir}"):
             for pattern in ("temp-*.aof", "temp-*.rdb", "appendonlydir/temp-*"):
@@ -170,6 +177,21 @@ class EmbeddedStore:
             self._launched = time.monotonic()
             record = {"pid": self.process.pid, "started": identity.started(self.process.pid)}
             self._record.write_text(json.dumps(record))
+
+    def _check_log(self) -> None:
+        """CannotStart where there was a log and it cannot be found: the server would write over what is left."""
+        folder = self.data_dir / "appendonlydir"
+        known = [folder / "appendonly.aof.manifest", self.data_dir / "appendonly.aof"]
+        if not (self.data_dir / HIGH_WATER).exists() or any(path.exists() for path in known):
+            return
+        if not self.accept_loss:
+            raise CannotStart(
+                f"the store in {self.data_dir.resolve()} has lost its log: {known[0].relative_to(self.data_dir)} is "
+                f"missing, and {HIGH_WATER} says that there was one. Nothing was changed. Bring the directory back "
+                "from a copy; or, to begin with an empty store and give up what it had: abound store accept-loss"
+            )
+        if folder.exists():
+            folder.rename(self.data_dir / f"appendonlydir-lost-{time.time_ns()}")
 
     def loaded(self) -> float:
         """How much of its data the server has loaded: 1.0 when it answers. Blocks for a moment at most.

@@ -12,7 +12,7 @@ from core.config import ModelConfig
 from core.errors import AboundError, InvalidInstance
 from service.errors import problem_of
 from service.group import Draft, Learned
-from service.intake import NewClasses, Room
+from service.intake import Brought, Room
 from service.keyring import Grant
 from service.learn_answers import answer_of
 from service.learning import Learning, Terms, draft_of
@@ -67,13 +67,20 @@ class LearnLines:
     ) -> None:
         """Learn all lines, and answer each of them in order."""
         groups: asyncio.Queue[Sent | None] = asyncio.Queue(GROUPS_AT_ONCE)
-        await together(self._read_groups(model, lines, groups, grant), _answer_groups(groups, answers, request_id))
+        with self._learning.new_classes(model) as new:
+            await together(
+                self._read_groups(model, lines, groups, grant, new), _answer_groups(groups, answers, request_id)
+            )
 
     async def _read_groups(
-        self, model: ModelReplica, lines: RequestLines, groups: asyncio.Queue[Sent | None], grant: Grant | None
+        self,
+        model: ModelReplica,
+        lines: RequestLines,
+        groups: asyncio.Queue[Sent | None],
+        grant: Grant | None,
+        new: Brought,
     ) -> None:
         pace = Pace()
-        new = NewClasses(model)
         group = _Group()
         async for some in lines.groups():
             if self._rates.watches(grant):
@@ -117,7 +124,7 @@ class LearnLines:
             learned.exception()
 
     async def _line(
-        self, model: ModelReplica, config: ModelConfig, line: Line, new: NewClasses
+        self, model: ModelReplica, config: ModelConfig, line: Line, new: Brought
     ) -> tuple[Terms, Draft | Learned]:
         """What a line is to be learned as, or what came of it the first time."""
         if line.error is not None:

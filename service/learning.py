@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -11,7 +12,7 @@ from core.errors import InvalidInstance
 from core.record import pack_labels
 from service.budget import Budget
 from service.group import Draft, Learned
-from service.intake import Changing, NewClasses
+from service.intake import Brought, Changing, NewClasses
 from service.model_replica import ModelReplica
 from service.reading import ABSENT, is_empty, vector_of
 from service.remembered import RememberParams, reading_of, recall
@@ -55,6 +56,7 @@ class Learning:
         self._budget = budget
         self._durability = settings.durability
         self._wait_seconds = settings.wait_seconds
+        self._new_classes: dict[str, NewClasses] = {}
 
     def terms(self, request: LearnRequest, keyed: bool) -> Terms:
         """Of a request: with a key it waits until it is applied, for only then is known whether it is a repeat."""
@@ -75,9 +77,14 @@ class Learning:
             return learned
         return msgspec.structs.replace(learned, durability=await self._replica.confirmed())
 
-    async def record(
-        self, model: ModelReplica, config: ModelConfig, instance: LabelledInstance, new: NewClasses
-    ) -> bytes:
+    def new_classes(self, model: ModelReplica) -> AbstractContextManager[Brought]:
+        """What a request to learn brings that the model does not know, as long as it is on its way."""
+        new = self._new_classes.get(model.name)
+        if new is None or new.model is not model:
+            new = self._new_classes[model.name] = NewClasses(model)
+        return new.of_request(self._wait_seconds)
+
+    async def record(self, model: ModelReplica, config: ModelConfig, instance: LabelledInstance, new: Brought) -> bytes:
         """The record of one labelled instance, with everything checked."""
         if instance.labels is None:
             raise InvalidInstance("labels is missing", "labels")

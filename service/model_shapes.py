@@ -8,6 +8,11 @@ from pydantic import Field
 
 from service.schemas import Shape
 
+MAX_CLASSES = (
+    "A new class beyond this is refused. A replica counts those that it has on their way; of several replicas none "
+    "knows what others have, so each may bring what it has on its way at that moment beyond the bound."
+)
+
 
 class AnalyzerShape(Shape):
     """How text becomes terms."""
@@ -43,7 +48,7 @@ class ConfigShape(Shape):
     boolean: bool = Field(description="Every active feature has the value 1; nothing is normalised.")
     memory: float | None = Field(ge=1e-6, le=1e12, description="Horizon of the adaptive update, in feature weight.")
     max_features: int | None = Field(ge=1, le=2**31 - 1, description="Beyond it a feature goes for each new one.")
-    max_classes: int | None = Field(ge=1, le=2**31 - 1, description="A new class beyond this is refused.")
+    max_classes: int | None = Field(ge=1, le=2**31 - 1, description=MAX_CLASSES)
     max_memory: int | None = Field(
         ge=2**20, le=2**50, description="Bytes that it may take in a replica; nothing is learned beyond."
     )

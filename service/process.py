@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING
 import uvicorn
 import uvloop
 
-from core.errors import CannotStart, StoreUnavailable
+from core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion
 from service import boot, keys
+from service.artifacts import Artifacts
 from service.connection import LOOK_SECONDS, Connection
+from service.high_water import Marks
 from service.listening import BACKLOG
 from service.report import Report, Reporter
 from service.settings import MIB, Settings, is_loopback, unknown_variables
@@ -138,13 +140,18 @@ async def serve(settings: Settings, listening: socket.socket, reporter: Reporter
 
 
 async def check_store(settings: Settings) -> None:
-    """Refuse a store that is not to be trusted before anything that takes long; CannotStart says what mends it.
+    """Refuse a store that is not to be trusted, or has lost what it had, before anything that takes long.
+
+    CannotStart says what mends it.
 
     And refuse to be reached by others while it has no key.
     """
     store = Store(settings.store_url(), settings.group(StoreParams))
     try:
         await store.check()
+        place = settings.artifacts_place()
+        with contextlib.suppress(StoreUnavailable, Damaged, UnknownApplyVersion):  # who loads it says so
+            await Marks.of(settings, store, None if place is None else Artifacts(place)).check()
         if not is_loopback(settings.host):
             try:
                 kept = await keys.read(store)

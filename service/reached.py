@@ -12,11 +12,11 @@ from service.settings import Settings
 
 
 @contextmanager
-def reached(settings: Settings, make: bool = False) -> Iterator[str]:
+def reached(settings: Settings, make: bool = False, accept_loss: bool = False) -> Iterator[str]:
     """The URL of the store, which is there while the block runs. Call it in the main thread.
 
     An embedded store that no service runs is started for the time. Where there is none yet, one is made with ``make``
-    only, and that is said.
+    only, and that is said; one whose log is lost is started as an empty one with ``accept_loss`` only.
 
     Raises
     ------
@@ -26,7 +26,7 @@ def reached(settings: Settings, make: bool = False) -> Iterator[str]:
     if settings.redis_url is not None:
         yield settings.store_url()
         return
-    embedded = EmbeddedStore(settings.data_dir)
+    embedded = EmbeddedStore(settings.data_dir, accept_loss=accept_loss)
     if not embedded.has_files():
         if not make:
             raise CannotStart(f"there is no store in {settings.data_dir}; name its --data-dir or --redis-url")

@@ -39,15 +39,17 @@ from core.errors import (
     UnknownArtifact,
     UnknownOffset,
 )
+from core.types import Offset
 from service import boot, indexes, presence, upkeep, version_keeping, wanted
 from service import manifest as manifests
 from service.archive import BASE_PREFIX, Archiving, archive
 from service.artifacts import PATIENCE_SECONDS, Artifacts
-from service.catalog import Catalog, Living, read_on, shorten_catalog
+from service.catalog import Catalog, Living, read_catalog, read_on, shorten_catalog
 from service.compaction import compact
 from service.contest_keeper import ContestKeeper
 from service.datasets import Datasets
 from service.ending import end
+from service.high_water import Mark, Marks
 from service.history import HistoryParams
 from service.index_sweeping import IndexSweep
 from service.job_keeper import JobKeeper
@@ -91,6 +93,7 @@ class Worker:
         log_params: LogParams | None = None,
         artifacts: Artifacts | None = None,
         history_params: HistoryParams | None = None,
+        marks: Marks | None = None,
     ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}"
         self._store = store
@@ -99,6 +102,7 @@ class Worker:
         self._artifacts = artifacts
         self._history_params = history_params or HistoryParams()
         self._joining = Joining(store, artifacts, LOST) if artifacts is not None else None
+        self._marks = marks or Marks(store, None, artifacts)
         self._stopping = asyncio.Event()
         self._resting: dict[str, float] = {}
         self._without_history: dict[str, float] = {}
@@ -140,6 +144,7 @@ class Worker:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._stopping.wait()
+            await self._note(None)
         finally:
             await end(showing)
             if self._joining is not None:
@@ -251,6 +256,19 @@ class Worker:
             bytes=manifest.size,
             seconds=round(loop.time() - began, 3),
         )
+        await self._note(living, manifest)
+
+    async def _note(self, living: Living | None, manifest: Manifest | None = None) -> None:
+        """Write down how far a model has come with a snapshot, or the whole store: see ``high_water.py``."""
+        marks = None
+        if living is not None and manifest is not None:
+            last = Offset.parse(manifest.offset).entry
+            marks = {living.keys.incarnation: Mark(living.keys.name, last, manifest.n_entries)}
+        try:
+            artifacts = await self._joining.look() if self._joining is not None else None
+            await self._marks.note(await read_catalog(self._store), artifacts, marks)
+        except (ArtifactsUnavailable, Damaged, OSError, StoreUnavailable, UnknownApplyVersion) as error:
+            log.warning("how far the store has come is not written down", reason=str(error))
 
     async def _archive(self, living: Living, lease: Lease) -> None:
         """Move to history what can be, and keep that within its bounds; say why when it cannot be done."""
@@ -340,12 +358,15 @@ async def _work(settings: Settings, reporter: Reporter, stable: Stable) -> None:
     params = settings.group(StoreParams)
     store, jobs_store = Store(settings.store_url(), params), Store(settings.jobs_store_url(), params)
     place = settings.artifacts_place()
+    artifacts = Artifacts(place, patience=PATIENCE_SECONDS) if place is not None else None
+    marks = Marks.of(settings, store, artifacts)
     worker = Worker(
         store,
         settings.group(SnapshotParams),
         settings.group(LogParams),
-        Artifacts(place, patience=PATIENCE_SECONDS) if place is not None else None,
+        artifacts,
         settings.group(HistoryParams),
+        marks,
     )
     keeper = JobKeeper(settings, store, Jobs(jobs_store, settings.group(JobParams)), stable)
     stopping = asyncio.Event()
@@ -355,6 +376,8 @@ async def _work(settings: Settings, reporter: Reporter, stable: Stable) -> None:
     try:
         await store.check()
         await jobs_store.check()
+        with contextlib.suppress(StoreUnavailable, Damaged, UnknownApplyVersion):  # it says so itself, and waits
+            await marks.check()
         reporter.say(Report(stage="working", progress=1.0, ready=True))
         contests = ContestKeeper(settings, store)
         parts = [asyncio.create_task(part) for part in (worker.run(), keeper.run(stopping), contests.run(stopping))]

@@ -15,7 +15,7 @@ from core.errors import InvalidInstance, OutcomeUnknown, UnknownPrediction
 from service.dependencies import trusted_model
 from service.exchange import Headers
 from service.group import Draft, Learned
-from service.intake import NewClasses, Room
+from service.intake import Brought, Room
 from service.keyring import Grant
 from service.learn_answers import answer_of, batch_answer_of, merged
 from service.learn_lines import LearnLines
@@ -62,12 +62,13 @@ class Learn:
         learned = await self._learning.again(model, request, request.source, request.durability)
         if learned is None:
             config = model.live.config
-            record = await self._learning.record(model, config, request, NewClasses(model))
-            Room(self._request_bytes).take(len(record))
-            terms = self._learning.terms(request, request.key is not None)
-            [learned] = await self._surely(
-                self._learning.append(model, config, [draft_of(request, record, request.source)], terms)
-            )
+            with self._learning.new_classes(model) as new:
+                record = await self._learning.record(model, config, request, new)
+                Room(self._request_bytes).take(len(record))
+                terms = self._learning.terms(request, request.key is not None)
+                [learned] = await self._surely(
+                    self._learning.append(model, config, [draft_of(request, record, request.source)], terms)
+                )
         if learned.refused is not None:
             raise learned.refused
         return 200 if learned.applied else 202, encoder.encode(answer_of(learned))
@@ -103,8 +104,19 @@ class Learn:
             first = await self._learning.first_time(model, header_key, body, request.durability)
             if first is not None:
                 return 200, encoder.encode(batch_answer_of([first]))
+        with self._learning.new_classes(model) as new:
+            return await self._learn_batch(model, request, instances, header_key, new)
+
+    async def _learn_batch(
+        self,
+        model: ModelReplica,
+        request: LearnRequest,
+        instances: list[LabelledInstance],
+        header_key: str | None,
+        new: Brought,
+    ) -> tuple[int, bytes]:
         config = model.live.config
-        outcomes, records = await self._records(model, config, request, instances)
+        outcomes, records = await self._records(model, config, request, instances, new)
         fresh = [instance for instance, outcome in zip(instances, outcomes, strict=True) if outcome is None]
         keyed = header_key is not None or any(instance.key is not None for instance in fresh)
         if not fresh:
@@ -128,12 +140,16 @@ class Learn:
         return 200 if applied else 202, encoder.encode(batch_answer_of(learned))
 
     async def _records(
-        self, model: ModelReplica, config: ModelConfig, request: LearnRequest, instances: list[LabelledInstance]
+        self,
+        model: ModelReplica,
+        config: ModelConfig,
+        request: LearnRequest,
+        instances: list[LabelledInstance],
+        new: Brought,
     ) -> tuple[list[Learned | None], list[bytes]]:
         """For each instance of a batch what came of it the first time, else None; and the records of the latter."""
         pace = Pace()
         room = Room(self._request_bytes)
-        new = NewClasses(model)
         outcomes: list[Learned | None] = []
         records = []
         for at, instance in enumerate(instances):

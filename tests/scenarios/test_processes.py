@@ -173,6 +173,23 @@ def test_the_console_says_ready_only_while_readyz_does(tmp_path):
         assert "ready on" not in output.read_text()
 
 
+def test_a_service_whose_store_has_lost_its_log_does_not_start(tmp_path):
+    data, output = tmp_path / "data", tmp_path / "output"
+    with Serving(data, output=output) as service:
+        service.until_ready()
+        assert status(service, "/learn", text="wheat", labels=["grain"]) == 200
+        snapshots = f"{service.url}/models/default/snapshots"
+        assert until(lambda: httpx.post(snapshots, timeout=120).is_success, 120)
+        assert service.stop() == 0
+    [log] = (data / "appendonlydir").glob("*.incr.aof")
+    written = log.read_bytes()
+    log.write_bytes(written[: len(written) // 8])
+    refused = serve("--port", "0", "--data-dir", str(data), seconds=120)
+    assert refused.returncode == 1
+    assert "the store has lost what it had" in refused.stderr
+    assert "abound store accept-loss" in refused.stderr
+
+
 # the end
 
 

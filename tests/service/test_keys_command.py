@@ -85,6 +85,7 @@ OFFLINE = {
     "mend --yes": (),
     "verify": ("--offline",),
     "store rewrite": (),
+    "store accept-loss": ("--yes",),
     "history show": (),
     "history begin-anew": ("--yes",),
 }
