@@ -60,7 +60,6 @@ def parallel(cluster: str | None, threads: int) -> Iterator[None]:
     ClusterUnavailable
         The scheduler cannot be reached, or has no worker.
     """
-    from joblib import parallel_config
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(threadpool_limits(1))  # BLAS adds up in another order where it has more
