@@ -61,7 +61,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@$(BIN)/mypy & types=$$!; \
-	$(BIN)/python -c "from service.kernel_cache import place; place(); from core.live import warmup; warmup()"; \
+	$(BIN)/python docker/kernels.py; \
 	$(BIN)/pytest -m "not long" --numprocesses $(WORKERS) --dist worksteal --durations 10 $(ARGS); tests=$$?; \
 	wait $$types || { echo "mypy has found mistakes: see above" >&2; exit 1; }; exit $$tests
 

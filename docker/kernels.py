@@ -1,13 +1,16 @@
-"""Compile every kernel that serving and jobs run, into ``NUMBA_CACHE_DIR``: while the image is built."""
+"""Compile every kernel that serving and jobs run, into ``NUMBA_CACHE_DIR`` or the user's cache."""
 
 from __future__ import annotations
 
-from core.methods import warming
-from service.kernels import load_all
+from service.kernel_cache import place
 
 
 def main() -> None:
     """Compile."""
+    place()  # before numba is imported
+    from core.methods import warming
+    from service.kernels import load_all
+
     load_all()
     warming.warmup()
 
