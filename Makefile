@@ -10,12 +10,14 @@ WORKERS ?= 3
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test long format hooks image clean
+.PHONY: help run check test test-lowest test-newest long format hooks image clean
 
 help:
 	@echo "make run     serve on http://127.0.0.1:$(PORT) (PORT=8080 for another port)"
 	@echo "make check   the quick part of the checks: format, lint, types, imports, licences"
 	@echo "make test    format, lint, types, all tests but the long ones (WORKERS=4 at a time; 3 unless told)"
+	@echo "make test-lowest  the quick tests with the lowest versions of all dependencies that pyproject.toml allows"
+	@echo "make test-newest  the quick tests with the newest"
 	@echo "make long    the tests that take minutes each, and random tests with all of their examples"
 	@echo "             ARGS=\"--reverse\" gives pytest more options, with test and with long"
 	@echo "make format  put the code into the one format"
@@ -65,6 +67,51 @@ test: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "not long" --numprocesses $(WORKERS) --dist worksteal --durations 10 $(ARGS); tests=$$?; \
 	wait $$types || { echo "mypy has found mistakes: see above" >&2; exit 1; }; exit $$tests
 
+# Tests that between them use every library that the service is built on.
+QUICK := \
+	tests/contracts/test_openapi.py \
+	tests/core/methods/test_contract.py \
+	tests/core/methods/test_neighbors.py \
+	tests/core/test_live.py \
+	tests/core/test_text.py \
+	tests/scenarios/test_cluster.py \
+	tests/service/test_artifacts.py \
+	tests/service/test_cli.py \
+	tests/service/test_cli_jobs.py \
+	tests/service/test_client_served.py \
+	tests/service/test_connection.py \
+	tests/service/test_drift.py \
+	tests/service/test_embedded.py \
+	tests/service/test_estimator.py \
+	tests/service/test_files.py \
+	tests/service/test_fit_jobs.py \
+	tests/service/test_http_datasets.py \
+	tests/service/test_http_errors.py \
+	tests/service/test_http_health.py \
+	tests/service/test_http_learn.py \
+	tests/service/test_http_page.py \
+	tests/service/test_http_rates.py \
+	tests/service/test_link.py \
+	tests/service/test_logging.py \
+	tests/service/test_reproduce.py \
+	tests/service/test_segment.py \
+	tests/service/test_settings.py \
+	tests/simulation/test_keyspace.py
+
+# A bound in pyproject.toml, as the constraint to its lowest version.
+LOWEST := s/.*"\([a-z][a-z0-9-]*\)>=\([^,]*\),.*/\1==\2/p
+
+$(VENV)-lowest/.installed $(VENV)-newest/.installed: $(VENV)-%/.installed: pyproject.toml
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	sed -n '$(if $(filter lowest,$*),$(LOWEST))' $< > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt -e '.[dev]'
+	@touch $@
+
+# Kernels that another version of numba compiled are kept apart from those that serve.
+test-lowest test-newest: test-%: $(VENV)-%/.installed
+	NUMBA_CACHE_DIR=$(CURDIR)/$(<D)/kernels $(<D)/bin/pytest -m "not long" --numprocesses $(WORKERS) --dist worksteal $(QUICK)
+
 long: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "long or hypothesis" --hypothesis-profile thorough $(ARGS)
 
@@ -84,5 +131,5 @@ image:
 		-f docker/Dockerfile -t abound .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find core service tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[0].split()
 
@@ -39,6 +42,26 @@ def test_the_quick_checks_are_a_part_of_all_checks() -> None:
         assert (ROOT / file).is_file()
 
 
+def test_the_files_of_the_quick_tests_are_there() -> None:
+    named = re.search(r"^QUICK :=((?: .*\\\n)?(?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    assert named
+    files = re.findall(r"\S+\.py", named[1])
+    assert len(files) > 10
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
+@pytest.mark.parametrize("extra", ["dependencies", *PROJECT["optional-dependencies"]])
+def test_every_dependency_is_bounded_on_both_sides_and_its_pin_is_within(extra: str) -> None:
+    """``make test-lowest`` reads the first bound of each as the lowest version."""
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines()[1:])
+    pinned = {canonicalize_name(name): version for name, version in pins.items()}
+    for text in PROJECT.get(extra) or PROJECT["optional-dependencies"][extra]:
+        one = Requirement(text)
+        if one.name != PROJECT["name"]:
+            assert re.match(r"[a-z][a-z0-9-]*>=[\d.]+,<[\d.]+(;|$)", text), text
+            assert one.specifier.contains(pinned[canonicalize_name(one.name)]), text
+
+
 def test_the_hook_of_pre_commit_is_ours_and_fetches_nothing() -> None:
     [repository] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert repository["repo"] == "local"
@@ -65,8 +88,7 @@ def test_the_changelog_begins_with_the_version_that_this_is() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     versions = re.findall(r"^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", text, re.MULTILINE)
     assert len(versions) == len(re.findall(r"^## ", text, re.MULTILINE))
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert versions[0][0] == version
+    assert versions[0][0] == PROJECT["version"]
     assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= {"Added", "Changed", "Fixed", "Removed"}
 
 

@@ -117,7 +117,7 @@ RUNTIME = closure(PROJECT["dependencies"])
 DEVELOPMENT = {
     name: one
     for name, one in closure([one for extra in PROJECT["optional-dependencies"].values() for one in extra]).items()
-    if name not in RUNTIME
+    if name not in {*RUNTIME, canonical(PROJECT["name"])}
 }
 
 
