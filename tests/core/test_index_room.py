@@ -110,7 +110,7 @@ def test_sls_takes_no_more_than_was_asked_for(seed, skew, most_labels, slots, sh
         few = most_labels if count < 20 else 1
         ids = rng.choice(10 + count, rng.integers(1, 9), replace=False).astype(np.int32)
         values = (rng.random(len(ids)) + 0.05).astype(np.float32)
-        class_ids = rng.choice(5 + count, rng.integers(1, few + 1), replace=False).astype(np.int32)
+        class_ids = rng.choice(6 + count, rng.integers(1, few + 1), replace=False).astype(np.int32)
         copy = Index.from_arrays(index.params, index.to_arrays())  # its rows are its own
         copy.kernel_params = index.kernel_params
         learn_in_just_enough(copy, skew, ids, values, class_ids)
