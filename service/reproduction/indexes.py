@@ -180,7 +180,7 @@ OLDER = Table(
             experiment=Experiment(data="newsgroups20", method="unweighted", seconds=12),
         ),
         Row(
-            label="the same with classifiers, newsgroups, random 80/20",
+            label="unweighted with classifiers, newsgroups, random 80/20",
             experiment=NEWS_TANDEM,
             paper="76.8",
             rival="FF 86, committee 83.0",
