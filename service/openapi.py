@@ -12,8 +12,10 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from core.limits import Limits
 from service.desk import JobRequest
 from service.errors import INTERNAL, KINDS, PROBLEM_JSON, Problem
+from service.methods import METHODS
 from service.model_shapes import ConfigShape
 from service.schemas import (
     MODEL_NAME,
@@ -116,7 +118,8 @@ def document(app: FastAPI) -> dict[str, Any]:
     )
     shapes = (ClassifyRequest, ClassifyAnswer, ClassifyBatchAnswer, LearnRequest, LearnAnswer, LearnBatchAnswer)
     _, schemas = msgspec.json.schema_components((*shapes, ActivateRequest, JobRequest, Problem), ref_template=REF)
-    _tidy(schemas)
+    settings = app.state.parts.settings
+    _tidy(schemas, settings.group(Limits), settings.max_batch)
     whole.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
     for path in ("/classify", "/models/{model}/classify"):
         whole["paths"][path] = {"post": _classify(path)}
@@ -216,17 +219,36 @@ def _responses(good: dict[str, tuple[str, list[str]]], bad: tuple[int, ...]) -> 
     return responses
 
 
-def _tidy(schemas: dict[str, Any]) -> None:
+def _tidy(schemas: dict[str, Any], limits: Limits, max_batch: int) -> None:
     """Say in the schemas what the decoders do beyond their types."""
     for schema in schemas.values():
         schema.pop("title", None)
     for name in ("ClassifyRequest", "LearnRequest", "Instance", "LabelledInstance"):
-        schema = schemas[name]
-        bodies = {"features": "object", "text": "string", "instances": "array", "prediction": "string"}
-        schema["anyOf"] = [
-            {"required": [field], "properties": {field: {"type": kind}}}
-            for field, kind in bodies.items()
-            if field in schema["properties"]
-        ]
+        schemas[name]["anyOf"] = _ways(schemas[name]["properties"])
+    for name in ("LearnRequest", "LabelledInstance"):
+        labels = schemas[name]["properties"]["labels"]["anyOf"][0]
+        labels |= {"maxItems": limits.max_labels, "items": {"type": "string", "minLength": 1}}
+        labels["items"]["maxLength"] = limits.max_label_bytes
+        labels["description"] += f" Each has 1 to {limits.max_label_bytes} bytes in UTF-8."
+    for name in ("ClassifyRequest", "LearnRequest"):
+        schemas[name]["properties"]["instances"]["anyOf"][0]["maxItems"] = max_batch
+    job = schemas["JobRequest"]["properties"]
+    job["method"]["enum"] = sorted(METHODS)
+    job["model"]["pattern"] = job["data"]["pattern"] = MODEL_NAME
     kinds = [*KINDS.values(), INTERNAL]
     schemas["Problem"]["properties"]["type"]["enum"] = [f"/problems/{kind.slug}" for kind in kinds]
+
+
+def _ways(fields: dict[str, Any]) -> list[dict[str, Any]]:
+    """The ways to say what a request is about: an instance, a remembered one, or a batch; one excludes the others."""
+    ways = []
+    labels = {"labels": {"type": "array"}} if "labels" in fields else {}
+    for field, kind in (("features", "object"), ("text", "string"), ("prediction", "string"), ("instances", "array")):
+        if field not in fields:
+            continue
+        given = {field: {"type": kind}} | (labels if field != "instances" else {})
+        others = {"features", "text"} if field in ("prediction", "instances") else set()
+        others |= {"prediction", "instances"} | ({"labels", "key"} if field == "instances" else set())
+        absent = {other: {"type": "null"} for other in sorted(others - given.keys()) if other in fields}
+        ways.append({"required": list(given), "properties": given | absent})
+    return ways

@@ -104,7 +104,9 @@ async def put_dataset(
     filename: Annotated[
         str | None,
         Query(
-            max_length=256, description="Whose end tells the format: `train.jsonl`, `train.txt.gz`, `train.svm.zst`."
+            max_length=256,
+            description="Whose end tells the format: `train.jsonl`, `train.txt.gz`, `train.svm.zst`.",
+            json_schema_extra={"pattern": r"\.(txt|svm|jsonl)(\.(gz|zst))?$"},
         ),
     ] = None,
 ) -> DatasetAnswer:

@@ -15,7 +15,7 @@ from service.dependencies import ActorDep, JsonObject, PartsDep, ReplicaDep
 from service.errors import unreadable
 from service.key import LONGEST, MOST_DESCRIPTION, MOST_MODELS, Key, Terms
 from service.openapi import JSON, problems
-from service.schemas import Shape
+from service.schemas import MODEL_NAME, Shape
 
 router = APIRouter(tags=["keys"])
 
@@ -24,15 +24,24 @@ KeyId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="Public id of 
 DEFAULT_GRACE = 3600.0
 
 
+# What ``Terms.check`` asks for, said in the document.
+ModelName = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": MODEL_NAME})]
+PRINTABLE = {"pattern": r"^[^\x00-\x1f\x7f]*$", "description": "Printable characters."}
+RATE = {
+    "pattern": r"^\s*[0-9]+\s*(/|[Pp][Ee][Rr])\s*[0-9]*\s*[A-Za-z]+",
+    "description": "1 to 1,000,000,000 instances in a second to a day.",
+}
+
+
 class NewKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What a new key is to be. ``seconds``: how long it lives; ``admin`` includes the other scopes."""
 
     scopes: Annotated[list[Literal["classify", "learn", "admin"]], msgspec.Meta(min_length=1)]
-    models: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MOST_MODELS)] | None = None
-    description: Annotated[str, msgspec.Meta(max_length=MOST_DESCRIPTION)] = ""
+    models: Annotated[list[ModelName], msgspec.Meta(min_length=1, max_length=MOST_MODELS)] | None = None
+    description: Annotated[str, msgspec.Meta(max_length=MOST_DESCRIPTION, extra_json_schema=PRINTABLE)] = ""
     seconds: Annotated[float, msgspec.Meta(ge=1, le=LONGEST)] | None = None
-    rate: Annotated[str, msgspec.Meta(examples=["1000/second"])] | None = None
-    source_rate: Annotated[str, msgspec.Meta(examples=["100/minute"])] | None = None
+    rate: Annotated[str, msgspec.Meta(examples=["1000/second"], extra_json_schema=RATE)] | None = None
+    source_rate: Annotated[str, msgspec.Meta(examples=["100/minute"], extra_json_schema=RATE)] | None = None
 
 
 class Rotation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -55,7 +55,7 @@ async def compare_versions(
     parts: PartsDep,
     place: ArtifactsDep,
     ids: Annotated[
-        list[str], Query(alias="id", min_length=1, max_length=MOST_COMPARED, description="Ids, two or more.")
+        list[str], Query(alias="id", min_length=1, max_length=MOST_COMPARED, description="Ids, best two or more.")
     ],
 ) -> Comparison:
     """Every measure, size and parameter that any of them has, a list with a value for each."""

@@ -8,7 +8,9 @@ import jsonschema_rs
 import msgspec
 import pytest
 
+from core.errors import InvalidInstance
 from service.errors import INTERNAL, KINDS
+from service.key import Terms
 from service.schemas import ClassifyRequest, LabelledInstance, LearnRequest
 from tests.service.served import NDJSON, Served, lines
 
@@ -153,3 +155,45 @@ def test_the_documented_bounds_are_those_that_hold(service: Served, document: di
     assert (k["default"], k["minimum"], k["maximum"]) == (10, 1, 1000)
     for value, status in ((1, 200), (1000, 200), (0, 422), (1001, 422)):
         assert service.http.post("/classify", json={"text": "a", "k": value}).status_code == status
+
+
+REFUSED_BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
+    "no labels": ("/learn", {"text": "a"}),
+    "an empty label": ("/learn", {"text": "a", "labels": [""]}),
+    "too many labels": ("/learn", {"text": "a", "labels": [str(i) for i in range(101)]}),
+    "a long label": ("/learn", {"text": "a", "labels": ["x" * 513]}),
+    "an instance and a prediction": ("/learn", {"text": "a", "prediction": "p", "labels": ["x"]}),
+    "labels of a batch": ("/learn", {"instances": [{"text": "a", "labels": ["x"]}], "labels": ["x"]}),
+    "an instance and a batch": ("/classify", {"text": "a", "instances": [{"text": "a"}]}),
+    "a model of a key": ("/keys", {"scopes": ["admin"], "models": ["a b"]}),
+    "a description of a key": ("/keys", {"scopes": ["admin"], "description": "a\nb"}),
+    "a rate": ("/keys", {"scopes": ["admin"], "rate": "often"}),
+    "a source rate": ("/keys", {"scopes": ["admin"], "source_rate": "often"}),
+    "a method": ("/jobs", {"method": "none"}),
+    "data of a job": ("/jobs", {"method": "swnn", "data": "a b"}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_RULE)
+def test_what_a_rule_refuses_breaks_the_document(case: str, service: Served, document: dict[str, Any]) -> None:
+    path, body = REFUSED_BY_RULE[case]
+    if path == "/keys":  # the first one is never made over HTTP
+        with pytest.raises(InvalidInstance):
+            Terms(**body).check()
+    else:
+        assert service.http.post(path, json=body).status_code == 422
+    schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    whole = {**schema, "components": document["components"]}
+    assert not jsonschema_rs.validator_for(whole).is_valid(body)
+
+
+def test_a_file_name_without_a_format_breaks_the_document(service: Served, document: dict[str, Any]) -> None:
+    assert service.http.put("/datasets/x", params={"filename": "x.csv"}, content=b"").status_code == 422
+    [schema] = [
+        parameter["schema"]
+        for parameter in document["paths"]["/datasets/{dataset}"]["put"]["parameters"]
+        if parameter["name"] == "filename"
+    ]
+    validator = jsonschema_rs.validator_for(schema)
+    assert not validator.is_valid("x.csv")
+    assert validator.is_valid("x.jsonl.gz")
