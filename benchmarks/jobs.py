@@ -2,7 +2,7 @@
 
 A store and a worker of its own, with the kernels loaded as in service; jobs that do nothing, one after the other.
 
-* submit to start: from when the record is kept to when the job's own process has claimed it (the store's clock)
+* submit to start: from when the record is kept to when a worker has claimed it (the store's clock)
 * submit to end: the same to when its end is in the record
 * a process from nothing: from exec to waiting for jobs, which is what every job would take if it were not forked
 * memory: of the worker, and what of a job's own is not shared with it
