@@ -395,7 +395,7 @@ def groups_of(config: ModelConfig) -> list[str]:
 def warmup(*groups: str) -> None:
     """Compile the kernels of these groups, of all without any, or load them from numba's cache.
 
-    ``learning`` and ``answering`` have little in common, so two processes can compile one each.
+    ``learning`` and ``answering`` have little in common and take equally long, so two processes can compile one each.
     """
     for group in groups or GROUPS:
         GROUPS[group]()
@@ -404,14 +404,16 @@ def warmup(*groups: str) -> None:
 def _warm_learning() -> None:
     ids, values = np.arange(2, dtype=np.int32), np.ones(2, np.float32)
     Index(IndexParams.of(ModelConfig())).learn(ids, values, ids)
-    _learned(ModelConfig())  # the other process has compiled what this takes from _warm_naming
+    model = _learned(ModelConfig())  # the other process has compiled what this takes from _warm_naming
+    vocabulary.warmup()
+    index.warmup("fsu")
+    _keep(model)
 
 
 def _warm_answering() -> None:
     _warm_naming()
-    for module in (vocabulary, vectorize, record):
-        module.warmup()
-    index.warmup("fsu")
+    vectorize.warmup()
+    record.warmup()
     _answer(LiveModel(ModelConfig(), (1, 2)))
 
 
@@ -430,7 +432,9 @@ def _warm_naming() -> None:
 
 
 def _warm_sls() -> None:
-    _answer(_learned(ModelConfig(update="sls")))
+    model = _learned(ModelConfig(update="sls"))
+    _answer(model)
+    _keep(model)
     index.warmup("sls")
 
 
@@ -458,6 +462,9 @@ def _learned(config: ModelConfig) -> LiveModel:
 def _answer(model: LiveModel) -> None:
     model.rank(_WARMING, 10)
     explain_vector(_WARMING, model._held, 0, np.empty(2))
+
+
+def _keep(model: LiveModel) -> None:
     model.take(Tables(model.features.enlarged(), None))
     LiveModel.from_arrays(model.meta(), model.to_arrays(), (1, 2)).digest()
 
