@@ -195,7 +195,7 @@ def test_a_record_that_has_a_feature_twice_leaves_a_whole_model(update: str, mos
         stream.append(([*keys, keys[0]], [f"c{rng.integers(5)}"]))
     model = learned(stream, update=update, max_features=most)
     assert model.n_learned == 300
-    assert len(model.features) == min(8, most or 8)
+    assert len(model.features) <= min(8, most or 8)
     again = LiveModel.from_arrays(model.meta(), model.to_arrays(), (5, 6))
     assert again.digest() == model.digest()
     for one in (model, again):
