@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from core.kernels.machine import inner
 from core.kernels.memory import load_f32, load_u16, load_u32, load_u64, pointer
 
 GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING = range(8)
@@ -31,7 +32,7 @@ class RecordShape(NamedTuple):
     end: int
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _part_end(data, size, lengths_at, n):
     """Where the strings of a part end, -1 past ``size``: ``n`` u16 lengths, then the bytes."""
     at = lengths_at + 2 * n
@@ -42,7 +43,7 @@ def _part_end(data, size, lengths_at, n):
     return at if at <= size else np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _vector_end(data, size, start):
     if start < 0 or start > size - 4:
         return np.int64(-1)
@@ -52,7 +53,7 @@ def _vector_end(data, size, start):
     return padded if end >= 0 and padded <= size else np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _shape(data, size, start):
     nothing = RecordShape(-1, 0, 0, 0, 0, 0, 0, 0)
     second = _vector_end(data, size, start)
@@ -84,7 +85,7 @@ def record_shape(buffer, start):
     return _shape(pointer(buffer), len(buffer), start)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sequence_length(data, at, end):
     """Bytes of the UTF-8 sequence at ``at``, 0 when it is not one: overlong, a surrogate, too high, or cut off."""
     first = data[at]
@@ -127,7 +128,7 @@ def is_utf8(data, at, length):
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _check_strings(data, lengths_at, n, strings_at):
     """Check the strings of a part and the padding after them: no empty one, each UTF-8, zeros behind."""
     at = strings_at

@@ -97,4 +97,5 @@ def test_a_model_asks_for_no_kernel_outside_of_its_groups() -> None:
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=560
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-3:] == ["[]"] * 3  # the default model, sls, calibrated ones
+    lacking = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    assert lacking == ["[]"] * 3  # the default model, sls, calibrated ones
