@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from core.kernels.machine import as_float
+from core.kernels.machine import as_float, inner
 from core.kernels.memory import leading_zeros, load_u64, multiply_high, trailing_zeros
 
 MOST_DIGITS = 19
@@ -36,7 +36,7 @@ _SIXES = np.uint64(0x0606060606060606)
 _UPPER = np.uint64(0xF0F0F0F0F0F0F0F0)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _rounded(mantissa, exponent):
     """``mantissa * 10**exponent`` by the method of Eisel and Lemire; -1 in the rare case that it does not decide.
 
@@ -73,7 +73,7 @@ def _is_digit(byte):
     return np.uint8(byte - 48) < 10
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _exponent(source, at):
     """The digits of an exponent with its sign, at ``at``; and where they end, -1 when there are none or over 4."""
     negative = source[at] == 45

@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from core.kernels.hashing import mix
+from core.kernels.machine import inner
 from core.kernels.memory import load_u64, same_bytes, store_f32, store_u16, store_u32
 
 UNUSUAL, NO_ROOM = -1, -2
@@ -123,7 +124,7 @@ def normalise(values, n):
         values[i] /= norm
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _drop_inactive(draft, n, start):
     """Take keys out whose value is 0 as a float32; returns how many are left and where their bytes end."""
     kept, to = np.int64(0), start

@@ -23,6 +23,7 @@ import numpy as np
 from numba import njit
 
 from core.kernels.hashing import siphash13
+from core.kernels.machine import inner
 from core.kernels.memory import copy_bytes, load_u16, load_u32, pointer, prefetch, same_bytes
 
 N_IDS, N_LIVE, FREE, USED, GARBAGE, SECRET_0, SECRET_1 = range(7)
@@ -88,7 +89,7 @@ def half_hash(table, data, at, length):
     return siphash13(k0, k1, data, at, length) >> HALF
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _is_key(table, key_id, data, at, length):
     span = table.spans[key_id]
     if np.int64(span & LENGTH) != length:
@@ -96,7 +97,7 @@ def _is_key(table, key_id, data, at, length):
     return same_bytes(table.arena, np.int64(span >> START), data, at, length)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _probe(table, half, data, at, length):
     """The id of a key, or -1, and the slot where the search ended."""
     position = home(half, table.last)
@@ -197,7 +198,7 @@ def remove_key(arrays, key_id):
     table.state[N_LIVE] -= 1
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _candidates(table, ids, first, end):
     """Replace half hashes in ``ids[first:end]`` by the first id with that half, or -1; fetch the spans."""
     for i in range(first, end):
@@ -212,7 +213,7 @@ def _candidates(table, ids, first, end):
         prefetch(table.spans, max(key_id, 0))
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _find_block(table, data, lengths_at, key_at, ids, first, end):
     """Ids of the keys ``first`` to ``end`` of a vector, -1 for unknown ones; each pass fetches what the next reads.
 

@@ -17,6 +17,7 @@ from numba import njit
 
 from core.kernels.decimals import read_number, read_short
 from core.kernels.draft import MAX_FEATURES, MAX_KEY_BYTES, N_KEYS, NO_ROOM, SPLIT, UNUSUAL, Draft, add, begin, finish
+from core.kernels.machine import inner
 from core.kernels.memory import copy_bytes, load_part, load_u32, load_u64, pointer, store_u64, trailing_zeros
 
 MOST_COUNTED = 4096
@@ -49,7 +50,7 @@ def _after_space(data, at):
     return at
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _hexadecimal(data, at):
     """The number of four hexadecimal digits, -1 when they are none. Looks at nothing behind the first wrong one."""
     number = 0
@@ -65,7 +66,7 @@ def _hexadecimal(data, at):
     return number
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _store_letter(memory, to, letter):
     """Write a code point as UTF-8; returns how many bytes it has."""
     if letter < 0x80:
@@ -79,7 +80,7 @@ def _store_letter(memory, to, letter):
     return n
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _escaped(data, at):
     """The code point behind a backslash, -1 when it is none, half of a surrogate pair too; and where it ends."""
     byte = data[at]
@@ -131,7 +132,7 @@ def _copy_string(source, at, memory, to, most):
     return np.int64(-1), np.int64(0)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _add_string(draft, source, at, to, length):
     """A string value behind its opening quote: the key of ``length`` bytes at ``to`` gets ``=`` and the string.
 
@@ -145,7 +146,7 @@ def _add_string(draft, source, at, to, length):
     return end + 1, add(draft, to, length + more, 1.0)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _add_list(draft, source, at, to, length):
     """A list of strings, ``at`` behind its bracket; as ``_add_string``, and NO_ROOM is possible too."""
     data, name_at = source.data, to
@@ -213,7 +214,7 @@ def _add_pair(draft, source, at, to):
     return _add_number(draft, source, at, to, length)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _copy_term(source, at, memory, to):
     """Copy a term up to the end of its line; returns where that is. Writes up to 8 bytes more than the term has."""
     data, size, i = source.data, source.size, np.int64(0)
@@ -228,7 +229,7 @@ def _copy_term(source, at, memory, to):
         i += 8
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _read_terms(draft, source, to):
     """Count the terms, a line each; those too long are left out. Returns where the next key goes, or a refusal."""
     at, most = np.int64(0), draft.rules[MAX_KEY_BYTES]
@@ -248,7 +249,7 @@ def _read_terms(draft, source, to):
     return to
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _read_features(draft, source, to):
     """Add the pairs of a JSON object; returns where its keys end, or a refusal."""
     data, size = source.data, source.size

@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from core.kernels.draft import MOST_PROBES, hash_of
+from core.kernels.machine import inner
 from core.kernels.memory import load_f32, load_part, load_u16, load_u32, load_u64, pointer, same_bytes
 
 GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING, KEY_TWICE, CROWDED = range(10)
@@ -34,7 +35,7 @@ class RecordShape(NamedTuple):
     end: int
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _part_end(data, size, lengths_at, n):
     """Where the strings of a part end, -1 past ``size``: ``n`` u16 lengths, then the bytes."""
     at = lengths_at + 2 * n
@@ -45,7 +46,7 @@ def _part_end(data, size, lengths_at, n):
     return at if at <= size else np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _vector_end(data, size, start):
     if start < 0 or start > size - 4:
         return np.int64(-1)
@@ -55,7 +56,7 @@ def _vector_end(data, size, start):
     return padded if end >= 0 and padded <= size else np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _shape(data, size, start):
     nothing = RecordShape(-1, 0, 0, 0, 0, 0, 0, 0)
     second = _vector_end(data, size, start)
@@ -87,7 +88,7 @@ def record_shape(buffer, start):
     return _shape(pointer(buffer), len(buffer), start)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _sequence_length(data, at, end):
     """Bytes of the UTF-8 sequence at ``at``, 0 when it is not one: overlong, a surrogate, too high, or cut off."""
     first = data[at]
@@ -131,7 +132,7 @@ def is_utf8(data, at, length):
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _check_strings(data, lengths_at, n, strings_at):
     """Check the strings of a part and the padding after them: no empty one, each UTF-8, zeros behind."""
     at = strings_at

@@ -39,7 +39,6 @@ def note(*words):
 kernels.warmup = lambda *groups: note(*groups)
 core.methods.warming.warmup = lambda: note("methods")
 kernels.load_first()
-note("ready")
 for future in kernels._coming.values():
     future.result(60)
 with kernel_cache.lock("compiling"):
@@ -57,7 +56,6 @@ def test_the_kernels_of_the_default_model_are_compiled_first_and_by_two_processe
     assert [line for line in lines if line.startswith("parent")] == [
         "parent learning",
         "parent learning answering",
-        "parent ready",
         "parent sls",
         "parent calibrated",
     ]
