@@ -141,28 +141,33 @@ def test_with_an_empty_cache_the_service_is_ready_before_all_is_compiled(tmp_pat
     cache = tmp_path / "kernels"
     environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
     words = [sys.executable, "-m", "service.cli", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
-    service = subprocess.Popen(words, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-    try:
-        assert service.stderr is not None
-        said = []
-        for line in service.stderr:
-            said.append(line)
-            if ": ready on " in line:
-                break
-        assert any("compiling kernels, first start only" in line for line in said), said
-        assert not (cache / "complete").exists()
-        http = httpx.Client(base_url=said[-1].split("ready on ")[1].strip(), timeout=60)
-        deadline = time.monotonic() + 600
-        while (answer := http.put("/models/small", json={"update": "sls"})).status_code == 503:
-            assert time.monotonic() < deadline
-        assert answer.status_code == 201
-        live = LiveModel(ModelConfig(update="sls"), (1, 2))
-        for n in range(40):
-            body = {"text": f"wheat {n % 7} price {n % 5}", "labels": [f"a{n % 3}", f"b{n % 4}"]}
-            assert http.post("/models/small/learn", json=body).is_success
-            record = live.vectorizer.vectorize(None, str(body["text"])) + pack_labels(list(body["labels"]), live.limits)
-            live.begin(record, 1, [Unit(1)]).step(1)
-        assert http.get("/models/small").json()["digest"] == live.digest()
-    finally:
-        service.send_signal(signal.SIGTERM)
-        service.wait(60)
+    with subprocess.Popen(words, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as service:
+        try:
+            assert service.stderr is not None
+            said = []
+            for line in service.stderr:
+                said.append(line)
+                if ": ready on " in line:
+                    break
+            assert any("compiling kernels, first start only" in line for line in said), said
+            assert not (cache / "complete").exists()
+            with httpx.Client(base_url=said[-1].split("ready on ")[1].strip(), timeout=60) as http:
+                learn_at_once(http)
+        finally:
+            service.send_signal(signal.SIGTERM)
+            service.wait(60)
+
+
+def learn_at_once(http: httpx.Client) -> None:
+    """Create a model by ``sls``, teach it, and compare it with one that had its kernels."""
+    deadline = time.monotonic() + 600
+    while (answer := http.put("/models/small", json={"update": "sls"})).status_code == 503:
+        assert time.monotonic() < deadline
+    assert answer.status_code == 201
+    live = LiveModel(ModelConfig(update="sls"), (1, 2))
+    for n in range(40):
+        body = {"text": f"wheat {n % 7} price {n % 5}", "labels": [f"a{n % 3}", f"b{n % 4}"]}
+        assert http.post("/models/small/learn", json=body).is_success
+        record = live.vectorizer.vectorize(None, str(body["text"])) + pack_labels(list(body["labels"]), live.limits)
+        live.begin(record, 1, [Unit(1)]).step(1)
+    assert http.get("/models/small").json()["digest"] == live.digest()
