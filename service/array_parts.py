@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.config import ModelConfig
-from core.errors import Damaged
+from core.errors import Damaged, InvalidInstance
 from core.limits import Limits
 from core.live import LiveModel
 from service import kernels
@@ -113,7 +113,11 @@ async def live_of(
         shape.name: np.frombuffer(data, shape.dtype).reshape(shape.shape)
         for shape, data in zip(shapes, filled, strict=True)
     }
-    await kernels.loaded(ModelConfig.stored(state["config"]))
+    try:
+        config = ModelConfig.stored(state["config"])
+    except (KeyError, TypeError, InvalidInstance) as error:
+        raise Damaged(f"its configuration and its arrays do not fit together: {error}") from error
+    await kernels.loaded(config)
     # In a thread: a shadow is made in a process that answers meanwhile.
     live = await asyncio.to_thread(LiveModel.from_arrays, state, arrays, new_secret(), limits)
     for _ in live.digest_steps():

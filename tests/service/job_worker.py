@@ -88,7 +88,7 @@ def processes_of(parent: int) -> list[int]:
     return found
 
 
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """What the condition gives once that is true."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -116,7 +116,7 @@ class Office:
         found: dict[str, Any] = answer.json()
         return found
 
-    def ended(self, job_id: str, seconds: float = 20.0) -> dict[str, Any]:
+    def ended(self, job_id: str, seconds: float = 60.0) -> dict[str, Any]:
         """The job once it has ended."""
         return dict(until(lambda: (job := self.job(job_id))["ended"] is not None and job, seconds))
 
@@ -131,11 +131,11 @@ class Office:
         return dict(until(is_there))
 
     def files(self) -> list[str]:
-        """What is in the artifact store besides its marker."""
+        """What is in the artifact store besides its marker and its high-water marks."""
         return sorted(
             str(path.relative_to(self.artifacts)).partition("/")[2]
             for path in self.artifacts.rglob("*")
-            if path.is_file() and path.name != "abound.json"
+            if path.is_file() and path.name not in ("abound.json", "high-water.json")
         )
 
     def clear(self) -> None:

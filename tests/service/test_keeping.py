@@ -65,7 +65,7 @@ async def start_worker(server: Server, tmp_path: Path) -> AsyncIterator[Start]:
         await store.close()
 
 
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.05)

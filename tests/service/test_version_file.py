@@ -15,6 +15,7 @@ import pytest
 
 from core.config import ModelConfig
 from core.errors import Conflict, InvalidInstance, Malformed
+from core.methods.fitted import Fitted
 from core.types import Offset
 from service import forgotten, version_file, version_keeping, versions
 from service.array_files import ArrayFile
@@ -249,7 +250,7 @@ async def test_a_graph_that_somebody_changed_is_never_loaded(
     files = list(card.files)
     files[at] = msgspec.structs.replace(files[at], checksum=checksum_of(bodies[at]))
     loaded = []
-    monkeypatch.setattr(versions.Fitted, "from_arrays", loaded.append)
+    monkeypatch.setattr(Fitted, "from_arrays", loaded.append)
     await refused(store, artifacts, msgspec.structs.replace(card, files=files), bodies)
     assert loaded == []
 
