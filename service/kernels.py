@@ -1,11 +1,13 @@
-"""Compiling kernels at the first start: what the default model uses before the replica is ready, the rest behind it.
+"""Loading kernels: what the default model uses before the replica is ready, other groups when a model needs them.
+
+At the first start on a machine they are compiled:
 
 1. Two processes compile the kernels of ``core.live.FIRST``, a group each, and share numba's cache on disk.
 2. The replica gets ready. A process of low priority compiles the other groups, one after the other, then the kernels
    of batch methods; a thread of the replica loads each group once it is compiled.
-3. Requests and log entries that need a group wait for it (``loaded``), so that the event loop never compiles.
 
-Once all groups are compiled, the cache says so (``kernel_cache.is_complete``), and later starts load them all at once.
+Requests and log entries that need a group wait for it (``loaded``), so that the event loop never compiles. Once all
+groups are compiled, the cache says so (``kernel_cache.is_complete``), and later starts load a group when it is needed.
 Each process of a machine that compiles the other groups holds a lock meanwhile, so that no kernel is compiled twice.
 """
 
@@ -42,18 +44,20 @@ _context = multiprocessing.get_context("fork")
 """A forked process has all modules loaded. No thread may run yet when it is started."""
 
 _coming: dict[str, Future[None]] = {}
-"""The groups that this process loads in the background; empty where it loads all of them at once."""
+"""The groups that this process has loaded in the background, or is loading."""
 
 
 def load() -> None:
-    """Compile or load the kernels that must be there before anything is served: all that do not come by themselves."""
-    warmup(*(group for group in GROUPS if group not in _coming))
+    """Compile or load the kernels that must be there before anything is served."""
+    warmup(*FIRST)
 
 
 def load_all() -> None:
-    """Compile or load the kernels of all groups; wait while another process compiles them."""
-    with _compiling_alone():
-        warmup()
+    """Compile the kernels of all groups, or wait while another process compiles them, and load what all models use."""
+    if not kernel_cache.is_complete():
+        with _compiling_alone():
+            warmup()
+    load()
 
 
 def load_first() -> None:
@@ -62,20 +66,23 @@ def load_first() -> None:
     Call it from the main thread, before there is any other.
     """
     if kernel_cache.is_complete():
-        warmup()
+        load()
         return
     _save_one_at_a_time()
     other = _context.Process(target=_compile_one, args=(FIRST[1], dies_with_parent()), daemon=True)
     other.start()
     warmup(FIRST[0])
     other.join()
-    warmup(*FIRST)
+    load()
     _compile_rest()
 
 
 async def loaded(config: ModelConfig, timeout: float | None = None) -> None:  # noqa: ASYNC109
     """Wait until the kernels that a model uses are there; NotReady when they are not after ``timeout`` seconds."""
-    coming = [asyncio.wrap_future(_coming[group]) for group in groups_of(config) if group in _coming]
+    for group in groups_of(config):
+        if group not in _coming:
+            _load_behind([group])
+    coming = [asyncio.wrap_future(_coming[group]) for group in groups_of(config) if not _coming[group].done()]
     if not coming:
         return
     _, left = await asyncio.wait(coming, timeout=timeout)
@@ -89,12 +96,11 @@ def _compile_one(group: str, arrange: Callable[[], None]) -> None:
 
 
 def _compile_rest() -> None:
-    """Begin to compile the other groups in a process, and to load them in a thread."""
+    """Begin to compile the other groups in a process, and to load them in a thread of this one."""
     receiving, sending = _context.Pipe(duplex=False)
     _context.Process(target=_compile_others, args=(sending, dies_with_parent()), daemon=True).start()
     sending.close()
-    _coming.update({group: Future() for group in LATER})
-    threading.Thread(target=_load_others, args=(receiving,), name="kernels", daemon=True).start()
+    _load_behind(LATER, receiving)
 
 
 def _compile_others(sending: Connection, arrange: Callable[[], None]) -> None:
@@ -110,11 +116,17 @@ def _compile_others(sending: Connection, arrange: Callable[[], None]) -> None:
     warmup_methods()
 
 
-def _load_others(receiving: Connection) -> None:
-    """Load each group when the other process has compiled it, or compile what it did not because it ended."""
-    for group in LATER:
-        with contextlib.suppress(EOFError):
-            receiving.recv()
+def _load_behind(groups: list[str], compiled: Connection | None = None) -> None:
+    _coming.update({group: Future() for group in groups})
+    threading.Thread(target=_load_groups, args=(groups, compiled), name="kernels", daemon=True).start()
+
+
+def _load_groups(groups: list[str], compiled: Connection | None) -> None:
+    """Load groups: with ``compiled``, each when the other process has compiled it, or has ended and never will."""
+    for group in groups:
+        if compiled is not None:
+            with contextlib.suppress(EOFError):
+                compiled.recv()
         try:
             warmup(group)
         except Exception:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import types
+from numba import njit, types
 from numba.experimental import structref
 
 
@@ -32,8 +32,14 @@ class Held(structref.StructRefProxy):
 
     def __new__(cls, live: Any, scratch: Any, calibration: Any) -> Held:
         """A handle on the arrays as they are now; about 12 us."""
-        held: Held = structref.StructRefProxy.__new__(cls, live, scratch, calibration)
+        held: Held = _hold(live, scratch, calibration)
         return held
 
 
 structref.define_proxy(Held, _HeldType, ["live", "scratch", "calibration"])
+
+
+@njit(cache=True)
+def _hold(live, scratch, calibration):
+    """What the proxy would compile itself, at every start: it does not use numba's cache."""
+    return Held(live, scratch, calibration)

@@ -42,6 +42,9 @@ BEST = 50
 
 PADDING = LINE - U1
 
+UNITS_UP_TO = np.cumsum(np.where(UNITS > 0, UNITS + PADDING, U0), dtype=np.uint64)
+"""Units of a block of each size class up to this one, each with what may be skipped before it."""
+
 
 @inlined
 def update_one(memory, params, ids, values, class_id):
@@ -211,13 +214,10 @@ def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
     return learn(arrays, params, ids, values, class_ids, counted, ranks_out)
 
 
-@kernel
+@inlined
 def units_between(size, last):
     """A bound of the units that one block of each size class above ``size``, up to ``last``, takes from the front."""
-    units = U0
-    for between in range(size + U1, last + U1):
-        units += UNITS[between] + PADDING
-    return units
+    return UNITS_UP_TO[max(size, last)] - UNITS_UP_TO[size]
 
 
 @kernel
@@ -262,11 +262,12 @@ def units_needed(arrays, params, ids, m):
 def most_units_of_any(memory, params, m):
     """``units_needed`` for one feature, whichever it is."""
     longest = load_word(memory.counters, LONGEST)
-    if params.squares:
-        # A list that is too long to grow takes nothing, and one that grows less than one that grows from nothing.
-        slots = most_slots(memory, params)
-        return most_units_in_lists(U0, U0, min(longest, slots) + m, slots)
-    return most_units(U0, longest, m)
+    if not params.squares:
+        return most_units(U0, longest, m)
+    # A list of m connections or more at most doubles, which is two size classes; a shorter one stays below 2 m.
+    slots = most_slots(memory, params)
+    last = max(size_for(min(min(longest, slots) + m, slots), False), U2)
+    return max(units_between(last - U2, last), units_between(U0, size_for(min(U2 * m, slots), False)))
 
 
 @kernel

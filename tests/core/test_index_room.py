@@ -67,8 +67,8 @@ def test_a_block_may_become_wide_in_its_own_size_and_then_shrink(skew):
     for class_id, value in [*((c, 0.8) for c in range(5)), *((c, 1.0) for c in range(5, 17)), (16, 1.0)]:
         index.learn(feature, np.array([value], np.float32) * unit, np.array([class_id], np.int32))
     assert index.to_arrays()["lengths"].tolist() == [12]
-    # 2^13 + 1 + 2^-19 has too many bits for a narrow record.
-    learn_in_just_enough(index, skew, feature, np.array([8193], np.float32), np.array([16, 100], np.int32))
+    # 2^14 + 1 + 2^-19 has too many bits for a narrow record.
+    learn_in_just_enough(index, skew, feature, np.array([16385], np.float32), np.array([16, 100], np.int32))
 
 
 @settings(max_examples=60, deadline=None)

@@ -125,9 +125,15 @@ def test_a_request_that_waited_long_enough_is_told_when_to_ask_again(
     assert not service.http.get("/models/default").json()["config"]["calibrate"]
 
 
-async def test_without_anything_to_come_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_compiled_is_loaded_when_a_model_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
     monkeypatch.setattr(kernels, "_coming", {})
-    await kernels.loaded(ModelConfig(update="sls"), 0.0)
+    monkeypatch.setattr(kernels, "warmup", lambda *groups: asked.extend(groups))
+    await kernels.loaded(ModelConfig(), 0.0)
+    assert not asked
+    for _ in range(2):
+        await kernels.loaded(ModelConfig(update="sls"), 10.0)
+        assert asked == ["sls"]
     monkeypatch.setattr(kernels, "_coming", {"sls": Future()})
     await kernels.loaded(ModelConfig(), 0.0)
     with pytest.raises(NotReady):
