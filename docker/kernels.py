@@ -8,11 +8,9 @@ from service.kernel_cache import place
 def main() -> None:
     """Compile."""
     place()  # before numba is imported
-    from core.methods import warming
     from service.kernels import load_all
 
     load_all()
-    warming.warmup()
 
 
 if __name__ == "__main__":

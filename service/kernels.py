@@ -7,7 +7,7 @@ At the first start on a machine they are compiled:
    of batch methods; a thread of the replica loads each group once it is compiled.
 
 Requests and log entries that need a group wait for it (``loaded``), so that the event loop never compiles. Once all
-groups are compiled, the cache says so (``kernel_cache.is_complete``), and later starts load a group when it is needed.
+kernels are compiled, the cache says so (``kernel_cache.is_complete``), and later starts load a group when it is needed.
 Each process of a machine that compiles the other groups holds a lock meanwhile, so that no kernel is compiled twice.
 """
 
@@ -21,6 +21,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import structlog
 from numba.core.caching import IndexDataCacheFile
@@ -53,10 +55,15 @@ def load() -> None:
 
 
 def load_all() -> None:
-    """Compile the kernels of all groups, or wait while another process compiles them, and load what all models use."""
+    """Compile the kernels of all groups and methods, or wait until another process has, and load what all models use.
+
+    Call it from the main thread, before there is any other.
+    """
     if not kernel_cache.is_complete():
         with _compiling_alone():
-            warmup()
+            other = _start(_compile_answering_and_methods)
+            warmup("learning", "sls")
+            other.join()
     load()
 
 
@@ -69,8 +76,7 @@ def load_first() -> None:
         load()
         return
     _save_one_at_a_time()
-    other = _context.Process(target=_compile_one, args=(FIRST[1], dies_with_parent()), daemon=True)
-    other.start()
+    other = _start(warmup, FIRST[1])
     warmup(FIRST[0])
     other.join()
     load()
@@ -90,30 +96,45 @@ async def loaded(config: ModelConfig, timeout: float | None = None) -> None:  # 
         raise NotReady("the kernels that this model needs are being compiled, at the first start only", 5.0)
 
 
-def _compile_one(group: str, arrange: Callable[[], None]) -> None:
+def _start(work: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Do some work in another process, which ends with this one."""
+    process = _context.Process(target=_run, args=(dies_with_parent(), work, *arguments), daemon=True)
+    process.start()
+    return process
+
+
+def _run(arrange: Callable[[], None], work: Callable[..., None], *arguments: Any) -> None:
     arrange()
-    warmup(group)
+    work(*arguments)
+
+
+def _compile_answering_and_methods() -> None:
+    warmup("answering", "calibrated")
+    _compile_methods()
+
+
+def _compile_methods() -> None:
+    from core.methods.warming import warmup as warmup_methods
+
+    warmup_methods()
 
 
 def _compile_rest() -> None:
     """Begin to compile the other groups in a process, and to load them in a thread of this one."""
     receiving, sending = _context.Pipe(duplex=False)
-    _context.Process(target=_compile_others, args=(sending, dies_with_parent()), daemon=True).start()
+    _start(_compile_others, sending)
     sending.close()
     _load_behind(LATER, receiving)
 
 
-def _compile_others(sending: Connection, arrange: Callable[[], None]) -> None:
-    arrange()
+def _compile_others(sending: Connection) -> None:
     os.nice(NICE)
     with _compiling_alone():
         for group in LATER:
             warmup(group)
             sending.send(group)
-    sending.close()
-    from core.methods.warming import warmup as warmup_methods
-
-    warmup_methods()
+        sending.close()
+        _compile_methods()
 
 
 def _load_behind(groups: list[str], compiled: Connection | None = None) -> None:

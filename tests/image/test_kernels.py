@@ -67,9 +67,10 @@ def test_what_is_compiled_after_all_would_show(tmp_path: Path) -> None:
 
 
 COMPILES = """
-import importlib, pkgutil, runpy, typing
+import importlib, pkgutil, typing
 import numpy as np
 import core.kernels
+from core.live import warmup
 from core.methods import fitted, registry, warming
 from core.methods.progress import quietly
 
@@ -83,8 +84,8 @@ kernels = [
 def compiled():
     return {(kernel.py_func.__qualname__, str(signature)) for kernel in kernels for signature in kernel.signatures}
 
-program = runpy.run_path("docker/kernels.py")
-program["main"]()
+warmup()
+warming.warmup()
 before = compiled()
 assert before
 data = warming.few()
