@@ -27,7 +27,7 @@ from service.embedded import server_program
 from service.parentage import dies_with_parent
 
 ROOT = Path(__file__).parents[1]
-PATIENCE = 60.0
+PATIENCE = 240.0
 FIRST_SECONDS = 600.0
 """The first start on a machine compiles the kernels."""
 

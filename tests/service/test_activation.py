@@ -120,7 +120,7 @@ async def test_a_replica_that_is_not_ready_halts_before_the_activation_and_goes_
     await one.learn("default", drafts(40))
     card = await version(house)
     with structlog.testing.capture_logs() as logs:
-        at = await activate(await here(house, prepare_seconds=0.3), card.id, "a test")
+        at = await activate(await here(house, prepare_seconds=2), card.id, "a test")
     assert [line["without"] for line in logs if "before all replicas" in line["event"]] == [[slow.id]]
     await one.learn("default", drafts(5, 77))
     await until(lambda: model(slow).halted is not None)
@@ -142,7 +142,7 @@ async def test_a_replica_without_the_artifact_store_answers_nothing_until_the_in
     one, blind = await house.replica(), await house.replica(artifacts=False)
     await one.learn("default", drafts(40))
     card = await version(house)
-    await activate(await here(house, prepare_seconds=0.3), card.id, "a test")
+    await activate(await here(house, prepare_seconds=2), card.id, "a test")
     await until(lambda: "ABOUND_ARTIFACTS_URL" in str(model(blind).halted))
     await one.learn("default", drafts(5, 77))
     assert observe(blind) is None
@@ -303,7 +303,7 @@ async def test_what_no_replica_could_load_is_not_activated(house: House) -> None
     blind = await house.replica(artifacts=False)
     card = await version(house)
     with pytest.raises(NotReady, match="no replica could load"):
-        await activate(await here(house, prepare_seconds=0.3), card.id, "a test")
+        await activate(await here(house, prepare_seconds=2), card.id, "a test")
     assert blind.status().ready
     assert [type(event) for _, event in await house.elements()] == [PrepareVersion]
 
@@ -342,9 +342,9 @@ async def test_replicas_let_go_of_a_version_that_was_not_activated_after_all(hou
 async def test_a_halted_replica_passes_over_versions_that_are_gone(house: House) -> None:
     one, blind = await house.replica(), await house.replica(artifacts=False)
     first, second = await version(house), await version(house, "second")
-    await activate(await here(house, prepare_seconds=0.1), first.id, "a test")
+    await activate(await here(house, prepare_seconds=2), first.id, "a test")
     await until(lambda: model(blind).lacks)
-    await activate(await here(house, prepare_seconds=0.1), second.id, "a test")
+    await activate(await here(house, prepare_seconds=2), second.id, "a test")
     await versions.delete(house.artifacts, model(one).keys, first.id)
     blind.shelf._artifacts = house.artifacts  # it comes back
     await until(lambda: blind.status().ready)

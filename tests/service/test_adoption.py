@@ -206,7 +206,7 @@ async def test_a_replica_that_is_not_ready_halts_before_the_adoption_and_goes_on
 
     monkeypatch.setattr(Source, "load", load_late)
     await one.learn("default", drafts(40))
-    at = await adopt(house, prepare_seconds=0.5)
+    at = await adopt(house, prepare_seconds=2)
     await one.learn("default", drafts(5, 77))
     await until(lambda: slow.model("default").halted is not None)
     assert slow.model("default").offset < at
@@ -223,7 +223,7 @@ async def test_a_replica_without_the_artifact_store_goes_on_from_a_snapshot_past
     one = await house.replica()
     blind = await house.replica(artifacts=False)
     await one.learn("default", drafts(40))
-    place = await house.place(prepare_seconds=0.5)
+    place = await house.place(prepare_seconds=2)
     async with adoption.begin(place, "adoption") as this:
         at = await this.adopt(await house.index(model_of(30, 9), this.after), "a test")
         await until(lambda: "ABOUND_ARTIFACTS_URL" in str(blind.model("default").halted))
