@@ -75,27 +75,27 @@ QUICK := \
 	tests/core/test_live.py \
 	tests/core/test_text.py \
 	tests/scenarios/test_cluster.py \
-	tests/service/test_artifacts.py \
-	tests/service/test_cli.py \
-	tests/service/test_cli_jobs.py \
-	tests/service/test_client_served.py \
-	tests/service/test_connection.py \
-	tests/service/test_drift.py \
-	tests/service/test_embedded.py \
-	tests/service/test_estimator.py \
-	tests/service/test_files.py \
-	tests/service/test_fit_jobs.py \
-	tests/service/test_http_datasets.py \
-	tests/service/test_http_errors.py \
-	tests/service/test_http_health.py \
-	tests/service/test_http_learn.py \
-	tests/service/test_http_page.py \
-	tests/service/test_http_rates.py \
-	tests/service/test_link.py \
-	tests/service/test_logging.py \
-	tests/service/test_reproduce.py \
-	tests/service/test_segment.py \
-	tests/service/test_settings.py \
+	tests/artifacts/test_artifact_store.py \
+	tests/cli/test_cli.py \
+	tests/cli/test_jobs.py \
+	tests/client/test_against_service.py \
+	tests/api/test_protocol.py \
+	tests/versions/promotion/test_drift.py \
+	tests/processes/test_embedded_store.py \
+	tests/client/test_estimator.py \
+	tests/datasets/test_files.py \
+	tests/jobs/test_fit.py \
+	tests/api/test_datasets.py \
+	tests/api/test_errors.py \
+	tests/api/test_health.py \
+	tests/api/test_learn.py \
+	tests/api/test_page.py \
+	tests/api/test_rates.py \
+	tests/store/test_connection.py \
+	tests/test_logging.py \
+	tests/evaluation/test_reproduce.py \
+	tests/history/test_segment.py \
+	tests/test_settings.py \
 	tests/simulation/test_keyspace.py
 
 # A bound in pyproject.toml, as the constraint to its lowest version.
@@ -132,4 +132,4 @@ image:
 
 clean:
 	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find core service tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find abound core service tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,5 +1,5 @@
 """Programs that measure: run by hand, they print ratios."""
 
-from service.kernel_cache import place
+from abound.service.processes.kernel_cache import place
 
 place()  # before numba is imported

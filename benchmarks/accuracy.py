@@ -23,17 +23,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.config import ModelConfig
-from core.dataset import Instance
-from core.errors import InvalidInstance
-from core.limits import Limits
-from core.vectorize import Vectorizer
-from service import austen
-from service.client import Client, refusal_of
-from service.commands.tally import Tally, rank_in
-from service.evaluate import evaluate
-from service.files import read_file
-from service.own import own_service
+from abound.core.config import ModelConfig
+from abound.core.errors import InvalidInstance
+from abound.core.instances.data_formats import Instance
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import Limits
+from abound.service.cli.accuracy import Tally, rank_in
+from abound.service.client import Client, refusal_of
+from abound.service.client.local_service import own_service
+from abound.service.datasets import austen
+from abound.service.datasets.files import read_file
+from abound.service.evaluation.live import evaluate
 
 SEED = 0
 DEPTH = 1000

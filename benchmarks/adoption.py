@@ -16,21 +16,20 @@ from typing import Any
 
 import numpy as np
 
-from core.applying import Unit
-from core.config import ModelConfig
-from core.limits import Limits
-from core.live import LiveModel
-from core.record import pack_labels, pack_vector
-from service import indexes
-from service.adoption import begin
-from service.appender import Draft
-from service.artifacts import Artifacts
-from service.catalog import DEFAULT_MODEL, read_catalog
-from service.place import Place
-from service.replica import Replica
-from service.store import Store
-from service.telemetry import configure_logging
-from tests.service.valkey import Server
+from abound.core.config import ModelConfig
+from abound.core.instances.record import pack_labels, pack_vector
+from abound.core.limits import Limits
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.log.append_group import Draft
+from abound.service.log.catalog import DEFAULT_MODEL, read_catalog
+from abound.service.metrics import configure_logging
+from abound.service.rebuild.adoption import Place, begin
+from abound.service.replica.replica import Replica
+from abound.service.snapshots import state_files
+from abound.service.store.client import Store
+from tests.support.valkey import Server
 
 FEATURES = 26
 
@@ -112,7 +111,7 @@ async def measure(connections: int) -> dict[str, Any]:
         async with begin(place, "measured") as adoption:
             # Written beforehand, as the process of a job does it: it is not this process that would pause for it.
             writing = time.perf_counter()
-            index = await indexes.write(artifacts, living.keys, live, adoption.after, {"method": "measure"})
+            index = await state_files.write(artifacts, living.keys, live, adoption.after, {"method": "measure"})
             figures["write_seconds"] = round(time.perf_counter() - writing, 2)
             figures["index_bytes"] = index.size
             before, began = learned, time.perf_counter()

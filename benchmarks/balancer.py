@@ -15,8 +15,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from abound.service.processes.lifetime import dies_with_parent
 from benchmarks.serving import tree
-from service.parentage import dies_with_parent
 
 CONFIGURATION = """\
 daemon off;

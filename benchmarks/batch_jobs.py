@@ -36,24 +36,24 @@ import numpy as np
 from joblib import parallel_config
 from threadpoolctl import threadpool_limits
 
-from core.config import ModelConfig
-from core.dataset import Instance
-from core.errors import InvalidInstance
-from core.evaluate import LIMITS
-from core.limits import Limits
-from core.methods import fitted as fitting
-from core.methods import registry
-from core.methods.data import Matrices
-from core.methods.gathering import Gathering
-from core.methods.progress import quietly
-from core.record import EMPTY_VECTOR, pack_labels
-from core.vectorize import Vectorizer
-from service import versions
-from service.array_parts import checksum_of
-from service.client import Client, Refused
-from service.files import read_file
-from service.kernel_cache import place
-from service.own import own_service
+from abound.core.config import ModelConfig
+from abound.core.errors import InvalidInstance
+from abound.core.evaluation.evaluate import LIMITS
+from abound.core.instances.data_formats import Instance
+from abound.core.instances.record import EMPTY_VECTOR, pack_labels
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import Limits
+from abound.core.methods import fitted as fitting
+from abound.core.methods import registry
+from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.matrices import Matrices
+from abound.core.methods.training.progress import quietly
+from abound.service.client import Client, Refused
+from abound.service.client.local_service import own_service
+from abound.service.datasets.files import read_file
+from abound.service.processes.kernel_cache import place
+from abound.service.snapshots.arrays import checksum_of
+from abound.service.versions import repository as versions
 
 METHODS = "frequency,ff,ind,unweighted,swnn,ogeec,rembrandt"
 SEED = 7
@@ -182,8 +182,8 @@ def digest_of_version(client: Client, version: str, directory: Path) -> dict[str
     """The same of a version, by its file."""
     import asyncio
 
-    from service.artifacts import Artifacts
-    from service.catalog import ModelKeys
+    from abound.service.artifacts.artifact_store import Artifacts
+    from abound.service.log.catalog import ModelKeys
 
     artifacts = Artifacts(str(directory / "artifacts"))
     (folder,) = (directory / "artifacts").iterdir()

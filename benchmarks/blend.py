@@ -6,10 +6,10 @@
 The commits of Git in time order, unless another set is named, whose order is taken for time. The version is fitted
 anew on all that came before at some shares of the stream, as a user would who starts a job now and then, and activated;
 the index learns on. Every instance is ranked by all before it is learned. The blend's weights are those of the service:
-learned by ``core.blend.Weighing``, which is told how the version and the index did on the newest instances before (a
-version is judged on them as a job does it), and taken over when a version is activated and when they are due, every
-``--every`` instances at last, as the events do it. Only that events take a moment is left out: what is answered between
-an activation and the event with its first weights is mixed evenly by the service.
+learned by ``abound.core.comparison.blend.Weighing``, which is told how the version and the index did on the newest
+instances before (a version is judged on them as a job does it), and taken over when a version is activated and when
+they are due, every ``--every`` instances at last, as the events do it. Only that events take a moment is left out: what
+is answered between an activation and the event with its first weights is mixed evenly by the service.
 
 Told are R@1 and MRR over all instances since the first version, and over stretches of ``--window``; by how much the
 blend lies below the better of the two where it does so the most, over all so far (from instance ``WARM`` on) and in
@@ -29,20 +29,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from core.applying import Unit
-from core.blend import DEPTH, Listed, Weighing, ranks_under
-from core.config import ModelConfig
-from core.dataset import Instance
-from core.evaluate import LIMITS
-from core.live import LiveModel
-from core.methods import fitted as fitting
-from core.methods import registry
-from core.methods.fitted import Fitted
-from core.methods.gathering import Gathering
-from core.methods.progress import quietly
-from core.record import pack_labels
-from core.vectorize import Vectorizer
-from service.files import read_file
+from abound.core.comparison.blend import DEPTH, Listed, Weighing, ranks_under
+from abound.core.config import ModelConfig
+from abound.core.evaluation.evaluate import LIMITS
+from abound.core.instances.data_formats import Instance
+from abound.core.instances.record import pack_labels
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.methods import fitted as fitting
+from abound.core.methods import registry
+from abound.core.methods.fitted import Fitted
+from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.progress import quietly
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel
+from abound.service.datasets.files import read_file
 
 WARM = 1000
 """Instances after the first version before sums over all of them are compared: a difference of few says nothing."""

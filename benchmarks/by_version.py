@@ -18,24 +18,24 @@ from typing import Any
 
 import numpy as np
 
-from core.applying import Unit
-from core.config import ModelConfig
-from core.live import warmup
-from core.methods import fitted as fitting
-from core.methods import registry
-from core.methods.gathering import Gathering
-from core.methods.progress import quietly
-from core.record import pack_labels
-from core.serving import BLEND, LIVE
-from core.types import Offset
-from service.catalog import ModelKeys
-from service.model_replica import ModelReplica, Position, new_secret
-from service.remembered import RememberParams
-from service.routes.classify import Classify
-from service.settings import Settings
-from service.shelf import ServingParams
-from service.versions import Loaded
-from service.ways import Ways
+from abound.core.config import ModelConfig
+from abound.core.instances.record import pack_labels
+from abound.core.methods import fitted as fitting
+from abound.core.methods import registry
+from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.progress import quietly
+from abound.core.model.active_version import BLEND, LIVE
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import warmup
+from abound.core.types import Offset
+from abound.service.api.routes.classify import Classify
+from abound.service.log.catalog import ModelKeys
+from abound.service.model.replicated_model import ModelReplica, Position, new_secret
+from abound.service.replica.loaded_versions import ServingParams
+from abound.service.replica.predictions import RememberParams
+from abound.service.replica.rankers import Ways
+from abound.service.settings import Settings
+from abound.service.versions.repository import Loaded
 
 N_LEARNED, N_QUICKLY, N_CLASSES, N_FEATURES = 20_000, 500, 2_000, 5_000
 N_ASKED, AT_ONCE = 500, 50

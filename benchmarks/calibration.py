@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from abound.core.config import ModelConfig
+from abound.core.kernels.records.record import vector_end
+from abound.core.model.live_model import LiveModel, warmup
 from benchmarks.streams import SHAPES, draw, records
-from core.config import ModelConfig
-from core.kernels.records import vector_end
-from core.live import LiveModel, warmup
 
 SLICES = 40
 K = 10

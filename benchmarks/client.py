@@ -20,9 +20,9 @@ from pathlib import Path
 
 import httpx
 
+from abound.service.client import AsyncClient, AsyncModel, Client, Labelled, Model, Refused
 from benchmarks.http import instances, service
 from benchmarks.serving import tree
-from service.client import AsyncClient, AsyncModel, Client, Labelled, Model, Refused
 
 LINES = 1000
 """Lines of a bare request, as many as the client sends."""
@@ -82,7 +82,9 @@ WAYS: dict[str, Callable[[str, str, list[Labelled], list[bytes]], int]] = {
 
 def replica() -> Path:
     """What the kernel says of the time that the replica's process had, in nanoseconds."""
-    [pid] = [pid for pid in tree(os.getpid()) if b"service.process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    [pid] = [
+        pid for pid in tree(os.getpid()) if b"abound.service.api.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
     return Path(f"/proc/{pid}/schedstat")
 
 

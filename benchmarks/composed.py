@@ -21,10 +21,10 @@ import httpx
 import redis
 import yaml
 
+from abound.service.processes.embedded_store import server_program
+from abound.service.processes.lifetime import dies_with_parent
 from benchmarks.names import Names
 from benchmarks.serving import free_port, tree
-from service.embedded import server_program
-from service.parentage import dies_with_parent
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 240.0
@@ -163,7 +163,7 @@ class Composed:
                 "ABOUND_PORT": str(port),
                 "ABOUND_DATA_DIR": str(directory / name),
             }
-            words = [sys.executable, "-m", "service.cli", *service["command"][1:]]
+            words = [sys.executable, "-m", "abound", *service["command"][1:]]
             return name, words, environment, directory, _seconds(service["stop_grace_period"])
 
         replica = services["replica"]

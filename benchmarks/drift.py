@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from abound.core.config import ModelConfig
 from benchmarks.sets import Rows, data_folder, default_folder, load
 from benchmarks.updates import in_order_of_arrival, learned
-from core.config import ModelConfig
 
 RULES: dict[str, dict[str, Any]] = {
     "fsu": {},

@@ -30,20 +30,20 @@ from typing import Any
 
 import uvloop
 
+from abound.core.instances.record import record_ends
+from abound.core.model.apply import Unit
+from abound.core.types import START
+from abound.service.log.append_group import Draft
+from abound.service.log.catalog import DEFAULT_MODEL
+from abound.service.log.events import APPLY_VERSION, Entry, Learn, encode
+from abound.service.log.stream import xadd
+from abound.service.metrics import configure_logging
+from abound.service.replica.replica import Replica
+from abound.service.store.client import Store
+from abound.service.store.connection import Link
 from benchmarks.http import instances, service, wrk
 from benchmarks.stores import StoreServer
 from benchmarks.streams import SHAPES, draw, records
-from core.applying import Unit
-from core.record import record_ends
-from core.types import START
-from service.catalog import DEFAULT_MODEL
-from service.events import APPLY_VERSION, Entry, Learn, encode
-from service.group import Draft
-from service.link import Link
-from service.log import xadd
-from service.replica import Replica
-from service.store import Store
-from service.telemetry import configure_logging
 
 CLIENTS = (1, 32, 256)
 LEVELS = ("log", "fsync")

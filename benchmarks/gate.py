@@ -21,30 +21,31 @@ from typing import Any
 
 import numpy as np
 
-from core.config import ModelConfig
-from core.contenders import GateParams
-from core.limits import Limits
-from core.methods import fitted as fitting
-from core.methods import registry
-from core.methods.gathering import Gathering
-from core.methods.progress import quietly
-from core.record import pack_labels
-from core.serving import LIVE
-from core.types import Offset
-from core.vectorize import Vectorizer
-from service import contenders, versions
-from service.appender import Draft
-from service.artifacts import Artifacts
-from service.card import Card
-from service.catalog import DEFAULT_MODEL, Living, read_catalog
-from service.contending import Contending
-from service.files import read_file
-from service.lease import take
-from service.replica import Replica
-from service.standing import PURPOSE
-from service.store import Store
-from service.telemetry import configure_logging
-from tests.service.valkey import Server
+from abound.core.comparison.sequential_test import GateParams
+from abound.core.config import ModelConfig
+from abound.core.instances.record import pack_labels
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import Limits
+from abound.core.methods import fitted as fitting
+from abound.core.methods import registry
+from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.progress import quietly
+from abound.core.model.active_version import LIVE
+from abound.core.types import Offset
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.datasets.files import read_file
+from abound.service.log.append_group import Draft
+from abound.service.log.catalog import DEFAULT_MODEL, Living, read_catalog
+from abound.service.metrics import configure_logging
+from abound.service.replica.replica import Replica
+from abound.service.store.client import Store
+from abound.service.store.lease import take
+from abound.service.versions import repository as versions
+from abound.service.versions.card import Card
+from abound.service.versions.promotion import candidates as contenders
+from abound.service.versions.promotion.contest import Contending
+from abound.service.versions.promotion.standings import PURPOSE
+from tests.support.valkey import Server
 
 SEED = 0
 AT_ONCE = 50

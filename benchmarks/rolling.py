@@ -20,11 +20,11 @@ from pathlib import Path
 
 import httpx
 
+from abound.service.client import Client, ClientError, Model
 from benchmarks.composed import Composed
 from benchmarks.faults.clients import Acknowledged, Book, Learner, Reader
 from benchmarks.faults.ledger import Findings, examine_now
 from benchmarks.faults.run import texts
-from service.client import Client, ClientError, Model
 
 LEARNERS, READERS = 3, 3
 PAUSE = 0.002
@@ -107,7 +107,7 @@ class Counts:
     seconds : float
     classified, classify_failed, failed_with_all_away : int
     client_asked, client_failed : int
-        Classified through ``service.client``.
+        Classified through ``abound.service.client``.
     behind : int
         Reads with ``min_offset`` that were told that the replica is behind.
     acknowledged : int

@@ -58,7 +58,7 @@ class Serving:
         self.output = output
         self.began = time.monotonic()
         before = output.stat().st_size if output.exists() else 0
-        command = [sys.executable, "-m", "service.cli", "serve", "--port", "0", "--data-dir", str(data_dir), *options]
+        command = [sys.executable, "-m", "abound", "serve", "--port", "0", "--data-dir", str(data_dir), *options]
         with output.open("ab") as file:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment

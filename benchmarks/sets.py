@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from core.config import AnalyzerConfig, ModelConfig
-from core.dataset import Dataset, Instance, vectorized
-from core.evaluate import LIMITS
-from core.record import unpack_vector
-from core.vectorize import Vectorizer
-from service.files import read_file
+from abound.core.config import AnalyzerConfig, ModelConfig
+from abound.core.evaluation.evaluate import LIMITS
+from abound.core.instances.data_formats import Dataset, Instance, vectorized
+from abound.core.instances.record import unpack_vector
+from abound.core.instances.vectorizer import Vectorizer
+from abound.service.datasets.files import read_file
 
 NAMES = {
     "clinc150": "jsonl",

@@ -28,9 +28,9 @@ from typing import Any
 import httpx
 import redis
 
+from abound.service.processes.embedded_store import EmbeddedStore
 from benchmarks.http import instances
 from benchmarks.serving import Serving
-from service.embedded import EmbeddedStore
 
 POOL = 60_000
 LINES = 500

@@ -23,18 +23,18 @@ from typing import Any
 
 import httpx
 
+from abound.core.instances.record import record_ends
+from abound.core.model.apply import Unit
+from abound.service.history.replay import compact
+from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, Living, read_catalog
+from abound.service.log.events import APPLY_VERSION, CatalogEntry, Created, Entry, Learn, encode
+from abound.service.metrics import configure_logging
+from abound.service.replica.replica import Replica
+from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.store.client import Store, StoreParams
 from benchmarks.serving import Serving
 from benchmarks.stores import StoreServer
 from benchmarks.streams import SHAPES, Shape, draw, records
-from core.applying import Unit
-from core.record import record_ends
-from service.catalog import CATALOG_KEY, DEFAULT_MODEL, Living, read_catalog
-from service.compaction import compact
-from service.events import APPLY_VERSION, CatalogEntry, Created, Entry, Learn, encode
-from service.replica import Replica
-from service.snapshots import SnapshotParams
-from service.store import Store, StoreParams
-from service.telemetry import configure_logging
 
 SIZES: dict[str, Shape] = {
     "1M": dataclasses.replace(SHAPES["ads"], n_instances=320_000),

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from core.limits import Limits
-from core.record import pack_labels
+from abound.core.instances.record import pack_labels
+from abound.core.limits import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,8 @@ def draw(shape: Shape, seed: int) -> Stream:
 
 
 def records(stream: Stream, n: int) -> bytes:
-    """The first ``n`` instances as records with string keys, ``feature0000017`` and ``class17`` (``core.record``)."""
+    """The first ``n`` instances as records with string keys, ``feature0000017`` and ``class17``
+    (``abound.core.instances.record``)."""
     keys = np.array(
         [b"feature%07d" % feature for feature in range(int(stream.ids[: stream.starts[n]].max()) + 1)], "S14"
     )

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from core.config import AnalyzerConfig, ModelConfig
-from core.kernels import keys as kernels
-from core.limits import Limits
-from core.record import pack_vector
-from core.text import build
-from core.vectorize import Vectorizer
-from core.vocabulary import Vocabulary
+from abound.core.config import AnalyzerConfig, ModelConfig
+from abound.core.instances.record import pack_vector
+from abound.core.instances.text_analyzer import build
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.instances.vocabulary import Vocabulary
+from abound.core.kernels.names import table as kernels
+from abound.core.limits import Limits
 
 SIZES = (26, 207)
 WORDS = (5, 50, 500, 5000)

@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from abound.service.client import Client
+from abound.service.client.local_service import own_service
+from abound.service.datasets.files import read_file
+from abound.service.processes.kernel_cache import place
 from benchmarks.batch_jobs import SEED, Traffic, replica_of, teach
-from service.client import Client
-from service.files import read_file
-from service.kernel_cache import place
-from service.own import own_service
 
 
 def threads_of(pid: int) -> list[int]:
@@ -84,7 +84,7 @@ def horse_of(replica: int) -> int:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             command = (path / "cmdline").read_bytes().split(b"\0")
             above = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if b"service.worker" in command:
+            if b"abound.service.worker" in command:
                 found[int(path.name)] = above
     (horse,) = (pid for pid, above in found.items() if found.get(above) in found and parent in ancestors(pid))
     return horse

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from core.errors import InvalidInstance
+from abound.core.errors import InvalidInstance
 
 FIXED_ONCE_LEARNED = ("update", "rows", "idf", "boolean", "analyzer", "negative", "leak", "memory")
 """Fields that cannot change on a model that has learned: its state would not mean the same any more."""

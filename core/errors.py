@@ -26,7 +26,7 @@
     └── CannotStart          the service refuses to start, and says what mends it
         └── WrongSetting     a setting is none, or has a value that it cannot have
 
-``service/errors.py`` maps them to HTTP; nothing else does.
+``service/api/problems.py`` maps them to HTTP; nothing else does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from core.types import Offset
+    from abound.core.types import Offset
 
 
 class AboundError(Exception):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from service.kernel_cache import place
+from abound.service.processes.kernel_cache import place
 
 
 def main() -> None:
     """Compile."""
     place()  # before numba is imported
-    from service.kernels import load_all
+    from abound.service.processes.kernel_compiler import load_all
 
     load_all()
 

@@ -27,7 +27,7 @@ from pydantic import Field, PrivateAttr, SecretStr, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from core.errors import CannotStart, WrongSetting
+from abound.core.errors import CannotStart, WrongSetting
 
 PREFIX = "ABOUND_"
 
@@ -35,19 +35,19 @@ READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY", "ABOUND_MODEL")
 """Variables of ours that the service does not read: where the tests' data sets are, the client's URL and key."""
 
 GROUPS = {
-    "contending": "service.contending_params.ContendingParams",
-    "gate": "core.contenders.GateParams",
-    "datasets": "service.datasets.DatasetParams",
-    "history": "service.history.HistoryParams",
-    "jobs": "service.jobs.JobParams",
-    "limits": "core.limits.Limits",
-    "log": "service.log.LogParams",
-    "rate": "service.rates.RateParams",
-    "remember": "service.remembered.RememberParams",
-    "serving": "service.shelf.ServingParams",
-    "snapshots": "service.snapshots.SnapshotParams",
-    "store": "service.store.StoreParams",
-    "versions": "service.version_keeping.VersionParams",
+    "contending": "abound.service.versions.promotion.params.ContendingParams",
+    "gate": "abound.core.comparison.sequential_test.GateParams",
+    "datasets": "abound.service.datasets.repository.DatasetParams",
+    "history": "abound.service.history.history.HistoryParams",
+    "jobs": "abound.service.jobs.repository.JobParams",
+    "limits": "abound.core.limits.Limits",
+    "log": "abound.service.log.stream.LogParams",
+    "rate": "abound.service.security.rate_limits.RateParams",
+    "remember": "abound.service.replica.predictions.RememberParams",
+    "serving": "abound.service.replica.loaded_versions.ServingParams",
+    "snapshots": "abound.service.snapshots.snapshots.SnapshotParams",
+    "store": "abound.service.store.client.StoreParams",
+    "versions": "abound.service.versions.retention.VersionParams",
 }
 """Name of each group and the dataclass that it is."""
 

@@ -1,6 +1,7 @@
-"""The worker: snapshots and jobs, beside the replicas and not inside them. ``python -m service.worker``.
+"""The worker: snapshots and jobs, beside the replicas and not inside them. ``python -m abound.service.worker``.
 
-Jobs are seen to by ``job_keeper.py``, and done by processes of their own; so are contests (``contest_keeper.py``).
+Jobs are seen to by ``service/jobs/supervisor.py``, and done by processes of their own; so are contests
+(``service/versions/promotion/launcher.py``).
 
 As to snapshots: every second it looks at each model. A snapshot is due when
 
@@ -8,12 +9,14 @@ As to snapshots: every second it looks at each model. A snapshot is due when
 * the log has grown by ``every_bytes`` since the newest one, or
 * the newest one is ``every_seconds`` old and something came since (without one, the model's creation counts).
 
-With each snapshot, what no snapshot needs any more moves from the log to history (``archive.py``), which is kept
-within its bounds (``retention.py``). Without an artifact store there is no history and the log is not trimmed.
+With each snapshot, what no snapshot needs any more moves from the log to history (``service/history/archive.py``),
+which is kept within its bounds (``service/history/retention.py``). Without an artifact store there is no history and
+the log is not trimmed.
 
-The **lease** of a model (``lease.py``) sees to it that one worker at a time does this, and that one which was stopped
-and comes back too late changes nothing. Now and then the worker also takes out of both stores what nothing points to
-(``sweeping.py``). SIGTERM ends it between two steps; whatever it was making is made again by the next one.
+The **lease** of a model (``service/store/lease.py``) sees to it that one worker at a time does this, and that one which
+was stopped and comes back too late changes nothing. Now and then the worker also takes out of both stores what nothing
+points to (``service/history/garbage.py``). SIGTERM ends it between two steps; whatever it was making is made again by
+the next one.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import structlog
 import uvloop
 
-from core.errors import (
+from abound.core.errors import (
     ArtifactsUnavailable,
     Conflict,
     Damaged,
@@ -39,32 +42,36 @@ from core.errors import (
     UnknownArtifact,
     UnknownOffset,
 )
-from core.types import Offset
-from service import boot, indexes, presence, upkeep, version_keeping, wanted
-from service import manifest as manifests
-from service.archive import BASE_PREFIX, Archiving, archive
-from service.artifacts import PATIENCE_SECONDS, Artifacts
-from service.catalog import Catalog, Living, read_catalog, read_on, shorten_catalog
-from service.compaction import compact
-from service.contest_keeper import ContestKeeper
-from service.datasets import Datasets
-from service.ending import end
-from service.high_water import Mark, Marks
-from service.history import HistoryParams
-from service.index_sweeping import IndexSweep
-from service.job_keeper import JobKeeper
-from service.jobs import JobParams, Jobs
-from service.joining import Joining
-from service.lease import LEASE_SECONDS, Lease, LeaseLost, take
-from service.log import LogParams, Trim, trimmed_key
-from service.manifest import Manifest
-from service.report import Report, Reporter
-from service.retention import retain
-from service.settings import Settings
-from service.snapshots import SnapshotParams
-from service.stable import Stable
-from service.store import Store, StoreParams, reaching
-from service.sweeping import sweep_artifacts, sweep_store
+from abound.core.types import Offset
+from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, Artifacts
+from abound.service.artifacts.availability import Joining
+from abound.service.datasets.repository import Datasets
+from abound.service.history import worker_status
+from abound.service.history.archive import BASE_PREFIX, Archiving, archive
+from abound.service.history.garbage import IndexSweep, sweep_artifacts, sweep_store
+from abound.service.history.high_water import Mark, Marks
+from abound.service.history.history import HistoryParams
+from abound.service.history.replay import compact
+from abound.service.history.retention import retain
+from abound.service.jobs.repository import JobParams, Jobs
+from abound.service.jobs.rq_worker import Stable
+from abound.service.jobs.supervisor import JobKeeper
+from abound.service.log.catalog import Catalog, Living, read_catalog, read_on, shorten_catalog
+from abound.service.log.stream import LogParams, Trim, trimmed_key
+from abound.service.model import presence
+from abound.service.processes import entry
+from abound.service.processes.status_pipe import Report, Reporter
+from abound.service.settings import Settings
+from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import requests as snapshot_requests
+from abound.service.snapshots import state_files
+from abound.service.snapshots.manifest import Manifest
+from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.store.client import Store, StoreParams, reaching
+from abound.service.store.lease import LEASE_SECONDS, Lease, LeaseLost, take
+from abound.service.tasks import end
+from abound.service.versions import retention as version_retention
+from abound.service.versions.promotion.launcher import ContestKeeper
 
 log = structlog.get_logger(__name__)
 
@@ -150,7 +157,7 @@ class Worker:
             if self._joining is not None:
                 await self._joining.stop()
             with contextlib.suppress(StoreUnavailable):
-                await wanted.hide_worker(self._store, self.id)
+                await snapshot_requests.hide_worker(self._store, self.id)
 
     async def sweep(self, catalog: Catalog) -> int:
         """Take out of both stores what nothing points to, and see to histories that nothing is added to.
@@ -169,7 +176,7 @@ class Worker:
             swept += await sweep_artifacts(self._store, artifacts, catalog, self._unlisted)
             swept += await self._indexes.sweep(artifacts, catalog)
             for living in catalog:
-                swept += await version_keeping.sweep(self._store, artifacts, living.keys)
+                swept += await version_retention.sweep(self._store, artifacts, living.keys)
                 await self._measure(artifacts, living)
             swept += await Datasets(self._store).sweep(artifacts)
         except (ArtifactsUnavailable, Damaged) as error:
@@ -178,16 +185,16 @@ class Worker:
 
     async def _measure(self, artifacts: Artifacts, living: Living) -> None:
         """Say how much the indexes take that were made to be adopted: they are not counted among the segments."""
-        sizes = await artifacts.sizes(indexes.folder(living.keys))
+        sizes = await artifacts.sizes(state_files.folder(living.keys))
         size = sum(size for name, size in sizes.items() if f"/{BASE_PREFIX}" not in name)
-        await upkeep.say(self._store, living.keys, index_bytes=size)
+        await worker_status.say(self._store, living.keys, index_bytes=size)
 
     async def _show(self) -> None:
         """Say that this worker is there, for ever."""
         while True:
             with contextlib.suppress(StoreUnavailable):
-                await wanted.show_worker(self._store, self.id)
-            await asyncio.sleep(wanted.WORKER_FRESH_SECONDS / 4)
+                await snapshot_requests.show_worker(self._store, self.id)
+            await asyncio.sleep(snapshot_requests.WORKER_FRESH_SECONDS / 4)
 
     async def _catalog_now(self, known: Catalog) -> Catalog:
         catalog = await read_on(self._store, known)
@@ -226,14 +233,14 @@ class Worker:
 
     async def _tell(self, living: Living, work: str, trouble: str) -> None:
         """Let replicas say why some work on a model cannot be done."""
-        await upkeep.say(self._store, living.keys, **{work: trouble})
+        await worker_status.say(self._store, living.keys, **{work: trouble})
         self._told.setdefault(living.keys.incarnation, set()).add(work)
 
     async def _well(self, living: Living, work: str) -> None:
         """Some work was done; what another worker has told of it before is over by itself after a while."""
         told = self._told.get(living.keys.incarnation, set())
         if work in told:
-            await upkeep.say(self._store, living.keys, **{work: None})
+            await worker_status.say(self._store, living.keys, **{work: None})
             told.discard(work)
 
     async def _compact(self, living: Living, lease: Lease, why: str) -> None:
@@ -259,7 +266,8 @@ class Worker:
         await self._note(living, manifest)
 
     async def _note(self, living: Living | None, manifest: Manifest | None = None) -> None:
-        """Write down how far a model has come with a snapshot, or the whole store: see ``high_water.py``."""
+        """Write down how far a model has come with a snapshot, or the whole store: see
+        ``service/history/high_water.py``."""
         marks = None
         if living is not None and manifest is not None:
             last = Offset.parse(manifest.offset).entry
@@ -325,7 +333,7 @@ class Worker:
             with reaching():
                 text, n_held, trimmed, (seconds, _) = await pipe.execute()
         n_entries = n_held + Trim.parse(trimmed).n_entries
-        asked = wanted.parse(text)
+        asked = snapshot_requests.parse(text)
         if asked is not None and (newest is None or newest.position.offset < asked):
             return "asked for"
         if n_entries <= (newest.n_entries if newest else 0):
@@ -398,10 +406,10 @@ def main() -> int:
     """Run the process; returns its exit code."""
 
     def work(settings: Settings, reporter: Reporter) -> None:
-        boot.warm(reporter)
+        entry.warm(reporter)
         run(settings, reporter)
 
-    return boot.run("worker", boot.parser("worker", __doc__).parse_args().status, work)
+    return entry.run("worker", entry.parser("worker", __doc__).parse_args().status, work)
 
 
 if __name__ == "__main__":

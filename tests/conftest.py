@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import settings
 
-from service.kernel_cache import place
+from abound.service.processes.kernel_cache import place
 from tests import randomness
 
 place()  # before any test imports numba
@@ -28,3 +28,6 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
     if isinstance(text, str) and not (text.isascii() and text.isprintable() and len(text) <= LONGEST_ID):
         return argname
     return None
+
+
+pytest_plugins = ["tests.support.fixtures"]

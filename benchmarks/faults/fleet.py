@@ -17,12 +17,12 @@ from pathlib import Path
 
 import httpx
 
+from abound.service.log.catalog import DEFAULT_MODEL, ModelKeys
+from abound.service.processes.lifetime import dies_with_parent
 from benchmarks.balancer import Balancer
 from benchmarks.serving import free_port, tree
 from benchmarks.stores import Pair
 from benchmarks.wire import Wire
-from service.catalog import DEFAULT_MODEL, ModelKeys
-from service.parentage import dies_with_parent
 
 SERVES = 3
 
@@ -54,7 +54,7 @@ class Program:
         self.wire = wire
         self.port = port
         self.process: subprocess.Popen[bytes] | None = None
-        self._words = [sys.executable, "-m", "service.cli", *words]
+        self._words = [sys.executable, "-m", "abound", *words]
         self._output = directory / f"{name}.log"
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ABOUND_")}
         self._environment = (

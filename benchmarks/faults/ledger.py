@@ -6,17 +6,17 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from abound.core.instances.record import iterate
+from abound.core.limits import Limits
+from abound.core.types import START, Offset
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.history import past
+from abound.service.log.catalog import DEFAULT_MODEL, read_catalog
+from abound.service.log.events import Learn
+from abound.service.log.stream import Element, trim_of
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.store.client import Store
 from benchmarks.faults.clients import Acknowledged
-from core.limits import Limits
-from core.record import iterate
-from core.types import START, Offset
-from service import past
-from service.artifacts import Artifacts
-from service.catalog import DEFAULT_MODEL, read_catalog
-from service.events import Learn
-from service.log import Element, trim_of
-from service.model_replica import ModelReplica
-from service.store import Store
 
 
 class Learned(NamedTuple):

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from abound.service.datasets.austen import novels
 from benchmarks.faults.clients import Book, Form, Learner, Level, Reader
 from benchmarks.faults.fleet import FIRST_SECONDS, Fleet
 from benchmarks.faults.ledger import Findings, LostTail, examine_now
 from benchmarks.faults.schedule import Step, Trouble, step
-from service.austen import novels
 
 LEARNERS: tuple[tuple[Form, Level], ...] = (
     ("single", "log"),
@@ -237,7 +237,7 @@ class Mistreatment:
 
 def verify(url: str, artifacts: str) -> bool:
     """What `abound verify` says: all digests equal, rebuilt from history and log and in each of three replicas."""
-    words = [sys.executable, "-m", "service.cli", "verify", "--redis-url", url, "--json"]
+    words = [sys.executable, "-m", "abound", "verify", "--redis-url", url, "--json"]
     environment = os.environ | {"ABOUND_ARTIFACTS_URL": artifacts}
     done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment, check=False)
     try:

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from core.errors import Damaged, InvalidInstance
-from core.methods import idf, loading, registry
-from core.methods.data import Csr, Matrices, vector_rows
-from core.methods.idf import Weights
-from core.methods.nearest import Graph
-from core.methods.progress import Progress
-from core.methods.rankings import Rankings
-from core.vocabulary import Vocabulary
+from abound.core.errors import Damaged, InvalidInstance
+from abound.core.instances.vocabulary import Vocabulary
+from abound.core.methods import registry
+from abound.core.methods.neighbors.nearest import Graph
+from abound.core.methods.training import array_checks, idf
+from abound.core.methods.training.idf import Weights
+from abound.core.methods.training.matrices import Csr, Matrices, vector_rows
+from abound.core.methods.training.progress import Progress
+from abound.core.metrics import Rankings
 
 WRONG = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError, InvalidInstance)
 """What loading may meet in arrays that do not fit together, besides Damaged."""
@@ -39,8 +40,8 @@ def check_opaque(arrays: Mapping[str, npt.NDArray[Any]], progress: Progress) -> 
     """
     for name in (one for one in arrays if one.startswith(OPAQUE)):
         number = name.removeprefix(OPAQUE)
-        vectors = loading.taken(arrays, f"model/vectors/{number}", np.float32, None, None)
-        graph = loading.taken(arrays, name, np.uint8, None)
+        vectors = array_checks.taken(arrays, f"model/vectors/{number}", np.float32, None, None)
+        graph = array_checks.taken(arrays, name, np.uint8, None)
         if not vectors.size or not np.isfinite(vectors).all():
             raise Damaged(f"the vectors of the graph {number} are none")
         if not np.array_equal(Graph.made(np.ascontiguousarray(vectors), progress).saved(), graph):
@@ -80,7 +81,8 @@ class Fitted:
         return self.model.rank(self.weigh(X), k)
 
     def rank_vectors(self, vectors: Iterable[bytes], k: int) -> Rankings:
-        """The best ``k`` labels for vectors of the service (``core/record.py``); unknown features count for nothing."""
+        """The best ``k`` labels for vectors of the service (``core/instances/record.py``); unknown features count for
+        nothing."""
         return self.rank(vector_rows(vectors, self.features), k)
 
     def meta(self) -> dict[str, Any]:
@@ -108,10 +110,10 @@ class Fitted:
             return {name[len(folder) :]: array for name, array in arrays.items() if name.startswith(folder)}
 
         try:
-            ends = np.cumsum(loading.taken(arrays, "labels/lengths", np.uint16, None), dtype=np.int64).tolist()
-            text = loading.taken(arrays, "labels/bytes", np.uint8, None).tobytes()
+            ends = np.cumsum(array_checks.taken(arrays, "labels/lengths", np.uint16, None), dtype=np.int64).tolist()
+            text = array_checks.taken(arrays, "labels/bytes", np.uint8, None).tobytes()
             features = Vocabulary.from_arrays(secret, under("features/"))
-            factors = loading.taken(arrays, "idf", np.float32, len(features)) if "idf" in arrays else None
+            factors = array_checks.taken(arrays, "idf", np.float32, len(features)) if "idf" in arrays else None
             if ends[-1:] != [len(text)]:
                 raise Damaged("the names or the idf weights of an artifact do not fit together")
             return cls(

@@ -6,8 +6,8 @@ sentences ``COST`` and ``USE``. Where more than sizes decides on the memory it h
 cannot take all data, ``check(data, params)``, which raises ValueError before anything starts; where its parameters can
 be searched for, ``search(data, rng, progress) -> Params``; where idf weights do not suit it, ``IDF`` = False. A
 ``Model`` has frozen arrays, ``rank(X, k) -> Rankings``, ``to_arrays()`` and
-``from_arrays(arrays, d, n_labels)``, which checks them all (``loading.py``) and raises Damaged, and ``facts()`` where
-there is more to tell of it.
+``from_arrays(arrays, d, n_labels)``, which checks them all (``core/methods/training/array_checks.py``) and raises
+Damaged, and ``facts()`` where there is more to tell of it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from core.errors import InvalidInstance
-from core.methods import (
-    exmlds1,
-    exmlds2,
-    exmlds3,
-    exmlds_joint,
-    ff,
-    frequency,
-    ind,
-    ogeec,
-    one_vs_rest,
-    rembrandt,
-    swnn,
-    top_down,
-    unweighted,
-)
-from core.methods.data import Csr, Matrices, Sizes
-from core.methods.progress import Progress, part
-from core.methods.rankings import Rankings
+from abound.core.errors import InvalidInstance
+from abound.core.methods.embeddings import exmlds1, exmlds2, exmlds3, exmlds_joint, rembrandt
+from abound.core.methods.index import feature_focus, frequency, ind, unweighted
+from abound.core.methods.linear import one_vs_rest, top_down
+from abound.core.methods.neighbors import ogeec, swnn
+from abound.core.methods.training.matrices import Csr, Matrices, Sizes
+from abound.core.methods.training.progress import Progress, part
+from abound.core.metrics import Rankings
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -96,7 +85,7 @@ def _take_all(data: Matrices, params: Any) -> None:
 
 
 METHODS: dict[str, Method] = {
-    "ff": Method.of(ff),
+    "ff": Method.of(feature_focus),
     "ind": Method.of(ind),
     "unweighted": Method.of(unweighted),
     "frequency": Method.of(frequency),

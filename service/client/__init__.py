@@ -10,12 +10,12 @@
             print(label.label, label.score)
 """
 
-from service.client.asynchronous import AsyncClient
-from service.client.attempts import ATTEMPTS, MAX_PAUSE
-from service.client.errors import ClientError, Interrupted, Refused, Unreachable, refusal_of
-from service.client.lines import STREAM_BYTES, STREAM_LINES, bounded
-from service.client.model import AsyncModel, Instance, Labelled, Model
-from service.client.synchronous import Client
+from abound.service.client.async_client import AsyncClient
+from abound.service.client.errors import ClientError, Interrupted, Refused, Unreachable, refusal_of
+from abound.service.client.model import AsyncModel, Instance, Labelled, Model
+from abound.service.client.retries import ATTEMPTS, MAX_PAUSE
+from abound.service.client.streams import STREAM_BYTES, STREAM_LINES, bounded
+from abound.service.client.sync_client import Client
 
 __all__ = [
     "ATTEMPTS",

@@ -19,7 +19,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 import msgspec
 
-from core.errors import AboundError
+from abound.core.errors import AboundError
 
 Answer = dict[str, Any]
 """A JSON document as the service answers it; ``/openapi.json`` describes each."""

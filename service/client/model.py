@@ -9,11 +9,11 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from service.client import calls
-from service.client.asynchronous import AsyncClient
-from service.client.errors import Answer, Refused, Shape, refusal_of, shaped
-from service.client.synchronous import Client
-from service.schemas import ClassifyAnswer, LearnAnswer
+from abound.service.api.schemas.hot import ClassifyAnswer, LearnAnswer
+from abound.service.client import requests as client_requests
+from abound.service.client.async_client import AsyncClient
+from abound.service.client.errors import Answer, Refused, Shape, refusal_of, shaped
+from abound.service.client.sync_client import Client
 
 Value = float | str | bool | Sequence[str]
 Features = Mapping[str, Value]
@@ -192,7 +192,7 @@ class AsyncModel:
 
 
 def _fields(struct: Struct) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=calls.plain)
+    fields: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=client_requests.plain)
     return fields
 
 
@@ -214,11 +214,11 @@ async def _alines(instances: AsyncIterable[Instance], asking: Asking) -> AsyncIt
 
 def _more(asking: Asking) -> bytes:
     """What each line says behind its own fields."""
-    return calls.encode_whole(asking)[1:]
+    return client_requests.encode_whole(asking)[1:]
 
 
 def _line(instance: Instance, more: bytes) -> bytes:
-    own = calls.encode(instance)
+    own = client_requests.encode(instance)
     return own if more == b"}" else b"{" + more if own == b"{}" else own[:-1] + b"," + more
 
 
@@ -231,7 +231,7 @@ class _Keys:
 
     def encoded(self, instance: Labelled, keyed: bool) -> bytes:
         """The line of an instance, with a key."""
-        line = calls.encode(instance)
+        line = client_requests.encode(instance)
         if not keyed or instance.key is not None:
             return line
         self._n += 1

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from abound.core.config import ModelConfig
+from abound.core.evaluation.evaluate import LIMITS, fit, measure, rank
+from abound.core.instances.data_formats import Dataset
+from abound.core.instances.record import pack_labels, pack_vector
+from abound.core.metrics import LabelSets, Propensity
 from benchmarks import drift, peers
 from benchmarks.sets import Rows, Task, validation
 from benchmarks.updates import in_order_of_arrival, learned, ranked
-from core.config import ModelConfig
-from core.dataset import Dataset
-from core.evaluate import LIMITS, fit, measure, rank
-from core.metrics import LabelSets, Propensity
-from core.record import pack_labels, pack_vector
 from tests.core.test_squares import stream
 
 

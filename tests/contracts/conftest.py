@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from service.parentage import dies_with_parent
-from tests.service.served import Served, served
+from abound.service.processes.lifetime import dies_with_parent
+from tests.support.served import Served, served
 
 
 @pytest.fixture(scope="package")
@@ -29,7 +29,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def working(service: Served, place: Path) -> Iterator[None]:
     """A worker for a service, as a process of its own."""
     environment = os.environ | {"ABOUND_REDIS_URL": service.server.url, "ABOUND_ARTIFACTS_URL": str(place)}
-    words = [sys.executable, "-m", "service.worker"]
+    words = [sys.executable, "-m", "abound.service.worker"]
     with subprocess.Popen(words, env=environment, preexec_fn=dies_with_parent()) as process:
         deadline = time.monotonic() + 240
         while service.http.post("/models/default/snapshots", timeout=300).status_code == 503:

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from pydantic import SecretStr
 from schemathesis.checks import CHECKS, load_all_checks
 
-from service.main import create_app
-from service.schemas import MODEL_NAME
-from service.settings import Settings
+from abound.service.api.app import create_app
+from abound.service.api.schemas.hot import MODEL_NAME
+from abound.service.settings import Settings
 from tests.randomness import examples
 
 URL = os.environ["SERVICE_URL"]

@@ -9,9 +9,9 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from service.methods import METHODS
-from tests.service.job_program import TEST_METHODS
-from tests.service.served import Served
+from abound.service.jobs.methods import METHODS
+from tests.support.job_program import TEST_METHODS
+from tests.support.served import Served
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from service.settings import Settings
-from service.version_keeping import VersionParams
+from abound.service.settings import Settings
+from abound.service.versions.retention import VersionParams
 from tests.contracts.manifests import FOLDERS, bytes_of, one_of, pods, rendered
 
 ROOT = Path(__file__).parents[2]

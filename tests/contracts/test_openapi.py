@@ -8,11 +8,11 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from core.errors import InvalidInstance
-from service.errors import INTERNAL, KINDS
-from service.key import Terms
-from service.schemas import ClassifyRequest, LabelledInstance, LearnRequest
-from tests.service.served import NDJSON, Served, lines
+from abound.core.errors import InvalidInstance
+from abound.service.api.problems import INTERNAL, KINDS
+from abound.service.api.schemas.hot import ClassifyRequest, LabelledInstance, LearnRequest
+from abound.service.security.key import Terms
+from tests.support.served import NDJSON, Served, lines
 
 METHODS = ("get", "put", "post", "delete")
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import InvalidInstance, Malformed
-from service.dataset_check import counts
-from service.datasets import Datasets
+from abound.core.errors import InvalidInstance, Malformed
+from abound.service.datasets.check import counts
+from abound.service.datasets.repository import Datasets
 from tests.randomness import QUICK, THOROUGH
-from tests.service.served import Served
+from tests.support.served import Served
 
 REQUESTS = Path(__file__).with_name("made_up_requests.py")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import Settings, unknown_variables
+from abound.service.settings import Settings, unknown_variables
 
 ROOT = Path(__file__).parents[2]
 

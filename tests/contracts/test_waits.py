@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from service.datasets import DatasetParams
-from service.settings import Settings
-from service.snapshots import SnapshotParams
+from abound.service.datasets.repository import DatasetParams
+from abound.service.settings import Settings
+from abound.service.snapshots.snapshots import SnapshotParams
 from tests.contracts.manifests import one_of, rendered
 from tests.contracts.programs import needs
 

@@ -13,7 +13,7 @@ import yaml
 
 from tests.contracts.manifests import one_of, rendered
 from tests.contracts.programs import needs
-from tests.service.served import Served, served
+from tests.support.served import Served, served
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

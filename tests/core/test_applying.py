@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.applying import Applying, Unit
-from core.config import ModelConfig
-from core.live import LiveModel
-from core.receipts import AnotherBody, Receipt, Receipts
+from abound.core.config import ModelConfig
+from abound.core.model.apply import Applying, Unit
+from abound.core.model.live_model import LiveModel
+from abound.core.model.receipts import AnotherBody, Receipt, Receipts
 from tests.core.test_emptied import applied, instance
 from tests.core.test_live import records_of
 

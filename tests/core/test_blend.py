@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.blend import DEPTH, DISCOUNT, MIXTURES, Listed, Weighing, mix, ranks_under, shares_of
+from abound.core.comparison.blend import DEPTH, DISCOUNT, MIXTURES, Listed, Weighing, mix, ranks_under, shares_of
 
 LIVE = Listed(["a", "b", "c"], [3.0, 2.0, 1.0])
 BATCH = Listed(["c", "d"], [-1.0, -5.0])

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.calibration import Calibration, binned, reliability_of
-from core.config import ModelConfig
-from core.errors import Damaged, InvalidInstance
-from core.kernels.calibration import learn_pairs, solve
-from core.kernels.exponential import exponential
-from core.live import LiveModel
-from tests.core import calibration_oracle
-from tests.core.calibration_oracle import Oracle, terms
+from abound.core.config import ModelConfig
+from abound.core.errors import Damaged, InvalidInstance
+from abound.core.kernels.elementary import exponential
+from abound.core.kernels.model.calibration import learn_pairs, solve
+from abound.core.model.calibration import Calibration, binned, reliability_of
+from abound.core.model.live_model import LiveModel
+from tests.core.oracles import calibration as calibration_oracle
+from tests.core.oracles.calibration import Oracle, terms
 from tests.core.test_live import Instance, learn, learned, vector_of
 
 UPDATES = ("fsu", "sls")

@@ -6,7 +6,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from core.contenders import BLOCK, BLOCKS, EVERY, GAMBLERS, Comparison, Contest, GateParams, Score
+from abound.core.comparison.sequential_test import (
+    BLOCK,
+    BLOCKS,
+    EVERY,
+    GAMBLERS,
+    Comparison,
+    Contest,
+    GateParams,
+    Score,
+)
 
 ALPHA = 0.05
 QUICK = GateParams(alpha=ALPHA, min_events=50)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.dataset import Format, Instance, read_instances
-from core.errors import Malformed
+from abound.core.errors import Malformed
+from abound.core.instances.data_formats import Format, Instance, read_instances
 
 
 def read(form: Format, *lines: str) -> list[Instance]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.applying import Applying, Unit
-from core.config import ModelConfig
-from core.live import LiveModel
-from core.receipts import AnotherBody, Receipt
-from core.types import Offset
+from abound.core.config import ModelConfig
+from abound.core.model.apply import Applying, Unit
+from abound.core.model.live_model import LiveModel
+from abound.core.model.receipts import AnotherBody, Receipt
+from abound.core.types import Offset
 from tests.core.test_live import Instance, records_of
 
 

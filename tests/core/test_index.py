@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from core.config import ModelConfig
-from core.errors import Damaged
-from core.index import Index
-from core.index_arrays import PARTS
-from core.index_params import IndexParams
+from abound.core.config import ModelConfig
+from abound.core.errors import Damaged
+from abound.core.index.arrays import PARTS
+from abound.core.index.index import Index
+from abound.core.index.params import IndexParams
 
 PLAIN = replace(IndexParams.of(ModelConfig()), rating=False)
 NEVER_ENOUGH = 1e9

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from core.config import ModelConfig
-from core.index import Index
-from core.index_params import IndexParams
-from core.kernels import learning, postings
-from core.kernels.machine import as_bits, as_float
-from core.kernels.postings import UNITS
-from tests.core.oracle import Oracle
+from abound.core.config import ModelConfig
+from abound.core.index.index import Index
+from abound.core.index.params import IndexParams
+from abound.core.kernels.index import ff, layout
+from abound.core.kernels.index.layout import UNITS
+from abound.core.kernels.numba import as_bits, as_float
+from tests.core.oracles.index import Oracle
 from tests.randomness import examples
 
 PARAMS = replace(IndexParams.of(ModelConfig()), margin=math.inf)
@@ -26,18 +26,18 @@ def learn_many(arrays, params, values, class_ids):
     """Learn feature 0 with one value and one class after the other."""
     ids, ranks = np.zeros(1, np.int32), np.zeros(1, np.int32)
     for i in range(len(values)):
-        learning.learn_instance(arrays, params, ids, values[i : i + 1], class_ids[i : i + 1], True, ranks)
+        ff.learn_instance(arrays, params, ids, values[i : i + 1], class_ids[i : i + 1], True, ranks)
 
 
 @njit
 def narrow_and_back(count, class_id):
-    record = postings.narrow_record(count, np.uint64(class_id))
-    return record, postings.count_of(record), postings.class_of(record)
+    record = layout.narrow_record(count, np.uint64(class_id))
+    return record, layout.count_of(record), layout.class_of(record)
 
 
 @njit
 def size_of_block(length, wide):
-    return postings.size_for(np.uint64(length), wide)
+    return layout.size_for(np.uint64(length), wide)
 
 
 def learned(n: int, draw) -> tuple[Index, np.ndarray, np.ndarray]:
@@ -66,8 +66,8 @@ def live_blocks(index: Index) -> list[tuple[int, int]]:
 def free_blocks(index: Index) -> list[tuple[int, int]]:
     blocks = []
     for size, units in enumerate(UNITS.tolist()):
-        block = int(index.arrays.counters[int(postings.FREE) + size])
-        while block != int(postings.NONE):
+        block = int(index.arrays.counters[int(layout.FREE) + size])
+        while block != int(layout.NONE):
             blocks.append((block, block + units))
             block = int(index.arrays.arena[block])
     return blocks
@@ -75,9 +75,9 @@ def free_blocks(index: Index) -> list[tuple[int, int]]:
 
 def check_invariants(index: Index) -> None:
     arrays, params = index.to_arrays(), index.params
-    used, free = int(index.arrays.counters[int(postings.USED)]), free_blocks(index)
+    used, free = int(index.arrays.counters[int(layout.USED)]), free_blocks(index)
     blocks = sorted(live_blocks(index) + free)
-    assert sum(end - first for first, end in free) == int(index.arrays.counters[int(postings.FREE_UNITS)])
+    assert sum(end - first for first, end in free) == int(index.arrays.counters[int(layout.FREE_UNITS)])
     # Every unit before the arena's front is in exactly one block, live or free.
     assert [first for first, _ in blocks] == [0, *(end for _, end in blocks[:-1])] if blocks else used == 0
     assert not blocks or blocks[-1][1] == used <= len(index.arrays.arena)
@@ -175,7 +175,7 @@ def test_blocks_are_used_again_under_churn():
             ids = rng.choice(300, 15, replace=False).astype(np.int32)
             index.learn(ids, rng.random(15, np.float32) + np.float32(0.01), rng.integers(0, 200, 1).astype(np.int32))
             index.forget_feature(int(rng.integers(0, 300)))
-        fronts.append(int(index.arrays.counters[int(postings.USED)]))
+        fronts.append(int(index.arrays.counters[int(layout.USED)]))
     check_invariants(index)
     assert fronts[-1] < 1.1 * fronts[0]
     assert 8 * fronts[-1] < 40 * index.n_connections
@@ -197,12 +197,12 @@ def test_postings_give_back_what_they_do_not_need():
 
 def test_longest_posting():
     """Without ``w_min`` a posting has 65,535 connections and then the weakest goes."""
-    n = postings.MAX_LENGTH + np.uint64(3)
+    n = layout.MAX_LENGTH + np.uint64(3)
     index = Index(replace(PARAMS, w_min=0.0))
     index.make_room(1, int(n), 1, 500_000)
     ones, class_ids = np.ones(int(n), np.float32), np.arange(int(n), dtype=np.int32)
     learn_many(index.arrays, index.kernel_params, ones, class_ids)
-    assert index.n_connections == int(postings.MAX_LENGTH)
+    assert index.n_connections == int(layout.MAX_LENGTH)
     # All are equally heavy, so that the ones with the highest ids went when they came.
     assert index.to_arrays()["class_ids"].tolist() == class_ids[: index.n_connections].tolist()
     heavy = np.array([int(n) - 1], np.int32)

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.applying import Unit
-from core.config import ModelConfig
-from core.errors import Conflict, Damaged, InvalidInstance
-from core.limits import Limits
-from core.live import LiveModel
-from core.receipts import AnotherBody, Receipt
-from core.record import pack_labels, pack_vector
-from core.types import Offset
+from abound.core.config import ModelConfig
+from abound.core.errors import Conflict, Damaged, InvalidInstance
+from abound.core.instances.record import pack_labels, pack_vector
+from abound.core.limits import Limits
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel
+from abound.core.model.receipts import AnotherBody, Receipt
+from abound.core.types import Offset
 from tests.randomness import examples
 
 Instance = tuple[list[str], list[str]]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config import ModelConfig
-from core.index import Index
-from core.index_params import IndexParams
-from core.pointing import weights_to
+from abound.core.config import ModelConfig
+from abound.core.index.index import Index
+from abound.core.index.params import IndexParams
+from abound.core.model.label_features import weights_to
 
 N_FEATURES, N_CLASSES = 60, 9
 

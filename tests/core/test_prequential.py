@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core import prequential
-from core.kernels.prequential import count_ranks
-from core.prequential import Prequential
+from abound.core.kernels.model.prequential import count_ranks
+from abound.core.model import prequential
+from abound.core.model.prequential import Prequential
 from tests.randomness import examples
 
 events = st.lists(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from core.proportions import broken, deviation, distances, estimated, peaked
+from abound.core.evaluation.proportions import broken, deviation, distances, estimated, peaked
 
 
 def test_without_a_least_weight_the_estimate_is_what_was_counted():

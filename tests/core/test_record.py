@@ -8,22 +8,21 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numba import njit
 
-from core.errors import Damaged, InvalidInstance
-from core.kernels.draft import hash_of
-from core.kernels.memory import pointer
-from core.kernels.records import vector_end
-from core.limits import Limits
-from core.record import (
+from abound.core.errors import Damaged, InvalidInstance
+from abound.core.instances.record import (
     EMPTY_VECTOR,
     check_records,
     iterate,
     pack_labels,
     pack_vector,
     record_ends,
-    record_shape,
     unpack,
     unpack_vector,
 )
+from abound.core.kernels.numba import pointer
+from abound.core.kernels.records.json import hash_of
+from abound.core.kernels.records.record import record_shape, vector_end
+from abound.core.limits import Limits
 
 LIMITS = Limits()
 keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)

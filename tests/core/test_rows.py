@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.config import LATER, ModelConfig
-from core.errors import Conflict, Damaged, InvalidInstance
-from core.index import Index
-from core.index_params import IndexParams
-from core.index_rows import PARTS
-from core.live import INTERCEPT, LiveModel
-from core.pointing import weights_to
-from core.record import pack_labels
-from tests.core.rows_oracle import RowsOracle
+from abound.core.config import LATER, ModelConfig
+from abound.core.errors import Conflict, Damaged, InvalidInstance
+from abound.core.index.dense_rows import PARTS
+from abound.core.index.index import Index
+from abound.core.index.params import IndexParams
+from abound.core.instances.record import pack_labels
+from abound.core.model.label_features import weights_to
+from abound.core.model.live_model import INTERCEPT, LiveModel
+from tests.core.oracles.sls_rows import RowsOracle
 from tests.core.test_squares import applied, records, same, stream
 from tests.randomness import examples
 

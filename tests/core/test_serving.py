@@ -3,11 +3,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from core.config import ModelConfig
-from core.errors import Damaged
-from core.live import LiveModel
-from core.serving import EVEN, FROM_THE_START, LIVE, Serving
-from core.types import Offset
+from abound.core.config import ModelConfig
+from abound.core.errors import Damaged
+from abound.core.model.active_version import EVEN, FROM_THE_START, LIVE, Serving
+from abound.core.model.live_model import LiveModel
+from abound.core.types import Offset
 
 AT = Offset(5, 1, 0)
 

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from core.applying import Unit
-from core.config import ModelConfig
-from core.errors import Damaged, InvalidInstance
-from core.index import Index
-from core.index_params import IndexParams
-from core.kernels.logarithm import logarithm
-from core.live import LiveModel
-from core.record import pack_labels
-from tests.core.squares_oracle import Oracle
+from abound.core.config import ModelConfig
+from abound.core.errors import Damaged, InvalidInstance
+from abound.core.index.index import Index
+from abound.core.index.params import IndexParams
+from abound.core.instances.record import pack_labels
+from abound.core.kernels.elementary import logarithm
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel
+from tests.core.oracles.sls import Oracle
 from tests.randomness import examples
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer
 
-from core.config import AnalyzerConfig
-from core.text import build, weights
+from abound.core.config import AnalyzerConfig
+from abound.core.instances.text_analyzer import build, weights
 
 SENTENCE = "The Wheat_2 prices, e.g. in Żółw's U.S.A., and the WHEAT prices!"
 
@@ -64,7 +64,8 @@ def test_single_words_are_those_of_scikit_learn(lowercase, min_length, text):
 
 def test_nothing_of_scikit_learn_is_loaded_for_single_words():
     program = (
-        "import sys; from service.kernel_cache import place; place(); from core.live import warmup; warmup(); "
+        "import sys; from abound.service.processes.kernel_cache import place; place(); "
+        "from abound.core.model.live_model import warmup; warmup(); "
         "print('sklearn' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)

@@ -12,16 +12,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from core.active import ActiveFeatures, read_json
-from core.config import AnalyzerConfig, ModelConfig
-from core.errors import InvalidInstance
-from core.kernels import draft, reading
-from core.kernels.decimals import read_number, read_short
-from core.kernels.memory import pointer
-from core.limits import Limits
-from core.record import EMPTY_VECTOR, unpack_vector
-from core.text import build, weights
-from core.vectorize import Vectorizer
+from abound.core.config import AnalyzerConfig, ModelConfig
+from abound.core.errors import InvalidInstance
+from abound.core.instances.json_fallback import ActiveFeatures, read_json
+from abound.core.instances.record import EMPTY_VECTOR, unpack_vector
+from abound.core.instances.text_analyzer import build, weights
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.kernels.numba import pointer
+from abound.core.kernels.records import json as draft
+from abound.core.kernels.records import json as reading
+from abound.core.kernels.records.decimals import read_number, read_short
+from abound.core.limits import Limits
 from tests.randomness import examples
 
 SMALL = Limits(max_features=6, max_key_bytes=12, max_text_bytes=60)

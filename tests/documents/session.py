@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.own import own_service
+from abound.service.client.local_service import own_service
 from tests.documents.blocks import ROOT, Block, Command
 
 MARK = "@@@ the next command"
@@ -81,7 +81,7 @@ def make_programs(directory: Path) -> Path:
     """A folder with the programs of this environment that the documents name, to be found before all others."""
     programs = directory / "bin"
     programs.mkdir()
-    for name, words in {"abound": "-m service.cli", "dask": "-m dask", "python": ""}.items():
+    for name, words in {"abound": "-m abound", "dask": "-m dask", "python": ""}.items():
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
         (programs / name).chmod(0o755)
     return programs

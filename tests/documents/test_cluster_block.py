@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from abound.service.processes.kernel_cache import place
+from abound.service.processes.lifetime import dies_with_parent
 from benchmarks.serving import free_port
-from service.kernel_cache import place
-from service.parentage import dies_with_parent
 from tests.documents.blocks import ROOT, block_of
 from tests.documents.session import make_programs
 from tests.scenarios.test_cluster import applied
-from tests.service.served import served
+from tests.support.served import served
 
 pytest.importorskip("distributed")
 

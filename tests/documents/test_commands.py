@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import typer
 
-from service.cli import app
-from service.methods import METHODS
-from service.reproduction.comparisons import wanted
+from abound.service.cli.main import app
+from abound.service.evaluation.reproduction.comparisons import wanted
+from abound.service.jobs.methods import METHODS
 from tests.documents.blocks import COMMANDS, OTHERS, PAGES, ROOT, Block, Command, agrees, blocks_of
 from tests.documents.session import Shell, session
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from service import cli
-from service.reproduction.comparisons import wanted
+from abound.service.cli import main as cli
+from abound.service.evaluation.reproduction.comparisons import wanted
 from tests.documents.blocks import PAGES
 from tests.documents.data_sets import make
 

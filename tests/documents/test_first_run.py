@@ -15,10 +15,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from abound.service.processes.lifetime import dies_with_parent
 from benchmarks.serving import free_port
-from service.parentage import dies_with_parent
-from tests import interrupts
 from tests.documents.blocks import ROOT, block_of
+from tests.support import interrupts
 
 START_SECONDS = 120
 

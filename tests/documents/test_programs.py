@@ -144,7 +144,7 @@ def test_a_program_would_take_the_command(command: str, monkeypatch: pytest.Monk
     program, given = words[0], words[1:]
     reason = LEFT.get(" ".join([program, *given[:1]])) or LEFT.get(program)
     if program.startswith("python"):
-        if not given[1].startswith(("benchmarks", "tests", "core", "service")):
+        if not given[1].startswith(("benchmarks", "tests", "abound")):
             pytest.skip("a module of Python's own")
         check_module(given[1], given[2:], monkeypatch)
     elif program == "pytest":

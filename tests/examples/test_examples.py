@@ -15,10 +15,10 @@ import httpx
 import pytest
 import redis
 
+from abound.service.client import Client, Model
 from examples import queue_consumer, web_form
-from service.client import Client, Model
-from tests.service.served import Served, fresh_model, served
-from tests.service.valkey import Server
+from tests.support.served import Served, fresh_model, served
+from tests.support.valkey import Server
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 

@@ -19,10 +19,10 @@ from typing import Any
 import httpx
 import pytest
 
+from abound.service.processes.lifetime import dies_with_parent
 from benchmarks.serving import free_port, tree
-from service.parentage import dies_with_parent
 from tests.image.test_kernels import SAVED
-from tests.service.served import NDJSON, ndjson
+from tests.support.served import NDJSON, ndjson
 
 ROOT = Path(__file__).parents[2]
 IMAGE = "localhost/abound"
@@ -49,7 +49,7 @@ def buildah(*words: str) -> str:
 
 def differs(here: Path, there: Path) -> Path | None:
     """The first file of the program that is not the same in both places, or is in one of them only."""
-    for folder in ("core", "service"):
+    for folder in ("abound", "core", "service"):
         found = {
             path.relative_to(top)
             for top in (here, there)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from core.live import warmup
+from abound.core.model.live_model import warmup
 
 ROOT = Path(__file__).parents[2]
 SAVED = "data saved to"
 """What numba says, with NUMBA_DEBUG_CACHE, each time that it has compiled something."""
 
-PROGRAM = "from core.live import warmup; warmup()"
+PROGRAM = "from abound.core.model.live_model import warmup; warmup()"
 
 
 def started(compiled: Path, place: Path) -> str:
@@ -69,15 +69,15 @@ def test_what_is_compiled_after_all_would_show(tmp_path: Path) -> None:
 COMPILES = """
 import importlib, pkgutil, typing
 import numpy as np
-import core.kernels
-from core.live import warmup
-from core.methods import fitted, registry, warming
-from core.methods.progress import quietly
+import abound.core.kernels
+from abound.core.model.live_model import warmup
+from abound.core.methods import fitted, registry, warming
+from abound.core.methods.training.progress import quietly
 
 kernels = [
     value
-    for module in pkgutil.iter_modules(core.kernels.__path__)
-    for value in vars(importlib.import_module(f"core.kernels.{module.name}")).values()
+    for module in pkgutil.walk_packages(abound.core.kernels.__path__, "abound.core.kernels.")
+    for value in vars(importlib.import_module(module.name)).values()
     if hasattr(value, "signatures")
 ]
 

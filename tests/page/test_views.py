@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 from playwright.sync_api import expect
 
+from abound.service.processes.startup_page import Status, answer
 from benchmarks.serving import Serving
-from service.doorkeeper import Status, answer
 from tests.page.conftest import Open
 from tests.page.newsroom import SUBJECTS, news
 

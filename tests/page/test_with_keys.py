@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from tests.api.test_keys import bearer, make
 from tests.page.conftest import Open, teach
 from tests.page.newsroom import news
-from tests.service.served import Served, served
-from tests.service.test_http_keys import bearer, make
+from tests.support.served import Served, served
 
 WRONG_KEY = "status of 401"
 NOT_FOR_THIS_KEY = "status of 403"

@@ -12,14 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.log.catalog import read_catalog
+from abound.service.log.events import Activate, PrepareVersion, decode_entry
+from abound.service.processes.embedded_store import EmbeddedStore
+from abound.service.store.client import Store
+from abound.service.versions.activation import active
 from benchmarks.serving import Serving
-from service.activation import active
-from service.artifacts import Artifacts
-from service.catalog import read_catalog
-from service.embedded import EmbeddedStore
-from service.events import Activate, PrepareVersion, decode_entry
-from service.store import Store
-from tests.service.activated import FEATURES, fitted, ranked, write
+from tests.support.small_versions import FEATURES, fitted, ranked, write
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 

@@ -13,18 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.errors import CannotStart, ClusterUnavailable, InvalidInstance
-from core.methods import fitted as fitting
-from core.methods import registry
-from core.methods.fitted import Fitted
-from core.methods.gathering import Gathering
-from core.methods.progress import quietly
-from core.methods.rankings import Rankings
-from core.methods.spread import spread
-from service.cluster import parallel
-from service.kernel_cache import place
-from service.parentage import dies_with_parent
-from tests.service.activated import vector
+from abound.core.errors import CannotStart, ClusterUnavailable, InvalidInstance
+from abound.core.methods import fitted as fitting
+from abound.core.methods import registry
+from abound.core.methods.fitted import Fitted
+from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.parallel import spread
+from abound.core.methods.training.progress import quietly
+from abound.core.metrics import Rankings
+from abound.service.processes.kernel_cache import place
+from abound.service.processes.lifetime import dies_with_parent
+from abound.service.processes.parallel import parallel
+from tests.support.small_versions import vector
 
 Client = pytest.importorskip("distributed").Client
 
@@ -81,8 +81,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster with one worker, to be killed; nobody waits long for another one."""
-    monkeypatch.setattr("service.cluster.BACK_SECONDS", 60.0)
-    monkeypatch.setattr("service.cluster.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("abound.service.processes.parallel.BACK_SECONDS", 60.0)
+    monkeypatch.setattr("abound.service.processes.parallel.LOOK_SECONDS", 0.1)
     made = Cluster(tmp_path)
     made.add_worker()
     yield made
@@ -114,7 +114,7 @@ def applied(cluster: str) -> dict[int, int]:
     """How many pieces of work each worker has done, by its process."""
 
     def pieces() -> tuple[int, int]:
-        from service.cluster import unpacked
+        from abound.service.processes.parallel import unpacked
 
         return os.getpid(), sum(unpacked.cache_info()[:2])
 
@@ -187,7 +187,7 @@ def test_goes_on_when_the_worker_that_was_at_work_is_killed(mortal: Cluster, tmp
 def test_says_that_the_cluster_is_gone(
     mortal: Cluster, tmp_path: Path, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.cluster.BACK_SECONDS", 1.0)
+    monkeypatch.setattr("abound.service.processes.parallel.BACK_SECONDS", 1.0)
 
     def told(number: int) -> None:
         process = mortal.scheduler if victim == "scheduler" else mortal.workers[0]
@@ -211,7 +211,7 @@ def test_what_the_work_raises_is_not_taken_for_a_lost_cluster(cluster: str, tmp_
 
 
 def test_refuses_what_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.cluster.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("abound.service.processes.parallel.CONNECT_SECONDS", 0.5)
     with pytest.raises(CannotStart, match="dask://"), parallel("spark://here", 1):
         pass
     with pytest.raises(ClusterUnavailable, match="cannot be used"), parallel("dask://127.0.0.1:1", 1):

@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from abound.service.client import Client, Model
 from benchmarks import composed, rolling
 from benchmarks.composed import Composed
 from benchmarks.faults.ledger import examine_now
-from service.client import Client, Model
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from service.client import Client, Refused
-from service.job import job_key
-from service.own import own_service
-from tests.service.job_worker import Office, office, processes_of, until
+from abound.service.client import Client, Refused
+from abound.service.client.local_service import own_service
+from abound.service.jobs.record import job_key
+from tests.support.job_worker import Office, office, processes_of, until
 
 
 def submit_one(place: Office, random_: random.Random) -> str:
@@ -148,7 +148,7 @@ def test_rebuilds_end_whatever_is_killed(seed: int, kills: int, tmp_path: Path) 
         print(states)
         assert client.classify("default", {"features": {"f3": 1.0}})["labels"][0]["label"] == "c3"
         verified = subprocess.run(
-            [sys.executable, "-m", "service.cli", "verify", "--data-dir", str(tmp_path / "data"), "--json"],
+            [sys.executable, "-m", "abound", "verify", "--data-dir", str(tmp_path / "data"), "--json"],
             capture_output=True,
             text=True,
             timeout=300,

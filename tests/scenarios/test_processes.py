@@ -13,17 +13,17 @@ import httpx
 import pytest
 import redis
 
+from abound.service.processes import lifetime
+from abound.service.processes.embedded_store import EmbeddedStore
+from abound.service.processes.startup_page import listen
 from benchmarks.serving import Serving
-from service import identity
-from service.embedded import EmbeddedStore
-from service.listening import listen
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 
 
 def serve(*options, seconds=60, **variables):
     """Run ``abound serve`` until it ends by itself."""
-    command = [sys.executable, "-m", "service.cli", "serve", *options]
+    command = [sys.executable, "-m", "abound", "serve", *options]
     environment = os.environ | variables
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment, check=False)
 
@@ -93,7 +93,7 @@ def test_a_data_directory_in_use(serving, tmp_path):
 
 
 def test_a_store_that_is_not_to_be_trusted_ends_the_start_with_what_mends_it(tmp_path):
-    from service.embedded import server_program
+    from abound.service.processes.embedded_store import server_program
 
     path = tmp_path / "store.sock"
     command = [server_program(), "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(tmp_path)]
@@ -125,11 +125,11 @@ def test_an_unknown_variable_is_told(tmp_path):
 
 
 def test_a_replica_that_is_killed_is_replaced(serving):
-    first = one(serving, "service.process")
+    first = one(serving, "abound.service.api.server")
     assert status(serving, "/learn", text="wheat", labels=["grain"]) == 200
     os.kill(first, signal.SIGKILL)
-    assert until(lambda: identity.started(first) is None)
-    assert until(lambda: len([pid for pid in serving.pids() if "service.process" in command_of(pid)]) == 2)
+    assert until(lambda: lifetime.started(first) is None)
+    assert until(lambda: len([pid for pid in serving.pids() if "abound.service.api.server" in command_of(pid)]) == 2)
     assert until(lambda: status(serving, "/readyz") == 200)
     assert serving.process.poll() is None
 
@@ -138,7 +138,7 @@ def test_classify_outlives_the_store_which_comes_back(serving):
     assert until(lambda: status(serving, "/learn", text="wheat", labels=["grain"]) == 200)
     store = one(serving, "valkey-server")
     os.kill(store, signal.SIGKILL)
-    assert until(lambda: identity.started(store) is None)
+    assert until(lambda: lifetime.started(store) is None)
     assert {status(serving, "/classify", text="wheat") for _ in range(20)} == {200}
     assert until(lambda: status(serving, "/learn", text="wheat", labels=["grain"]) == 200)
     assert httpx.post(f"{serving.url}/classify", json={"text": "wheat"}).json()["labels"][0]["label"] == "grain"
@@ -208,7 +208,7 @@ def test_a_request_in_flight_is_answered_before_the_end(tmp_path):
             connection.sendall(body[10:])
             assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
         assert service.process.wait(30) == 0
-        assert [pid for pid in pids if identity.started(pid) is not None] == []
+        assert [pid for pid in pids if lifetime.started(pid) is not None] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -218,7 +218,7 @@ def test_a_stop_in_the_middle_of_the_start(tmp_path, number):
         pids = service.pids()
         service.process.send_signal(number)
         assert service.process.wait(30) == 0
-        assert [pid for pid in pids if identity.started(pid) is not None] == []
+        assert [pid for pid in pids if lifetime.started(pid) is not None] == []
     assert "stopped" in (tmp_path / "output").read_text()
 
 

@@ -7,16 +7,16 @@ import random
 from functools import cache
 from typing import Any
 
-from core.errors import AboundError, OutcomeUnknown
-from core.methods.fitted import Fitted
-from core.serving import LIVE
-from core.types import Offset
-from service.activation import Place, activate, weigh
-from service.artifacts import Artifacts
-from service.catalog import DEFAULT_MODEL, Living, ModelKeys, read_catalog
-from service.store import Store
-from tests.service.activated import fitted, write
+from abound.core.errors import AboundError, OutcomeUnknown
+from abound.core.methods.fitted import Fitted
+from abound.core.model.active_version import LIVE
+from abound.core.types import Offset
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.log.catalog import DEFAULT_MODEL, Living, ModelKeys, read_catalog
+from abound.service.store.client import Store
+from abound.service.versions.activation import Place, activate, weigh
 from tests.simulation.hosts import QUICK, URL, Host
+from tests.support.small_versions import fitted, write
 
 PAUSE_SECONDS = 0.2
 PREPARE_SECONDS = 0.5

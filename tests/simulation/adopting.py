@@ -10,17 +10,17 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from core.errors import AboundError, InvalidInstance, UnknownOffset
-from core.types import Offset
-from service import rebuild
-from service.adoption import Adoption
-from service.catalog import DEFAULT_MODEL, Living, read_catalog
-from service.history import HistoryParams
-from service.lease import LeaseLost
-from service.log import LogParams
-from service.rebuild import Made, RestoreParams
-from service.snapshots import SnapshotParams
-from service.store import Store, reaching
+from abound.core.errors import AboundError, InvalidInstance, UnknownOffset
+from abound.core.types import Offset
+from abound.service.history.history import HistoryParams
+from abound.service.jobs import rebuild
+from abound.service.jobs.rebuild import Made, RestoreParams
+from abound.service.log.catalog import DEFAULT_MODEL, Living, read_catalog
+from abound.service.log.stream import LogParams
+from abound.service.rebuild.adoption import Adoption
+from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.store.client import Store, reaching
+from abound.service.store.lease import LeaseLost
 from tests.simulation.hosts import HISTORY, LOG, QUICK, SNAPSHOTS, URL, Host
 
 PARAMS = {LogParams: LOG, SnapshotParams: SNAPSHOTS, HistoryParams: HISTORY}

@@ -23,14 +23,28 @@ from typing import Any, NamedTuple
 
 import fsspec
 
-from core.errors import AboundError, ArtifactsUnavailable, Damaged, StoreUnavailable, UnknownArtifact, UnknownModel
-from core.live import LiveModel, warmup
-from core.serving import Serving
-from service import activating, activation, adoption, budget, catalog, keeping, kernels, pending, versions
-from service import worker as worker_module
-from service.catalog import read_catalog
-from service.compaction import rebuild
-from service.replica import Replica
+from abound.core.errors import (
+    AboundError,
+    ArtifactsUnavailable,
+    Damaged,
+    StoreUnavailable,
+    UnknownArtifact,
+    UnknownModel,
+)
+from abound.core.model.active_version import Serving
+from abound.core.model.live_model import LiveModel, warmup
+from abound.service import worker as worker_module
+from abound.service.history.replay import rebuild
+from abound.service.log import catalog
+from abound.service.log.catalog import read_catalog
+from abound.service.model import adoption_lock
+from abound.service.processes import kernel_compiler
+from abound.service.rebuild import adoption
+from abound.service.replica import memory_budget, storage_status
+from abound.service.replica.replica import Replica
+from abound.service.versions import activation
+from abound.service.versions import activation as activating
+from abound.service.versions import repository as versions
 from tests.simulation.activating import ActivatingHost
 from tests.simulation.adopting import AdoptingHost
 from tests.simulation.chaos import Chaos
@@ -309,7 +323,7 @@ def _learned_state(live: object) -> bytes:
 _apply = LiveModel.apply
 
 
-_say_pending = partial(pending.say, seconds=3.0)
+_say_pending = partial(adoption_lock.say, seconds=3.0)
 """One that died is under way for a shorter time than histories take."""
 
 
@@ -337,13 +351,13 @@ def _without_the_world(seed: int) -> Iterator[None]:
         (secrets, "randbits", lambda n: rng.getrandbits(n)),
         (uuid, "uuid1", lambda: uuid.UUID(int=rng.getrandbits(128))),
         (LiveModel, "apply", _apply_all),
-        (budget, "time", clock),
-        (keeping, "time", clock),
+        (memory_budget, "time", clock),
+        (storage_status, "time", clock),
         (os, "getpid", lambda: here().pid),
         (socket, "gethostname", lambda: "host"),
-        (kernels, "load", lambda: None),
+        (kernel_compiler, "load", lambda: None),
         (catalog, "GROWN_ENTRIES", 2),
-        (pending, "say", _say_pending),
+        (adoption_lock, "say", _say_pending),
         (adoption, "RENEW_SECONDS", 0.5),
         (activation, "RENEW_SECONDS", 0.5),
         (activation, "APPEND_SECONDS", 3.0),

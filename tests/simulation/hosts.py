@@ -7,14 +7,14 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from core.errors import CannotStart
-from service.artifacts import Artifacts
-from service.history import HistoryParams
-from service.log import LogParams
-from service.replica import Replica, ReplicaParams
-from service.snapshots import SnapshotParams
-from service.store import Store, StoreParams
-from service.worker import Worker
+from abound.core.errors import CannotStart
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.history.history import HistoryParams
+from abound.service.log.stream import LogParams
+from abound.service.replica.replica import Replica, ReplicaParams
+from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.store.client import Store, StoreParams
+from abound.service.worker import Worker
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.network import Network
 

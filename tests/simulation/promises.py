@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from core.types import Offset
-from service.catalog import ModelKeys
-from service.events import Learn
-from service.group import Learned
+from abound.core.types import Offset
+from abound.service.log.append_group import Learned
+from abound.service.log.catalog import ModelKeys
+from abound.service.log.events import Learn
 from tests.simulation.requests import DONE, REFUSED, Attempt, Read, Request
 from tests.simulation.server import Loss
 from tests.simulation.truth import Truth, entry_of, events_of

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from core.config import ModelConfig
-from core.limits import Limits
-from core.record import pack_labels
-from core.types import Offset
-from core.vectorize import Vectorizer
-from service.group import Draft, Learned
+from abound.core.config import ModelConfig
+from abound.core.instances.record import pack_labels
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import Limits
+from abound.core.types import Offset
+from abound.service.log.append_group import Draft, Learned
 
 REFUSED, UNKNOWN, DONE = "refused", "unknown", "done"
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import hiredis
 
-from service.facts import FSYNC_SETTINGS
+from abound.service.store.server_info import FSYNC_SETTINGS
 from tests.simulation.keyspace import Keyspace, Words, block_of, read
 from tests.simulation.loop import Callback, SimLoop
 from tests.simulation.network import Network, Wire

@@ -10,10 +10,10 @@ from typing import Any
 import hiredis
 import pytest
 
-from tests.service.conftest import _server, server  # noqa: F401
-from tests.service.valkey import Server
 from tests.simulation.keyspace import Keyspace, name_of
 from tests.simulation.resp import encoded
+from tests.support.fixtures import server  # noqa: F401
+from tests.support.valkey import Server
 
 SCRIPT = (
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return {1, ARGV[1], false}"

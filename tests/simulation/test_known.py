@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from service import log as stream
-from service import rebuild
-from service.model_replica import ModelReplica
+from abound.service.jobs import rebuild
+from abound.service.log import stream
+from abound.service.model.replicated_model import ModelReplica
 from tests.simulation.history import run
 from tests.simulation.server import Store
 
@@ -99,7 +99,7 @@ KNOWN = [
         "a replica that started waited for ever before an adoption that the store had lost",
         ("_fail_over", "_kill", "_slow"),
         46,
-        told_by=("test_adoption.py::test_a_start_does_not_wait_for_an_adoption_that_the_store_has_lost",),
+        told_by=("tests/model/test_standby.py::test_a_start_does_not_wait_for_an_adoption_that_the_store_has_lost",),
     ),
     Known("the plain model: an activation of a model that a failover lost", ("_fail_over", "_pause"), 1253),
     Known("history was read by the name that the artifact store had before the store lost all", None, 2590),
@@ -107,41 +107,41 @@ KNOWN = [
         "a policy that changes with the primary: fsync was claimed by the one before",
         ("_fail_over",),
         0,
-        told_by=("test_appender.py::test_fsync_is_not_claimed_after_the_policy_was_changed",),
+        told_by=("tests/log/test_appender.py::test_fsync_is_not_claimed_after_the_policy_was_changed",),
     ),
     Known(
         "a primary that is made a copy was read on over the connections that it keeps",
         ("_demote",),
         0,
-        told_by=("test_replica.py::test_nothing_is_read_from_a_server_that_was_made_a_copy",),
+        told_by=("tests/replica/test_replica.py::test_nothing_is_read_from_a_server_that_was_made_a_copy",),
     ),
     Known(
         "what is pending in a store that was replaced held the next adoption up",
         ("_demote", "_cut"),
         40,
         told_by=(
-            "test_adoption.py::test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_from_the_next",
+            "tests/model/test_standby.py::test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_from_the_next",
         ),
     ),
     Known(
         "entries were trimmed between a reading and the question how far the log is trimmed",
         ("_pause", "_slow"),
         0,
-        told_by=("test_link.py::test_nothing_of_another_comes_between_commands_in_one_piece",),
+        told_by=("tests/store/test_connection.py::test_nothing_of_another_comes_between_commands_in_one_piece",),
     ),
     Known(
         "half of a catalog held at the next return, and models were missed",
         ("_kill_store", "_cut_all"),
         0,
-        told_by=("test_catalog.py::test_half_of_a_catalog_counts_for_nothing",),
+        told_by=("tests/log/test_catalog.py::test_half_of_a_catalog_counts_for_nothing",),
     ),
     Known(
         "the clock was set back, and snapshots and presence were of the future",
         ("_set_clock", "_kill"),
         0,
         told_by=(
-            "test_damage.py::test_a_snapshot_of_the_future_does_not_put_off_the_next_one",
-            "test_replica.py::test_a_replica_that_spoke_before_the_clock_was_set_back_is_not_there_for_ever",
+            "tests/history/test_damage.py::test_a_snapshot_of_the_future_does_not_put_off_the_next_one",
+            "tests/replica/test_replica.py::test_a_replica_that_spoke_before_the_clock_was_set_back_is_not_there_for_ever",
         ),
     ),
     Known(
@@ -149,7 +149,7 @@ KNOWN = [
         ("_fail_over", "_stop", "_cut_all"),
         0,
         told_by=(
-            "test_adoption.py::"
+            "tests/model/test_standby.py::"
             "test_a_halted_model_whose_log_has_lost_its_end_is_loaded_anew_whatever_goes_wrong_meanwhile",
         ),
     ),
@@ -195,4 +195,4 @@ def test_it_is_seen_when_it_is_put_back(known: Known, monkeypatch: Patch) -> Non
 @pytest.mark.parametrize("test", [test for known in KNOWN for test in known.told_by])
 def test_what_tells_of_it_is_there(test: str) -> None:
     file, _, name = test.partition("::")
-    assert f"def {name}(" in Path(__file__).parent.with_name("service").joinpath(file).read_text()
+    assert f"def {name}(" in Path(__file__).parents[2].joinpath(file).read_text()

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from core.errors import StoreUnavailable
-from core.receipts import Receipts
-from core.types import Offset
-from service import log as stream
-from service import snapshots
-from service.appender import Appender
-from service.events import checksum_of
-from service.group import Group
-from service.lane import Lane
-from service.line import Line
-from service.link import Link, LinkLost
-from service.model_replica import ModelReplica, Position
-from service.replica import Replica
-from service.shadow import Shadow
+from abound.core.errors import StoreUnavailable
+from abound.core.model.receipts import Receipts
+from abound.core.types import Offset
+from abound.service.log import stream
+from abound.service.log.append_group import Group
+from abound.service.log.append_queue import Lane
+from abound.service.log.appender import Appender
+from abound.service.log.events import checksum_of
+from abound.service.model.replicated_model import ModelReplica, Position
+from abound.service.model.standby import Shadow
+from abound.service.replica.replica import Replica
+from abound.service.snapshots import snapshots
+from abound.service.store.connection import Link, LinkLost
+from abound.service.store.reconnecting import Line
 from tests.simulation.history import run
 from tests.simulation.loop import Process, here
 
@@ -61,12 +61,14 @@ def wait_on_another_connection(patch: Patch) -> None:
 
 def count_no_replies(patch: Patch) -> None:
     """What WAITAOF and WAIT were told is not looked at: the level asked for counts as reached."""
-    patch.setattr("service.lane.reached", lambda asked, replies: 2 if any(a[0] == "WAIT" for a in asked) else 1)
+    patch.setattr(
+        "abound.service.log.append_queue.reached", lambda asked, replies: 2 if any(a[0] == "WAIT" for a in asked) else 1
+    )
 
 
 def believe_what_the_store_was(patch: Patch) -> None:
     """What is answered behind an append is not looked at: the store would keep the log, as it would before."""
-    patch.setattr("service.lane.seen", lambda facts, asked, replies: facts)
+    patch.setattr("abound.service.log.append_queue.seen", lambda facts, asked, replies: facts)
 
 
 def refuse_what_may_be_there(patch: Patch) -> None:
@@ -175,7 +177,7 @@ def leave_an_entry_out(patch: Patch) -> None:
                 model.position = model.position._replace(offset=at, checksum=found[0][1][b"c"])
         return manifest
 
-    patch.setattr("service.loader.restore_newest", wrong)
+    patch.setattr("abound.service.replica.loader.restore_newest", wrong)
 
 
 def do_not_open_again(patch: Patch) -> None:

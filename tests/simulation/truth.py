@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from core.applying import Unit
-from core.config import ModelConfig
-from core.live import LiveModel
-from core.record import iterate, record_ends
-from core.serving import LIVE
-from core.types import START, Offset
-from service.catalog import CATALOG_KEY, Catalog, Living
-from service.events import Activate, Adopt, Configure, Entry, Learn, Weigh, decode_entry
+from abound.core.config import ModelConfig
+from abound.core.instances.record import iterate, record_ends
+from abound.core.model.active_version import LIVE
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel
+from abound.core.types import START, Offset
+from abound.service.log.catalog import CATALOG_KEY, Catalog, Living
+from abound.service.log.events import Activate, Adopt, Configure, Entry, Learn, Weigh, decode_entry
 from tests.simulation.keyspace import Words
 
 

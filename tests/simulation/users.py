@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from typing import Any
 
-from core.config import ModelConfig
-from core.errors import (
+from abound.core.config import ModelConfig
+from abound.core.errors import (
     Conflict,
     InvalidInstance,
     NotReady,
@@ -17,9 +17,9 @@ from core.errors import (
     TooLarge,
     UnknownModel,
 )
-from core.types import Offset
-from service.dependencies import trusted_model
-from service.replica import Replica
+from abound.core.types import Offset
+from abound.service.api.dependencies import trusted_model
+from abound.service.replica.replica import Replica
 from tests.simulation.hosts import Gone, ReplicaHost
 from tests.simulation.network import Network
 from tests.simulation.requests import DONE, REFUSED, UNKNOWN, Attempt, Author, Read, Request, told, vector_of

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from core.errors import Damaged
-from core.methods import fitted, registry
-from core.methods.fitted import Fitted
-from core.methods.progress import quietly
+from abound.core.errors import Damaged
+from abound.core.methods import fitted, registry
+from abound.core.methods.fitted import Fitted
+from abound.core.methods.training.progress import quietly
 from tests.core.methods.toy import RAW, SECRET, made, queries
 
 SMALL: dict[str, dict[str, Any]] = {"unweighted": {"tolerance": 1, "classifiers": 2}}

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from core.errors import Cancelled, InvalidInstance
-from core.methods import fitted, registry
-from core.methods.data import Matrices
-from core.methods.fitted import Fitted
-from core.methods.progress import Progress, quietly
-from core.metrics import LabelSets, Propensity, Rankings, evaluate
+from abound.core.errors import Cancelled, InvalidInstance
+from abound.core.methods import fitted, registry
+from abound.core.methods.fitted import Fitted
+from abound.core.methods.training.matrices import Matrices
+from abound.core.methods.training.progress import Progress, quietly
+from abound.core.metrics import LabelSets, Propensity, Rankings, evaluate
 from tests.core.methods.toy import N_CLASSES, SECRET, made, queries
 
 METHODS = sorted(registry.METHODS)

@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from core.errors import Damaged
-from core.methods import fitted, registry
-from core.methods.fitted import Fitted
-from core.methods.progress import quietly
+from abound.core.errors import Damaged
+from abound.core.methods import fitted, registry
+from abound.core.methods.fitted import Fitted
+from abound.core.methods.training.progress import quietly
 from tests.core.methods.toy import RAW, SECRET, made
 
 METHODS = sorted(registry.METHODS)

@@ -9,16 +9,24 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from core.config import ModelConfig
-from core.dataset import Instance, vectorized
-from core.errors import InvalidInstance, Malformed
-from core.evaluate import LIMITS
-from core.methods import fitted, idf, registry
-from core.methods.data import VALUES_AT_ONCE, Hierarchy, Matrices, hide_labels, l2_normalise, vector_rows
-from core.methods.gathering import Gathering, gather, needs, of_dataset
-from core.methods.progress import quietly
-from core.record import pack_labels
-from core.vectorize import Vectorizer
+from abound.core.config import ModelConfig
+from abound.core.errors import InvalidInstance, Malformed
+from abound.core.evaluation.evaluate import LIMITS
+from abound.core.instances.data_formats import Instance, vectorized
+from abound.core.instances.record import pack_labels
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.methods import fitted, registry
+from abound.core.methods.training import idf
+from abound.core.methods.training.gather import Gathering, gather, needs, of_dataset
+from abound.core.methods.training.matrices import (
+    VALUES_AT_ONCE,
+    Hierarchy,
+    Matrices,
+    hide_labels,
+    l2_normalise,
+    vector_rows,
+)
+from abound.core.methods.training.progress import quietly
 from tests.core.methods.toy import SECRET, made
 
 ROWS = [

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from core.errors import InvalidInstance
-from core.methods import clusters, contexts, ensemble, exmlds1, exmlds2, exmlds3, exmlds_joint, registry, sppmi
-from core.methods.data import Matrices, hide_labels
-from core.methods.progress import quietly
+from abound.core.errors import InvalidInstance
+from abound.core.methods import registry
+from abound.core.methods.embeddings import cluster_ensemble, contexts, exmlds1, exmlds2, exmlds3, exmlds_joint, sppmi
+from abound.core.methods.training import clusters
+from abound.core.methods.training.matrices import Matrices, hide_labels
+from abound.core.methods.training.progress import quietly
 from tests.core.methods.toy import made, queries
 
 
@@ -105,7 +107,7 @@ def test_no_cluster_is_larger_than_its_bound():
 def test_narrowing_keeps_the_columns_that_are_asked_for():
     X = made(50, seed=0).X
     features = np.array([0, 3, 4, 10, X.shape[1] - 1], np.int32)
-    np.testing.assert_array_equal(ensemble.narrowed(X, features).toarray(), X.toarray()[:, features])
+    np.testing.assert_array_equal(cluster_ensemble.narrowed(X, features).toarray(), X.toarray()[:, features])
 
 
 @pytest.mark.parametrize("method", ["exmlds1", "exmlds2", "exmlds3", "exmlds_joint"])
@@ -178,7 +180,7 @@ def test_skip_grams_bring_instances_with_the_same_labels_together():
     Y = made(200, seed=0).Y
     Y = Y[np.diff(Y.indptr) == 1]
     params = exmlds2.Params(dim=8, contexts=5, epochs=60)
-    Z = ensemble.unit(exmlds2.embed(Y, params, np.random.default_rng(0), quietly))
+    Z = cluster_ensemble.unit(exmlds2.embed(Y, params, np.random.default_rng(0), quietly))
     same = (Y @ Y.T).toarray() > 0
     cosines = Z @ Z.T
     assert cosines[same].mean() > cosines[~same].mean() + 0.3
@@ -240,8 +242,8 @@ def test_the_gradient_is_that_of_the_objective():
 @pytest.mark.parametrize("method", ["exmlds1", "exmlds3", "exmlds_joint"])
 def test_only_pairs_that_share_a_label_take_memory(monkeypatch, method):
     """Of 9 million pairs 3 % do; that is told, and not exceeded."""
-    monkeypatch.setattr("core.methods.ridge.BLOCK_BYTES", 2**16)
-    monkeypatch.setattr("core.methods.sppmi.BLOCK", 2**16)
+    monkeypatch.setattr("abound.core.methods.embeddings.ridge.BLOCK_BYTES", 2**16)
+    monkeypatch.setattr("abound.core.methods.embeddings.sppmi.BLOCK", 2**16)
     rng = np.random.default_rng(0)
     Y = sparse.csr_matrix((np.ones(3000, np.int8), rng.integers(0, 30, 3000).astype(np.int32), np.arange(3001)))
     data = replace(made(3000, seed=0), Y=Y, labels=[str(label) for label in range(30)])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from core.methods import fitted, registry
-from core.methods.ff import Model
-from core.methods.progress import quietly
+from abound.core.methods import fitted, registry
+from abound.core.methods.index.feature_focus import Model
+from abound.core.methods.training.progress import quietly
 from tests.core.methods.toy import made
 
 

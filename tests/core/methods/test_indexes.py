@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from core.config import ModelConfig
-from core.errors import InvalidInstance
-from core.index import Index
-from core.methods import ff, frequency, ind, registry, unweighted
-from core.methods.data import Matrices
-from core.methods.gathering import Gathering
-from core.methods.progress import quietly
-from core.record import pack_vector
+from abound.core.config import ModelConfig
+from abound.core.errors import InvalidInstance
+from abound.core.index.index import Index
+from abound.core.instances.record import pack_vector
+from abound.core.methods import registry
+from abound.core.methods.index import feature_focus, frequency, ind, unweighted
+from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.matrices import Matrices
+from abound.core.methods.training.progress import quietly
 from tests.core.methods.toy import SECRET, made, queries
 
 
@@ -154,7 +155,7 @@ def test_connections_of_at_least_vote_min_vote_in_place_of_the_heaviest() -> Non
         model = fit("ff", data, vote_min=vote_min, d_max=1, **weights)
         found = model.rank(data.X[:1], 3)
         assert found.ids.tolist() == every.ids[:n].tolist()
-        again = ff.Model.from_arrays(model.to_arrays(), 1, 3)
+        again = feature_focus.Model.from_arrays(model.to_arrays(), 1, 3)
         assert again.params == model.params  # type: ignore[attr-defined]
         assert again.rank(data.X[:1], 3).ids.tolist() == found.ids.tolist()
     assert fit("ff", data, d_max=1, **weights).rank(data.X[:1], 3).ids.tolist() == [0]
@@ -168,7 +169,7 @@ def test_vote_min_counts_while_learning() -> None:
 
 
 def test_explanations_and_wide_blocks_keep_to_vote_min() -> None:
-    index = Index(ff.Params(margin=1e9, vote_min=0.2, memory=5.0, rating=False).index)
+    index = Index(feature_focus.Params(margin=1e9, vote_min=0.2, memory=5.0, rating=False).index)
     ids, values = np.zeros(1, np.int32), np.ones(1, np.float32)
     for label in (0, 0, 0, 0, 0, 1, 1, 2):  # the finite memory makes the block wide
         index.learn(ids, values, np.array([label], np.int32))
@@ -191,7 +192,7 @@ def test_ff_is_the_live_index(passes: int) -> None:
     """Learned by ids in column order, the index is the same, connection by connection."""
     data = made(200, seed=0)
     model = fit("ff", data, passes=passes, margin=0.3)
-    index = Index(ff.Params(margin=0.3).index)
+    index = Index(feature_focus.Params(margin=0.3).index)
     for number in range(passes):
         for row in range(200):
             place, labels = slice(*data.X.indptr[row : row + 2]), slice(*data.Y.indptr[row : row + 2])

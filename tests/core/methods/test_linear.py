@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from core.kernels.perceptron import learn_perceptron
-from core.methods import hierarchy, one_vs_rest, top_down
-from core.methods.data import Hierarchy
-from core.methods.progress import quietly
-from core.methods.registry import METHODS
+from abound.core.kernels.batch.perceptron import learn_perceptron
+from abound.core.methods.linear import one_vs_rest, top_down
+from abound.core.methods.registry import METHODS
+from abound.core.methods.training import hierarchy
+from abound.core.methods.training.matrices import Hierarchy
+from abound.core.methods.training.progress import quietly
 from tests.core.methods.toy import made, queries
 
 

@@ -10,11 +10,12 @@ import pytest
 from joblib import parallel_config
 from scipy import sparse
 
-from core.methods import hierarchy, ogeec
-from core.methods.data import Matrices, l2_normalise
-from core.methods.progress import quietly
-from core.methods.registry import METHODS
-from core.vocabulary import Vocabulary
+from abound.core.instances.vocabulary import Vocabulary
+from abound.core.methods.neighbors import ogeec
+from abound.core.methods.registry import METHODS
+from abound.core.methods.training import hierarchy
+from abound.core.methods.training.matrices import Matrices, l2_normalise
+from abound.core.methods.training.progress import quietly
 
 PEAK = Path("/proc/self/clear_refs")
 SLACK = 2**20

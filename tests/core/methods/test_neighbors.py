@@ -14,11 +14,12 @@ import pytest
 from numba import njit
 from scipy import sparse
 
-from core.errors import Cancelled, InvalidInstance
-from core.kernels.projection import draw_rows
-from core.methods import nearest, ogeec, registry
-from core.methods.progress import quietly
-from core.methods.projection import Vectors, project
+from abound.core.errors import Cancelled, InvalidInstance
+from abound.core.kernels.batch.projection import draw_rows
+from abound.core.methods import registry
+from abound.core.methods.neighbors import nearest, ogeec
+from abound.core.methods.neighbors.projection import Vectors, project
+from abound.core.methods.training.progress import quietly
 from tests.core.methods.toy import made, queries
 
 

@@ -9,12 +9,13 @@ import pytest
 from scipy import sparse
 from scipy.linalg import blas
 
-from core.errors import Cancelled
-from core.methods import registry, rembrandt
-from core.methods.fourier import drawn
-from core.methods.progress import quietly
-from core.methods.ridge import Ridge
-from core.methods.subspace import leading, orthonormal
+from abound.core.errors import Cancelled
+from abound.core.methods import registry
+from abound.core.methods.embeddings import rembrandt
+from abound.core.methods.embeddings.fourier import drawn
+from abound.core.methods.embeddings.ridge import Ridge
+from abound.core.methods.embeddings.subspace import leading, orthonormal
+from abound.core.methods.training.progress import quietly
 from tests.core.methods.toy import made, queries
 
 
@@ -37,7 +38,7 @@ def test_ridge_is_the_dense_solution(shape):
 
 
 def test_ridge_by_conjugate_gradients_is_the_dense_solution(monkeypatch):
-    monkeypatch.setattr("core.methods.ridge.LARGEST", 5)
+    monkeypatch.setattr("abound.core.methods.embeddings.ridge.LARGEST", 5)
     data = made(300, seed=0)
     T = np.random.default_rng(1).standard_normal((300, 4))
     A = dense(data.X)
@@ -71,7 +72,7 @@ def test_the_embedding_spans_the_predictions_of_the_unconstrained_model():
 @pytest.mark.parametrize("rank", [7, 3])
 def test_a_basis_is_made_in_pieces_and_told_of(monkeypatch, n, rank):
     """Also where the last piece has fewer rows than columns, and where the columns are not independent."""
-    monkeypatch.setattr("core.methods.subspace.ROWS", 50)
+    monkeypatch.setattr("abound.core.methods.embeddings.subspace.ROWS", 50)
     rng = np.random.default_rng(n)
     A = rng.normal(size=(n, rank)) @ rng.normal(size=(rank, 7))
     told = []
@@ -84,9 +85,11 @@ def test_a_basis_is_made_in_pieces_and_told_of(monkeypatch, n, rank):
 
 def test_a_basis_of_many_columns_is_made_in_smaller_pieces(monkeypatch):
     """Down to four times as many rows as columns, also of what is left of the pieces."""
-    monkeypatch.setattr("core.methods.subspace.WORK", 1)
+    monkeypatch.setattr("abound.core.methods.embeddings.subspace.WORK", 1)
     pieces, qr = [], np.linalg.qr
-    monkeypatch.setattr("core.methods.subspace.np.linalg.qr", lambda A: pieces.append(A.shape) or qr(A))
+    monkeypatch.setattr(
+        "abound.core.methods.embeddings.subspace.np.linalg.qr", lambda A: pieces.append(A.shape) or qr(A)
+    )
     A = np.random.default_rng(0).normal(size=(333, 7))
     told = []
     Q = orthonormal(A.copy(), lambda stage, done: told.append(done))
@@ -107,10 +110,11 @@ def test_instances_with_many_features_are_multiplied_as_dense_ones(monkeypatch):
     shapes = []
     added = blas.dsyrk
     monkeypatch.setattr(
-        "core.methods.ridge.blas.dsyrk", lambda a, x, **rest: shapes.append(x.shape) or added(a, x, **rest)
+        "abound.core.methods.embeddings.ridge.blas.dsyrk",
+        lambda a, x, **rest: shapes.append(x.shape) or added(a, x, **rest),
     )
     for products, widths in ((2**29, [200]), (60**2 * 50 // 32, [50] * 4)):
-        monkeypatch.setattr("core.methods.ridge.PRODUCTS", products)
+        monkeypatch.setattr("abound.core.methods.embeddings.ridge.PRODUCTS", products)
         told = []
         least = Ridge(sparse.csr_matrix(X), 1.0, progress=lambda stage, done, told=told: told.append(done))
         np.testing.assert_allclose(least.fit(T, quietly), expected, rtol=1e-6, atol=1e-9)
@@ -195,7 +199,7 @@ def test_ranks_as_dense_arithmetic_does(changes):
 @pytest.mark.parametrize("fourier", [0, 1000])
 def test_it_takes_no_more_memory_than_it_says(monkeypatch, decoder, fourier):
     for module in ("ridge", "rembrandt"):
-        monkeypatch.setattr(f"core.methods.{module}.BLOCK_BYTES", 2**20)
+        monkeypatch.setattr(f"abound.core.methods.embeddings.{module}.BLOCK_BYTES", 2**20)
     data = made(3000, seed=0)
     params = rembrandt.Params(k=20, fourier=fourier, decoder=decoder, epochs=2)
     tracemalloc.start()
@@ -204,7 +208,7 @@ def test_it_takes_no_more_memory_than_it_says(monkeypatch, decoder, fourier):
     tracemalloc.stop()
     assert peak < sum(rembrandt.needs(data.sizes, params).values())
     tracemalloc.start()
-    monkeypatch.setattr("core.methods.rembrandt.RANKED", 2**16)
+    monkeypatch.setattr("abound.core.methods.embeddings.rembrandt.RANKED", 2**16)
     model.rank(data.X, 3)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -227,7 +231,7 @@ def test_products_of_instances_are_reported_on_the_way_and_are_the_same_in_piece
     assert told == [("least squares", 0.0)]
     for name, most in (("PRODUCTS", 20 * 50 * 20), ("BLOCK_BYTES", 16 * 200 * 20)):
         with monkeypatch.context() as patch:
-            patch.setattr(f"core.methods.ridge.{name}", most)
+            patch.setattr(f"abound.core.methods.embeddings.ridge.{name}", most)
             told.clear()
             np.testing.assert_array_equal(Ridge(X, 1.0, progress=tell).fit(T, quietly), whole)
             assert 8 <= len(told) <= 14, name
@@ -254,8 +258,8 @@ def test_long_rows_and_many_inputs_are_reported_on_the_way(monkeypatch):
         return model, told
 
     whole, few = fit()
-    monkeypatch.setattr("core.methods.ridge.PRODUCTS", int(100 * (data.X.nnz / 1000) ** 2))
-    monkeypatch.setattr("core.methods.rembrandt.PRODUCTS", 100 * 51**2)
+    monkeypatch.setattr("abound.core.methods.embeddings.ridge.PRODUCTS", int(100 * (data.X.nnz / 1000) ** 2))
+    monkeypatch.setattr("abound.core.methods.embeddings.rembrandt.PRODUCTS", 100 * 51**2)
     parts, many = fit()
     assert few.count("decoder") <= 3
     assert many.count("decoder") >= 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.methods.spread import executed_by, is_elsewhere, spread
+from abound.core.methods.training.parallel import executed_by, is_elsewhere, spread
 
 
 class Backwards:

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from core.errors import InvalidInstance
-from core.kernels import pruning
-from core.methods import registry, swnn
-from core.methods.data import l2_normalise
-from core.methods.progress import quietly
+from abound.core.errors import InvalidInstance
+from abound.core.kernels.batch import neighbors
+from abound.core.methods import registry
+from abound.core.methods.neighbors import swnn
+from abound.core.methods.training.matrices import l2_normalise
+from abound.core.methods.training.progress import quietly
 from tests.core.methods.toy import made, queries
 from tests.randomness import examples
 
@@ -101,7 +102,7 @@ def test_a_query_of_thousands_of_features_is_ordered_by_a_few_looks_at_each(orde
     features, found = rng.permutation(n) if order == "random" else np.arange(n), np.zeros(n + 5, np.int64)
     lists = SimpleNamespace(starts=starts.view(Counted))
     Counted.looks_left = 4 * n
-    pruning.order_lists.py_func(lists, features, found)
+    neighbors.order_lists.py_func(lists, features, found)
     expected = sorted(range(n), key=lambda place: lengths[features[place]])
     assert found.tolist() == [*expected, *[0] * 5]
 
@@ -113,9 +114,9 @@ def pruning_of_all(model: swnn.Model, Q: sparse.csr_matrix, few: float) -> None:
         features = Q.indices[Q.indptr[row] : Q.indptr[row + 1]]
         values = Q.data[Q.indptr[row] : Q.indptr[row + 1]]
         factors = (values.astype(np.float64) * 2.0**31 + 0.5).astype(np.uint64)
-        effort = pruning.Effort(small=0, first=4, few=few)
-        n = pruning.search_pruned(model.lists, search, features, factors, model.params.beta, effort)
-        expected = pruning.scan(model.lists, other, features, factors, model.params.beta)
+        effort = neighbors.Effort(small=0, first=4, few=few)
+        n = neighbors.search_pruned(model.lists, search, features, factors, model.params.beta, effort)
+        expected = neighbors.scan(model.lists, other, features, factors, model.params.beta)
         assert n == expected
         found = sorted(zip(search.sims[:n].tolist(), search.ids[:n].tolist(), strict=True))
         assert found == sorted(zip(other.sims[:n].tolist(), other.ids[:n].tolist(), strict=True))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from core.methods.data import Matrices
-from core.methods.gathering import Gathering
-from core.record import pack_vector
+from abound.core.instances.record import pack_vector
+from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.matrices import Matrices
 
 SECRET = (1, 2)
 N_CLASSES = 6

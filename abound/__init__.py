@@ -1,0 +1,39 @@
+"""Abound, a self-hosted online classification service: the clients, the scikit-learn classifier and the service itself.
+
+``core`` and ``service`` are the folders of these names at the top of the repository. The public names are loaded when
+they are first used, so that the command line and the supervisor start without them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from abound.service.client import AsyncClient, Client, Model
+    from abound.service.client.estimator import AboundClassifier
+
+    __version__: str
+
+__all__ = ["AboundClassifier", "AsyncClient", "Client", "Model", "__version__"]
+
+_HOME = {
+    "AboundClassifier": "abound.service.client.estimator",
+    "AsyncClient": "abound.service.client",
+    "Client": "abound.service.client",
+    "Model": "abound.service.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("abound")
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""Comparing two rankings: the sequential test, and blending them."""

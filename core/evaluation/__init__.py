@@ -1,0 +1,1 @@
+"""Evaluation of an index on instances at hand."""

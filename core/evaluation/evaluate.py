@@ -1,0 +1,195 @@
+"""Fitting the live index on a data set, ranking another one, and measuring: the same code path as the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.config import ModelConfig
+from abound.core.instances.data_formats import Dataset
+from abound.core.kernels.model.calibration import BEST
+from abound.core.kernels.names.table import find_vector
+from abound.core.limits import Limits
+from abound.core.metrics import Ints, LabelSets, Propensity, Rankings, evaluate
+from abound.core.model.apply import Unit
+from abound.core.model.calibration import binned, reliability_of
+from abound.core.model.live_model import LiveModel
+from abound.core.types import Ranking
+
+LIMITS = Limits(max_features=2**20, max_key_bytes=2**15, max_labels=2**20, max_label_bytes=2**15, max_text_bytes=2**26)
+"""For data sets, which may hold larger instances than a service would take."""
+
+CHUNK = 1000
+"""Instances between two reports of progress."""
+
+Progress = Callable[[int], None]
+"""Told how many instances were done since the last time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Ranked:
+    """The rankings of a data set, and what they cost.
+
+    Attributes
+    ----------
+    rankings : list of Ranking, one an instance
+        Every class that has a score, in class ids of the model.
+    work_per_feature : float
+        Connections that voted per active feature, of all instances together.
+    """
+
+    rankings: list[Ranking]
+    work_per_feature: float
+
+
+def fit(
+    train: Dataset,
+    config: ModelConfig,
+    secret: tuple[int, int],
+    *,
+    passes: int = 1,
+    rng: np.random.Generator | None = None,
+    progress: Progress = lambda n: None,
+    after_pass: Callable[[LiveModel], None] = lambda live: None,
+) -> LiveModel:
+    """Learn a data set by FF with FSU (Madani, Connor and Greiner, JMLR 2009, section 4).
+
+    Instances without labels or without active features are passed over.
+
+    Parameters
+    ----------
+    train : Dataset
+    config : ModelConfig
+        The one that the data set was vectorized with.
+    secret : (int, int)
+        Of the key tables; does not change the outcome.
+    passes : int
+        How often the data are gone through. Features count as seen in the first pass only.
+    rng : Generator or None
+        Draws a new order for each pass; None keeps the order of the data.
+    progress : callable
+    after_pass : callable
+        Given the model after each pass.
+    """
+    live = LiveModel(config, secret)
+    class_ids: list[int] = []
+    for number in range(passes):
+        places = train.learnable if rng is None else rng.permutation(train.learnable)
+        for chunk in (places[at : at + CHUNK] for at in range(0, len(places), CHUNK)):
+            if number == 0:
+                _learn_first(live, train, chunk)
+            else:
+                _learn_again(live, train, chunk, class_ids)
+            progress(len(chunk))
+        class_ids = [live.labels.find(name.encode()) for name in train.names]
+        after_pass(live)
+    return live
+
+
+def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None) -> Ranked:
+    """Rank all classes for each instance of a data set."""
+    votes_at_most = live.config.d_max if live.config.update == "fsu" else 2**16
+    lengths = np.minimum(live.index.to_arrays()["lengths"].astype(np.int64), votes_at_most)
+    in_rows = live.index.n_classes if live.index.in_rows else 0
+    lengths += in_rows
+    rankings = []
+    active = votes = 0
+    for count, vector in enumerate(test.vectors, start=1):
+        ids, values = _active(live, vector)
+        visited = int(lengths[ids[(ids >= 0) & (ids < len(lengths))]].sum())
+        # No more classes than votes have a score, or all in rows, so this is all of them.
+        rankings.append(live.index.rank(ids, values, max(visited, in_rows)))
+        active += len(ids)
+        votes += visited
+        if count % CHUNK == 0:
+            progress(CHUNK)
+    return Ranked(rankings=rankings, work_per_feature=votes / active if active else 0.0)
+
+
+def measure(
+    live: LiveModel, train: Dataset, test: Dataset, ranked: Ranked, propensity: Propensity
+) -> dict[str, float | None]:
+    """All measures of the rankings; see ``core/metrics.py``.
+
+    A label that the model does not know gets an id behind all classes, so it is never ranked and never found.
+    """
+    ids = _label_ids(live, [*train.names, *test.names])
+    counts = np.zeros(max(ids.values(), default=-1) + 1, dtype=np.int64)
+    counts[[ids[name] for name in train.names]] = train.label_counts
+    true = np.array([ids[name] for name in test.names], dtype=np.int64)
+    truth = LabelSets(test.labels.starts, true[test.labels.ids])
+    starts = np.cumsum([0, *(len(ranking.class_ids) for ranking in ranked.rankings)])
+    flat = [np.concatenate([ranking[part] for ranking in ranked.rankings] or [np.zeros(0)]) for part in (0, 1)]
+    rankings = Rankings.of(starts, flat[0].astype(np.int64), flat[1])
+    return evaluate(rankings, truth, propensity.weights(counts, len(train)))
+
+
+def calibrated(live: LiveModel, test: Dataset, ranked: Ranked) -> dict[str, dict[str, Any]]:
+    """How far probabilities are right, of a model that calibrates: ``error`` and ``brier``, as in its reliability.
+
+    ``prequential``: of what it learned, each estimate before its outcome. ``test``: of the data set, with ``F1`` of the
+    labels that are given a half or more, micro-averaged. ``score``: the same by the score instead, cut to 0 .. 1.
+    """
+    ids = _label_ids(live, test.names)
+    starts, labels = test.labels
+    estimates, scores, true = [], [], []
+    for i, ranking in enumerate(ranked.rankings):
+        best = Ranking(ranking.class_ids[:BEST], ranking.scores[:BEST])
+        kept = best.scores > 0.0
+        estimates.append(live.calibration.probabilities(best)[kept])
+        scores.append(np.clip(best.scores[kept], 0.0, 1.0))
+        own = [ids[test.names[label]] for label in labels[starts[i] : starts[i + 1]].tolist()]
+        true.append(np.isin(best.class_ids[kept], own))
+    outcomes = np.concatenate(true or [np.zeros(0, np.bool_)])
+    told = {"prequential": (live.calibration.reliability() or {})["all"]}
+    for name, parts in (("test", estimates), ("score", scores)):
+        said = np.concatenate(parts or [np.zeros(0)])
+        kept = said >= 0.5
+        right, wanted = np.count_nonzero(outcomes[kept]), np.count_nonzero(kept) + len(labels)
+        told[name] = reliability_of(binned(said, outcomes)) | {"F1": 2 * right / wanted if wanted else None}
+    return {name: {key: value for key, value in one.items() if key != "bins"} for name, one in told.items()}
+
+
+def _learn_first(live: LiveModel, train: Dataset, places: Ints) -> None:
+    n = len(places)
+    applying = live.begin(train.records(places.tolist()), n, [Unit(n=n)])
+    while not applying.done:
+        applying.step(n)
+
+
+def _learn_again(live: LiveModel, train: Dataset, places: Ints, class_ids: list[int]) -> None:
+    starts, labels = train.labels
+    for place in places.tolist():
+        vector = train.vectors[place]
+        true = [class_ids[label] for label in labels[starts[place] : starts[place + 1]].tolist()]
+        ids, values = _active(live, vector)
+        known = ids >= 0  # all, unless max_features made the model forget some
+        live.learn_again(ids[known], values[known], np.array(true, dtype=np.int32))
+
+
+def _active(live: LiveModel, vector: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """The ids of a vector's features, -1 where the model has none, and their values."""
+    n = int.from_bytes(vector[:4], "little")
+    ids = np.empty(n, dtype=np.int32)
+    find_vector(live.features.arrays, vector, ids)
+    return ids, np.frombuffer(vector, "<f4", n, offset=4).copy()
+
+
+def _label_ids(live: LiveModel, names: list[str]) -> dict[str, int]:
+    ids: dict[str, int] = {}
+    unknown = _from(live.labels.n_ids)
+    for name in names:
+        if name not in ids:
+            found = live.labels.find(name.encode())
+            ids[name] = found if found >= 0 else next(unknown)
+    return ids
+
+
+def _from(first: int) -> Iterator[int]:
+    while True:
+        yield first
+        first += 1

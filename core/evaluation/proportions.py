@@ -1,0 +1,68 @@
+"""How well the Feature Streaming Update estimates proportions: appendix B of Madani, Connor and Greiner (JMLR 2009).
+
+A single feature sees a stream of classes; its weights are its estimate of how often each comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.config import ModelConfig
+from abound.core.index.index import Index
+from abound.core.index.params import IndexParams
+
+Floats = npt.NDArray[np.float64]
+
+OBSERVATIONS = 1000
+"""Of a stream."""
+
+
+def estimated(stream: npt.NDArray[np.int32], n_classes: int, w_min: float) -> Floats:
+    """The weights of a feature after a stream of classes, shape (n_classes,)."""
+    index = Index(IndexParams.of(ModelConfig(w_min=w_min, margin=1e9)))
+    feature, value = np.zeros(1, np.int32), np.ones(1, np.float32)
+    for place in range(len(stream)):
+        index.learn(feature, value, stream[place : place + 1])
+    arrays = index.to_arrays()
+    weights = np.zeros(n_classes)
+    weights[arrays["class_ids"]] = arrays["counts"] / arrays["totals"][0]
+    return weights
+
+
+def peaked(p: float, n_classes: int) -> Floats:
+    """One class with probability ``p``, the others with what is left in equal parts."""
+    return np.array([p, *[(1.0 - p) / (n_classes - 1)] * (n_classes - 1)]) if n_classes > 1 else np.ones(1)
+
+
+def broken(rng: np.random.Generator) -> Floats:
+    """Probabilities drawn from [0, 1] one after the other, until one is more than what is left, and takes it."""
+    shares: list[float] = []
+    left = 1.0
+    while left > 0.0:
+        share = min(float(rng.random()), left)
+        shares.append(share)
+        left -= share
+    return np.array(shares) / sum(shares)
+
+
+def deviation(p: float, n_classes: int, w_min: float, rng: np.random.Generator) -> float:
+    """|estimate - p| / p for the class that is estimated highest (figure 21), of one stream."""
+    truth = peaked(p, n_classes)
+    stream = rng.choice(len(truth), OBSERVATIONS, p=truth).astype(np.int32)
+    return abs(float(estimated(stream, len(truth), w_min).max()) - p) / p
+
+
+def distances(w_min: float, rng: np.random.Generator) -> tuple[float, float]:
+    """The l1 and the greatest distance of estimate and truth (figure 22), of one stream."""
+    truth = broken(rng)
+    stream = rng.choice(len(truth), OBSERVATIONS, p=truth).astype(np.int32)
+    away = np.abs(estimated(stream, len(truth), w_min) - truth)
+    return float(away.sum()), float(away.max())
+
+
+def mean(of: Callable[[np.random.Generator], float], trials: int, rng: np.random.Generator) -> float:
+    """The mean over trials."""
+    return float(np.mean([of(rng) for _ in range(trials)]))

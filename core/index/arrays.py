@@ -1,0 +1,73 @@
+"""An index as plain arrays: its logical state, whatever its layout in memory, as it is written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.errors import Damaged
+from abound.core.kernels.index import export, layout, sls
+from abound.core.kernels.index.layout import IndexArrays
+
+PARTS = {"lengths": np.uint16, "seen": np.uint16, "totals": np.float64, "class_ids": np.uint32, "counts": np.float64}
+"""Names and types of the arrays, in the order in which kernels take them."""
+
+SQUARES_PARTS = {
+    "lengths": np.uint16,
+    "totals": np.float64,
+    "class_ids": np.uint32,
+    "weights": np.float32,
+    "steps": np.uint16,
+    "counted": np.int64,
+}
+"""The same with ``sls``."""
+
+OF_FEATURES = ("lengths", "seen", "totals")
+"""Those with a number a feature; the others have one a connection, but for ``counted``, which is one number."""
+
+
+def export_index(index: IndexArrays, squares: bool) -> dict[str, npt.NDArray[Any]]:
+    """The logical state as fresh arrays, ``PARTS`` or ``SQUARES_PARTS``."""
+    n_features, n_connections = (int(index.counters[at]) for at in (layout.N_FEATURES, layout.N_CONNECTIONS))
+    arrays = {
+        name: np.empty(_length(name, n_features, n_connections), dtype)
+        for name, dtype in (SQUARES_PARTS if squares else PARTS).items()
+    }
+    (sls.export_squares if squares else export.export_features)(index, *arrays.values())
+    return arrays
+
+
+def check_parts(arrays: Mapping[str, npt.NDArray[Any]], squares: bool) -> list[npt.NDArray[Any]]:
+    """The arrays in the order of their names.
+
+    Raises
+    ------
+    Damaged
+        One is missing or of another type, or they do not fit together.
+    """
+    types = SQUARES_PARTS if squares else PARTS
+    if any(
+        name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1 for name, dtype in types.items()
+    ):
+        raise Damaged(f"an index has the arrays {', '.join(types)}, each of its own type and one dimension")
+    lengths, class_ids = arrays["lengths"], arrays["class_ids"]
+    if any(len(arrays[name]) != _length(name, len(lengths), len(class_ids)) for name in types):
+        raise Damaged("the arrays of the index do not have matching lengths")
+    if int(lengths.sum(dtype=np.int64)) != len(class_ids) or int(class_ids.max(initial=0)) >= 2**31:
+        raise Damaged("the lengths of the index do not add up to its connections, or a class id is too large")
+    return [np.require(arrays[name], requirements=("C", "W")) for name in types]
+
+
+def import_index(index: IndexArrays, parts: Sequence[npt.NDArray[Any]], squares: bool) -> None:
+    """Fill an empty index that has room. Damaged when the numbers are not what an index can have."""
+    if squares and not sls.import_squares(index, *parts):
+        raise Damaged("a number of the index is out of range, or a feature is connected to a class twice")
+    if not squares and not export.import_features(index, *parts):
+        raise Damaged("the connections of the index are not in their order, or a number is out of range")
+
+
+def _length(name: str, n_features: int, n_connections: int) -> int:
+    return 1 if name == "counted" else n_features if name in OF_FEATURES else n_connections

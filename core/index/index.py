@@ -1,0 +1,388 @@
+"""The live index: feature -> classes, learned by FF with FSU (Madani, Connor and Greiner, JMLR 2009).
+
+The state is a bundle of plain arrays (``abound.core.kernels.index.layout``), and this class is the way to hold it: it
+grows the arrays, hands them to the kernels and names what comes back. Another kernel may take ``index.arrays`` and
+``index.kernel_params`` and call these itself, after ``has_room`` said yes for the same arguments:
+
+- ``abound.core.kernels.index.ff.has_room(arrays, params, ids, class_ids) -> bool``
+- ``abound.core.kernels.index.ff.learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out) -> bool``
+- ``abound.core.kernels.index.rank.rank_classes(arrays, params, ids, values, mask, ids_out, scores_out) -> n``
+
+When ``has_room`` says no: ``index.make_room_for(ids, class_ids)``, and fetch ``index.arrays`` anew, because arrays may
+have moved. Nothing here is safe for two threads at once: scores are accumulated in one shared array.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.index.arrays import check_parts, export_index, import_index
+from abound.core.index.dense_rows import Rows
+from abound.core.index.params import IndexParams
+from abound.core.kernels.index import export, ff, layout, sls_rows
+from abound.core.kernels.index import rank as retrieval
+from abound.core.kernels.index.layout import IndexArrays
+from abound.core.types import Ranking
+
+EVERYTHING: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
+"""The mask that lets every class be ranked."""
+
+NO_IDS: npt.NDArray[np.int32] = np.zeros(0, np.int32)
+
+MOST_UNITS = 2**32
+"""Units of 8 bytes in the arena: a header has 32 bits for the place of its block."""
+
+
+class Index:
+    """An index, empty at first.
+
+    Feature and class ids are small whole numbers given by the caller; arrays grow to the highest ones.
+
+    Parameters
+    ----------
+    params : IndexParams
+        May be changed at any time by setting ``index.params``; what it means
+        for a feature's connections takes effect with its next update.
+    """
+
+    def __init__(self, params: IndexParams) -> None:
+        self.params = params
+        self._headers = np.zeros(2, np.uint64)
+        self._arena = np.zeros(64, np.uint64)
+        self._scores = np.zeros(1, np.float64)
+        self._touched = np.zeros(2, np.int32)
+        self._scratch = np.zeros(1024, np.uint64)
+        self._counters = np.zeros(layout.N_COUNTERS, np.uint64)
+        self._counters[layout.FREE :] = layout.NONE
+        self._dirty = np.ones(1, np.uint8)
+        self._hashes = np.zeros(1, np.uint64)
+        self._digested = 0
+        self._rows = Rows(self._counters)
+        self._bind()
+
+    @property
+    def params(self) -> IndexParams:
+        """What the index was told."""
+        return self._params
+
+    @params.setter
+    def params(self, params: IndexParams) -> None:
+        self._params = params
+        self.kernel_params = params.for_kernels()
+
+    def _bind(self) -> None:
+        """Make ``arrays`` of the present arrays; after any of them has grown."""
+        self._counters[layout.SKEW] = self._arena.ctypes.data % 64 // 8
+        self.arrays = IndexArrays(
+            self._headers,
+            self._arena,
+            self._scores,
+            self._touched,
+            self._scratch,
+            self._counters,
+            self._dirty,
+        )
+
+    def reader(self) -> Index:
+        """The same index to rank by, with memory of its own for sums: for a thread beside others that only rank."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._scores, other._touched = np.zeros_like(self._scores), np.zeros_like(self._touched)
+        other._scratch = np.zeros_like(self._scratch)
+        other._bind()
+        return other
+
+    @property
+    def n_features(self) -> int:
+        """1 + the highest feature id that was learned."""
+        return int(self._counters[layout.N_FEATURES])
+
+    @property
+    def n_connections(self) -> int:
+        """Connections of all features together; in rows each feature is connected to each class."""
+        if self.in_rows:
+            return self.n_features * self.n_classes
+        return int(self._counters[layout.N_CONNECTIONS])
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether there is a weight for every feature and class, and an intercept a class:
+        ``abound.core.kernels.index.sls_rows``."""
+        return self._rows.in_use
+
+    @property
+    def n_classes(self) -> int:
+        """1 + the highest class id that was learned; with ``rows``, else 0."""
+        return self._rows.n_classes
+
+    @property
+    def most_classes(self) -> int | None:
+        """So many classes can be learned at most: with ``sls`` an id has 24 bits. None: as many as ids count."""
+        return int(layout.CLASS_MASK) + 1 if self.params.update == "sls" else None
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory that the index holds, with what is reserved for growth."""
+        return sum(array.nbytes for array in (*self.arrays, self._hashes)) + self._rows.n_bytes
+
+    @property
+    def n_bytes_ahead(self) -> int:
+        """Bytes that growing may take soon: arrays grow by an eighth, rows at once when they are begun or left."""
+        return self.n_bytes // 8 + self._n_bytes_of_rows_ahead()
+
+    @property
+    def n_bytes_used(self) -> int:
+        """Bytes of headers, rows and blocks up to the arena's front: free blocks count, room for growth does not."""
+        return 16 * self.n_features + 8 * int(self._counters[layout.USED]) + self._rows.n_bytes_used
+
+    def _n_bytes_of_rows_ahead(self) -> int:
+        """Of ``n_bytes_ahead``: rows that may be begun or grow, and the lists that they may become."""
+        if not self.kernel_params.most_cells:
+            return 0
+        size = np.uint64(self.n_features), np.uint64(self.n_classes)
+        many = int(self._counters[sls_rows.N_LABELS]) >= int(sls_rows.MANY_LABELS) * int(
+            self._counters[layout.N_COUNTED]
+        )
+        if not (sls_rows.are_few(self.kernel_params, *size) and (many or self.in_rows)):
+            return 0
+        grown = sls_rows.are_few(self.kernel_params, size[0], np.uint64(2) * size[1])
+        leaving = self.in_rows and not (many and grown)
+        units = int(ff.units_to_leave(self.arrays, self.kernel_params, NO_IDS, np.uint64(1))) if leaving else 0
+        return self._rows.n_bytes_ahead + 8 * units
+
+    def make_room(
+        self, n_features: int, n_classes: int, n_labels: int = 1, n_units: int = 0, n_active: int = 0
+    ) -> None:
+        """Grow so that ids below these numbers can be learned; existing ``arrays`` are void afterwards.
+
+        Parameters
+        ----------
+        n_features, n_classes : int
+            1 + the highest id of a feature, of a class.
+        n_labels : int
+            True classes of one instance.
+        n_units : int
+            Room after the arena's front, in units of 8 bytes.
+        n_active : int
+            Active features of one instance.
+
+        Notes
+        -----
+        Arrays grow in place (realloc) by at least an eighth, so that learning does not pause for a copy.
+
+        Raises
+        ------
+        MemoryError
+            Past 32 GiB of connections, which is as far as a header can point.
+        """
+        if int(self._counters[layout.USED]) + n_units > MOST_UNITS:
+            raise MemoryError("an index holds at most 32 GiB of connections")
+        grown = [
+            _grow(self._headers, 2 * n_features),
+            _grow(self._scores, n_classes),
+            _grow(self._touched, len(self._scores) + 1),
+            _grow(self._scratch, int(ff.scratch_needed(self.kernel_params, n_active, n_labels))),
+            _grow(self._arena, int(self._counters[layout.USED]) + n_units),
+        ]
+        if any(grown):
+            n_pages = len(self._headers) // 512 + 1
+            _grow(self._dirty, n_pages, fill=1)
+            _grow(self._hashes, n_pages)
+            self._bind()
+
+    def make_room_for(self, ids: npt.NDArray[np.int32], class_ids: npt.NDArray[np.int32]) -> None:
+        """Grow so that ``has_room`` says yes for this instance."""
+        params = self.kernel_params
+        self.make_room(int(ids.max(initial=-1)) + 1, int(class_ids.max(initial=-1)) + 1, len(class_ids))
+        m = np.uint64(ff.new_classes(params, np.uint64(len(class_ids))))
+        units = int(ff.units_needed(self.arrays, self.kernel_params, ids, m))
+        if params.most_cells:
+            units = self._make_room_for_form(ids, class_ids, m, units)
+        self.make_room(0, 0, len(class_ids), units, len(ids))
+
+    def _make_room_for_form(
+        self, ids: npt.NDArray[np.int32], class_ids: npt.NDArray[np.int32], m: np.uint64, units: int
+    ) -> int:
+        """Make room for rows where an instance needs them; the units that it needs where rows become lists, too."""
+        lacking, n_units = ff.room_for_form(self.arrays, self.kernel_params, ids, class_ids, m)
+        n_features = max(int(ids.max(initial=-1)) + 1, self.n_features)
+        n_classes = max(int(class_ids.max(initial=-1)) + 1, self.n_classes)
+        if lacking:
+            self._rows.make_room(n_features, n_classes)
+        elif not self.in_rows and not sls_rows.are_few(self.kernel_params, np.uint64(n_features), np.uint64(n_classes)):
+            self._rows.make_none()
+        return max(units, int(n_units))
+
+    def learn(
+        self,
+        ids: npt.NDArray[np.int32],
+        values: npt.NDArray[np.float32],
+        class_ids: npt.NDArray[np.int32],
+        count_seen: bool = True,
+    ) -> tuple[int, bool]:
+        """Learn one instance by FF with FSU (section 4).
+
+        Parameters
+        ----------
+        ids, values : int32, float32, shape (l,)
+            Active features, unique, and their values, > 0.
+        class_ids : int32, shape (m,)
+            True classes, unique, m > 0; new ids may come.
+        count_seen : bool
+            Whether the features count as seen once more: False in all passes but the first.
+
+        Returns
+        -------
+        rank : int
+            Of the best true class before learning, from 1; 0 when none was retrieved.
+        updated : bool
+            Whether connections were updated.
+
+        Raises
+        ------
+        ValueError
+            An id is negative.
+        """
+        if not ff.has_room(self.arrays, self.kernel_params, ids, class_ids):
+            if min(ids.min(initial=0), class_ids.min(initial=0)) < 0:
+                raise ValueError("ids of features and classes must not be negative")
+            self.make_room_for(ids, class_ids)
+        values = self._writable(values)
+        ranks = np.empty(len(class_ids), np.int32)
+        learn = layout.by_rule(self.kernel_params, ff.learn_focus, ff.learn_either)
+        updated = learn(self.arrays, self.kernel_params, ids, values, class_ids, count_seen, ranks)
+        return int(min((rank for rank in ranks.tolist() if rank), default=0)), bool(updated)
+
+    def rank(
+        self,
+        ids: npt.NDArray[np.int32],
+        values: npt.NDArray[np.float32],
+        k: int,
+        mask: npt.NDArray[np.uint8] | None = None,
+    ) -> Ranking:
+        """The k best classes for an instance (section 3.2); fewer when fewer have a score.
+
+        Parameters
+        ----------
+        ids, values : int32, float32, shape (l,)
+            Active features and their values; ids below 0 or not learned are skipped.
+        k : int
+        mask : uint8, shape (n_classes,)
+            1 for a class that may be ranked.
+        """
+        k = min(k, len(self._scores))
+        class_ids, scores = np.empty(k, np.int32), np.empty(k, np.float64)
+        allowed = EVERYTHING if mask is None else mask
+        values = self._writable(values)
+        n = retrieval.rank_classes(self.arrays, self.kernel_params, ids, values, allowed, class_ids, scores)
+        return Ranking(class_ids[:n], scores[:n])
+
+    def explain(
+        self, ids: npt.NDArray[np.int32], values: npt.NDArray[np.float32], class_id: int
+    ) -> npt.NDArray[np.float64]:
+        """What each feature adds to the score of a class, shape (l,); 0 without a voting connection.
+
+        They sum to the score, with ``intercept``.
+        """
+        contributions = np.empty(len(ids), np.float64)
+        retrieval.explain_score(self.arrays, self.kernel_params, ids, values.copy(), class_id, contributions)
+        return contributions
+
+    def intercept(self, class_id: int) -> float:
+        """What is part of the score of a class in every instance: 0 but in rows."""
+        return self._rows.intercept(class_id)
+
+    def _writable(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The values for a kernel that may write into them: ``sls`` does."""
+        return values.copy() if self.kernel_params.squares or not values.flags.writeable else values
+
+    def forget_feature(self, feature_id: int) -> None:
+        """Make a feature as if it had never been seen; its block is used again."""
+        if 0 <= feature_id < self.n_features:
+            sls_rows.forget(self.arrays, np.uint64(feature_id))
+
+    def digest_pages(self, limit: int) -> bool:
+        """Digest up to ``limit`` changed pages of 256 features; True when no changed page is left."""
+        done = export.digest_dirty(self.arrays, self._hashes, self._digested, limit)
+        n_pages = -(-self.n_features // 256)
+        self._digested = int(done) if done < n_pages else 0
+        return self._digested == 0 and not self._dirty[:n_pages].any()
+
+    def digest(self) -> bytes:
+        """16 bytes that are equal for equal logical states: totals, times seen and connections of all features."""
+        while not self.digest_pages(2**62):
+            pass
+        n_pages = -(-self.n_features // 256)
+        counted = self._counters[layout.N_COUNTED].tobytes() if self.kernel_params.squares else b""
+        in_rows = self._rows.digest_bytes() if self.kernel_params.most_cells else b""
+        return hashlib.blake2b(
+            self.n_features.to_bytes(8, "little") + counted + self._hashes[:n_pages].tobytes() + in_rows, digest_size=16
+        ).digest()
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The logical state as fresh arrays: see ``abound.core.index.arrays``."""
+        of_rows = self._rows.to_arrays() if self.kernel_params.most_cells else {}
+        return export_index(self.arrays, self.kernel_params.squares) | of_rows
+
+    @classmethod
+    def from_arrays(cls, params: IndexParams, arrays: dict[str, npt.NDArray[Any]]) -> Index:
+        """The index that ``to_arrays`` wrote.
+
+        Raises
+        ------
+        Damaged
+            Missing arrays, other types, or what no index can look like.
+        """
+        is_squares = params.update == "sls"
+        parts = check_parts(arrays, is_squares)
+        index, lengths = cls(params), parts[0]
+        index.make_room(
+            len(lengths), int(arrays["class_ids"].max(initial=0)) + 1, 1, int(export.units_to_import(lengths))
+        )
+        import_index(index.arrays, parts, is_squares)
+        if index.kernel_params.most_cells:
+            highest = int(arrays["class_ids"].max()) if len(arrays["class_ids"]) else -1
+            index._rows.take(arrays, len(lengths), len(arrays["class_ids"]), highest)
+            if index.in_rows:
+                index.make_room(0, index.n_classes)
+        index._arena.resize(int(index._counters[layout.USED]) + 64, refcheck=False)  # back from the worst case
+        index._bind()
+        return index
+
+
+def _grow(array: npt.NDArray[Any], n: int, fill: int = 0) -> bool:
+    """Make an array at least ``n`` long, in place; new elements are ``fill``. Whether it had to grow."""
+    old = len(array)
+    if n <= old:
+        return False
+    array.resize(max(n, old + old // 8 + 64), refcheck=False)
+    if fill:
+        array[old:] = fill
+    return True
+
+
+def warmup(update: Literal["fsu", "sls"]) -> None:
+    """Compile the kernels of an index by one rule, without learning by ``fsu``, or load them from numba's cache."""
+    params = IndexParams(w_min=0.01, d_max=25, margin=0.0, leak=True, rating=True, memory=None, update=update)
+    ids, values, one = np.arange(2, dtype=np.int32), np.ones(2, np.float32), np.zeros(1, np.int32)
+    plain = Index(params)
+    plain.make_room(2, 1)
+    plain.rank(ids, values, 1)
+    plain.explain(ids, values, 0)
+    plain.digest()
+    Index.from_arrays(params, plain.to_arrays()).forget_feature(0)
+    sls_rows.forget(plain.arrays, np.uint64(0))
+    if update == "fsu":
+        return
+    small = Index(replace(params, rows=True))
+    while not small.in_rows:
+        small.learn(ids, values, ids)
+    small.digest()
+    small.learn(ids, values, one + int(sls_rows.MOST_IN_ROW))  # too many classes for rows
+    small.digest()
+    Index.from_arrays(small.params, small.to_arrays())

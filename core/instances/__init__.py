@@ -1,0 +1,1 @@
+"""Instances: records, vectors, names, text, data formats."""

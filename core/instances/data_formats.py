@@ -1,0 +1,320 @@
+"""Data sets: reading their lines, and holding them vectorized.
+
+Reading is pure, bytes in and instances out; ``service/datasets/files.py`` opens the files. Three formats:
+
+``txt``
+    The text of the Extreme Classification repository: a header ``N D L``, then N lines ``l1,l2 f:v f:v``. A line
+    without labels starts with a space or with its first feature.
+``svm``
+    svmlight: ``l1,l2 f:v f:v # comment``. Blank lines and ``qid:`` are passed over.
+``jsonl``
+    One JSON object a line with ``text``, ``features`` or both, and ``labels`` (strings or whole numbers). Other fields
+    are passed over.
+
+The feature and label numbers of the first two become keys and labels as text: feature 17 is the key ``17``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from abound.core.errors import InvalidInstance, Malformed
+from abound.core.instances.record import EMPTY_VECTOR, pack_labels
+from abound.core.limits import Limits
+from abound.core.metrics import Ints, LabelSets
+
+Format = Literal["txt", "svm", "jsonl"]
+
+MOST_DIGITS = 18
+"""Of a whole number in a file."""
+
+_PLAIN_PAIR = rb"(?:0|[1-9]\d{0,17}):-?(?:0|[1-9]\d{0,17})(?:\.\d+)?"
+_PLAIN_PAIRS = re.compile(rb"(?:%b(?: %b)*)?" % (_PLAIN_PAIR, _PLAIN_PAIR))
+_PLAIN_ID = re.compile(rb"(\d+):")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """An instance as it stands in a file.
+
+    Attributes
+    ----------
+    labels : tuple of str
+        Empty for an instance without true labels.
+    text : str or None
+    features : bytes or None
+        A JSON object, not validated beyond its syntax.
+    source : str
+        The file that it comes from, as messages call it.
+    line : int
+        Where it stands in its file, from 1; 0 when it comes from elsewhere.
+    """
+
+    labels: tuple[str, ...] = ()
+    text: str | None = None
+    features: bytes | None = None
+    source: str = ""
+    line: int = 0
+
+    @property
+    def place(self) -> str:
+        """Where it comes from, for messages: ``train.jsonl: line 3``."""
+        return f"{self.source}: line {self.line}" if self.source else f"line {self.line}"
+
+    def to_json(self, *, labels: bool = True) -> bytes:
+        """The instance as one line of JSON, as the service takes it; without its labels for classify."""
+        fields: dict[str, object] = {}
+        if self.text is not None:
+            fields["text"] = self.text
+        if self.features is not None:
+            fields["features"] = msgspec.Raw(self.features)
+        if labels:
+            fields["labels"] = self.labels
+        return msgspec.json.encode(fields)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Dataset:
+    """Instances vectorized, with their labels.
+
+    Attributes
+    ----------
+    vectors : list of bytes, n of them
+        See ``core/instances/record.py``.
+    label_parts : list of bytes, n of them
+        What makes a record of a vector; empty for an instance without labels.
+    labels : LabelSets
+        Of each instance, as places in ``names``.
+    names : list of str
+        Every label once, in order of first appearance.
+    """
+
+    vectors: list[bytes]
+    label_parts: list[bytes]
+    labels: LabelSets
+    names: list[str]
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def learnable(self) -> Ints:
+        """Places of the instances that have a label and an active feature, in order."""
+        active = np.fromiter((vector != EMPTY_VECTOR for vector in self.vectors), dtype=np.bool_, count=len(self))
+        return np.flatnonzero(active & (self.labels.sizes > 0))
+
+    @property
+    def label_counts(self) -> Ints:
+        """Instances that carry each label, shape (len(names),)."""
+        return np.bincount(self.labels.ids, minlength=len(self.names))
+
+    def taken(self, places: Sequence[int]) -> Dataset:
+        """These instances in this order, with all names."""
+        starts, ids = self.labels
+        return Dataset(
+            vectors=[self.vectors[place] for place in places],
+            label_parts=[self.label_parts[place] for place in places],
+            labels=LabelSets.of(ids[starts[place] : starts[place + 1]].tolist() for place in places),
+            names=self.names,
+        )
+
+    def records(self, places: Iterable[int]) -> bytes:
+        """Records of these instances, one after the other; each must have a label."""
+        return b"".join([part for place in places for part in (self.vectors[place], self.label_parts[place])])
+
+
+def vectorized(
+    instances: Iterable[Instance], vectorize: Callable[[bytes | None, str | None], bytes], limits: Limits
+) -> Dataset:
+    """Hold a whole stream of instances vectorized.
+
+    Parameters
+    ----------
+    instances : iterable of Instance
+    vectorize : callable
+        ``Vectorizer.vectorize`` of the model that is to learn.
+    limits : Limits
+        Of the labels.
+
+    Raises
+    ------
+    Malformed
+        An instance is not valid; the sentence starts with its place.
+    """
+    vectors: list[bytes] = []
+    label_sets: list[list[int]] = []
+    label_parts: list[bytes] = []
+    ids: dict[str, int] = {}
+    packed: dict[tuple[str, ...], bytes] = {(): b""}
+    for instance in instances:
+        labels = instance.labels
+        try:
+            vectors.append(vectorize(instance.features, instance.text))
+            if labels not in packed:
+                packed[labels] = pack_labels(labels, limits)
+        except InvalidInstance as error:
+            raise Malformed(f"{instance.place}: {error.field}: {error}") from error
+        label_parts.append(packed[labels])
+        label_sets.append([ids.setdefault(label, len(ids)) for label in labels])
+    return Dataset(vectors=vectors, label_parts=label_parts, labels=LabelSets.of(label_sets), names=list(ids))
+
+
+def read_instances(lines: Iterable[bytes], form: Format, source: str = "") -> Iterator[Instance]:
+    """The instances of a file, one after the other.
+
+    Parameters
+    ----------
+    lines : iterable of bytes
+        All lines of the file, with or without their line ends.
+    form : ``txt`` | ``svm`` | ``jsonl``
+    source : str
+        What messages call the file.
+
+    Raises
+    ------
+    Malformed
+        A line is not of the format; the sentence starts with ``<source>: line <number>``.
+    """
+    numbered = enumerate(lines, start=1)
+    if form == "txt":
+        yield from _read_txt(numbered, source)
+        return
+    parse = _parse_json if form == "jsonl" else _parse_svm
+    for number, line in numbered:
+        try:
+            instance = parse(line, number, source)
+        except Malformed as error:
+            raise _at(source, number, error) from error
+        if instance is not None:
+            yield instance
+
+
+class _JsonInstance(msgspec.Struct):
+    text: str | None = None
+    features: msgspec.Raw = msgspec.Raw(b"null")
+    labels: list[str | int] = []
+
+
+_decode_json = msgspec.json.Decoder(_JsonInstance).decode
+
+
+def _parse_json(line: bytes, number: int, source: str) -> Instance | None:
+    if not line.strip():
+        return None
+    try:
+        fields = _decode_json(line)
+        line.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Malformed(f"not an instance in JSON: {error}") from error
+    except RecursionError:
+        raise Malformed("not an instance in JSON: it is nested too deeply") from None
+    features = None if bytes(fields.features) == b"null" else bytes(fields.features)
+    if fields.text is None and features is None:
+        raise Malformed("an instance needs text or features")
+    return Instance(
+        labels=tuple(map(str, fields.labels)), text=fields.text, features=features, source=source, line=number
+    )
+
+
+def _parse_svm(line: bytes, number: int, source: str) -> Instance | None:
+    line = line.partition(b"#")[0].rstrip()
+    if not line.strip():
+        return None
+    labels, pairs = _cut_labels(line)
+    named = tuple(_label_text(label) for label in labels)
+    pairs = [pair for pair in pairs if not pair.startswith(b"qid:")]
+    return Instance(labels=named, features=_pairs_to_json(pairs, None), source=source, line=number)
+
+
+def _read_txt(numbered: Iterator[tuple[int, bytes]], source: str) -> Iterator[Instance]:
+    number, header = next(numbered, (1, b""))
+    sizes = header.split()
+    if len(sizes) != 3 or not all(size.isdigit() and len(size) <= MOST_DIGITS for size in sizes):
+        raise _at(source, 1, "the header must be three whole numbers, of instances, features and labels")
+    n_instances, n_features, n_labels = map(int, sizes)
+    read = 0
+    for number, line in numbered:
+        if read == n_instances:
+            if line.strip():
+                raise _at(source, number, f"the header promises {n_instances} instances, there are more")
+            continue
+        read += 1
+        try:
+            labels, pairs = _cut_labels(line)
+            named = tuple(str(_id(label, n_labels, "label")) for label in labels)
+            yield Instance(labels=named, features=_pairs_to_json(pairs, n_features), source=source, line=number)
+        except Malformed as error:
+            raise _at(source, number, error) from error
+    if read < n_instances:
+        raise _at(source, number, f"the file ends after {read} of the {n_instances} instances of its header")
+
+
+def _at(source: str, number: int, detail: object) -> Malformed:
+    return Malformed(f"{source}: line {number}: {detail}" if source else f"line {number}: {detail}")
+
+
+def _cut_labels(line: bytes) -> tuple[list[bytes], list[bytes]]:
+    """The labels and the ``f:v`` pairs of a line."""
+    pairs = line.split()
+    if not pairs or line[:1].isspace() or b":" in pairs[0]:
+        return [], pairs
+    labels = pairs[0].split(b",")
+    return labels, pairs[1:]
+
+
+def _pairs_to_json(pairs: list[bytes], n_features: int | None) -> bytes:
+    plain = b" ".join(pairs)
+    if _PLAIN_PAIRS.fullmatch(plain) and (
+        n_features is None or max(map(int, _PLAIN_ID.findall(plain)), default=-1) < n_features
+    ):
+        # Keys and numbers are as JSON wants them already.
+        return b'{"%b}' % plain.replace(b":", b'":').replace(b" ", b',"') if plain else b"{}"
+    parts = []
+    for pair in pairs:
+        key, colon, number = pair.partition(b":")
+        value = _float(number)
+        if not colon or not math.isfinite(value):
+            raise Malformed(f"{_shown(pair)} is not a feature and its value, as in 17:0.5")
+        parts.append(f'"{_id(key, n_features, "feature")}":{value!r}')
+    return f"{{{','.join(parts)}}}".encode()
+
+
+def _float(text: bytes) -> float:
+    """A number; NaN for what is none."""
+    try:
+        return math.nan if b"_" in text else float(text)
+    except ValueError:
+        return math.nan
+
+
+def _id(text: bytes, bound: int | None, what: str) -> int:
+    if not text.isdigit() or len(text) > MOST_DIGITS:
+        raise Malformed(f"{_shown(text)} is not the number of a {what}")
+    number = int(text)
+    if bound is not None and number >= bound:
+        raise Malformed(f"{what} {number} is not below the {bound} of the header")
+    return number
+
+
+def _label_text(label: bytes) -> str:
+    """A label of svmlight: whole numbers in one spelling (``+1`` and ``1.0`` are ``1``), others as they are."""
+    number = _float(label)
+    if number.is_integer() and abs(number) < 2**53:
+        return str(int(number))
+    if not label:
+        raise Malformed("an empty label")
+    try:
+        return label.decode()
+    except UnicodeDecodeError as error:
+        raise Malformed(f"{_shown(label)} is not UTF-8") from error
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:40].decode(errors="replace"))

@@ -1,0 +1,169 @@
+"""The active features of an instance, gathered in plain Python: whatever an instance may be, and what is wrong with it.
+
+The reading kernel takes the usual instances; the rest comes here, and both give the same bytes. Keys are compared by
+a dict, sums of repeated keys run in order of appearance, nothing is quadratic in the size of an instance.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from abound.core.errors import InvalidInstance
+from abound.core.instances.record import pack_vector
+from abound.core.limits import Limits
+
+_LONGEST_NAME = 64
+_WANTED = "must be a number, a string, true, false or a list of strings"
+
+
+class _Object(tuple[tuple[str, Any], ...]):
+    """The pairs of a JSON object, in order and with repetitions."""
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise InvalidInstance(f"features must be JSON, which has no {name}", "features")
+
+
+def field_of(name: str) -> str:
+    """How a feature is named in an error: ``features.price``; long names are cut at 64 characters."""
+    shown = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
+    return "features." + shown.encode("utf-8", "backslashreplace").decode()
+
+
+def read_json(features: bytes) -> Iterable[tuple[str, Any]]:
+    """The pairs of a JSON object; InvalidInstance when it is no object, or no JSON, or nested too deeply."""
+    try:
+        pairs = json.loads(
+            features.decode(),
+            object_pairs_hook=_Object,
+            parse_int=float,
+            parse_constant=_no_constant,
+        )
+    except RecursionError:
+        raise InvalidInstance("features are nested too deeply", "features") from None
+    except UnicodeDecodeError:
+        raise InvalidInstance("features must be UTF-8", "features") from None
+    except ValueError as error:
+        raise InvalidInstance(f"features must be JSON: {error}", "features") from None
+    if not isinstance(pairs, _Object):
+        raise InvalidInstance("features must be an object", "features")
+    return pairs
+
+
+class ActiveFeatures:
+    """Keys and their values so far.
+
+    Parameters
+    ----------
+    limits : Limits
+    split : bool
+        A negative number is the value of ``name=-``; otherwise it is ignored.
+    """
+
+    def __init__(self, limits: Limits, split: bool) -> None:
+        self._limits = limits
+        self._split = split
+        self._values: dict[bytes, float] = {}
+
+    def add_terms(self, weights: Mapping[str, float]) -> None:
+        """Take the terms of a text; those of more than ``max_key_bytes`` are left out."""
+        most = self._limits.max_key_bytes
+        for term, weight in weights.items():
+            key = term.encode()
+            if len(key) <= most:
+                self._values[key] = self._values.get(key, 0.0) + weight
+        if len(self._values) > self._limits.max_features:
+            raise InvalidInstance(f"text has more than {self._limits.max_features} different terms", "text")
+
+    def add_pairs(self, pairs: Iterable[tuple[str, Any]]) -> None:
+        """Take names with values as in JSON; InvalidInstance names the first that breaks a rule."""
+        for name, value in pairs:
+            key = self._key(name)
+            if value is True:
+                self._add(key, 1.0, name)
+            elif isinstance(value, str):
+                self._add(self._composed(key, value, field_of(name)), 1.0, name)
+            elif isinstance(value, (int, float, np.integer, np.floating)):
+                self._add_number(key, value, name)
+            elif isinstance(value, (list, tuple)) and not isinstance(value, _Object):
+                for i, item in enumerate(value):
+                    if not isinstance(item, str):
+                        raise InvalidInstance("a list must hold strings only", f"{field_of(name)}[{i}]")
+                    self._add(self._composed(key, item, f"{field_of(name)}[{i}]"), 1.0, name)
+            else:
+                raise InvalidInstance(_WANTED, field_of(name))
+
+    def _key(self, name: str) -> bytes:
+        if not isinstance(name, str):
+            raise InvalidInstance("a feature's name must be a string", "features")
+        try:
+            key = name.encode()
+        except UnicodeEncodeError:
+            raise InvalidInstance("a feature's name has half of a surrogate pair", field_of(name)) from None
+        if not key:
+            raise InvalidInstance("a feature's name must not be empty", "features")
+        if len(key) > self._limits.max_key_bytes:
+            self._refuse_length(key, field_of(name))
+        return key
+
+    def _refuse_length(self, key: bytes, field: str) -> NoReturn:
+        most = self._limits.max_key_bytes
+        raise InvalidInstance(f"a feature key has at most {most} bytes, this one has {len(key)}", field)
+
+    def _composed(self, key: bytes, value: str, field: str) -> bytes:
+        """The key of a name with a string."""
+        try:
+            composed = key + b"=" + value.encode()
+        except UnicodeEncodeError:
+            raise InvalidInstance("a string has half of a surrogate pair", field) from None
+        if len(composed) > self._limits.max_key_bytes:
+            self._refuse_length(composed, field)
+        return composed
+
+    def _add_number(self, key: bytes, number: float | np.integer[Any] | np.floating[Any], name: str) -> None:
+        try:
+            value = float(number)
+        except OverflowError:
+            value = math.inf
+        if not math.isfinite(value):
+            raise InvalidInstance("a number must be finite and below 1.8e308", field_of(name))
+        if value > 0:
+            self._add(key, value, name)
+        elif value < 0 and self._split:
+            key += b"=-"
+            if len(key) > self._limits.max_key_bytes:
+                self._refuse_length(key, field_of(name))
+            self._add(key, -value, name)
+
+    def _add(self, key: bytes, value: float, name: str) -> None:
+        values = self._values
+        total = values.get(key, 0.0) + value
+        if total == math.inf:
+            raise InvalidInstance("the values of a feature add up to more than 1.8e308", field_of(name))
+        values[key] = total
+        if len(values) > self._limits.max_features:
+            raise InvalidInstance(f"an instance has at most {self._limits.max_features} active features", "features")
+
+    def vector(self, boolean: bool) -> bytes:
+        """The vector of what was gathered: l2-normalised, or every value 1 in a Boolean model."""
+        keys = list(self._values)
+        if not keys:
+            return pack_vector(keys, np.zeros(0, np.float32))
+        if boolean:
+            return pack_vector(keys, np.ones(len(keys), np.float32))
+        values = np.fromiter(self._values.values(), np.float64, len(keys))
+        largest = values.max()
+        if not 1e-150 <= largest <= 1e150:
+            values /= largest  # so that no square is lost
+        norm = math.sqrt(np.add.accumulate(values * values)[-1])
+        stored = (values / norm).astype(np.float32)
+        if not stored.all():
+            active = stored > 0
+            keys = [key for key, kept in zip(keys, active.tolist(), strict=True) if kept]
+            stored = stored[active]
+        return pack_vector(keys, stored)

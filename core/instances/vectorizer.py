@@ -1,0 +1,153 @@
+"""Instances to vectors: the one vectorizer of the live index, of batch methods and of evaluation.
+
+Stateless: keys travel, dense ids are given where a vector is applied. See ``abound.core.instances.record`` for the
+bytes.
+
+    features {"price": 3}                 price        3          numbers <= 0 are ignored, or -3 is price=- with 3
+             {"country": "FI"}            country=FI   1
+             {"tags": ["a", "b"]}         tags=a 1, tags=b 1
+             {"urgent": true}             urgent       1          false is absent
+    text     "wheat and wheat"            wheat        1 + ln 2, and 1
+
+A key that comes up more than once has the sum of its values, the text's first. Then the vector is l2-normalised, or
+all values are 1 in a Boolean model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from abound.core.config import AnalyzerConfig, ModelConfig
+from abound.core.errors import InvalidInstance
+from abound.core.instances import text_analyzer as analyzers
+from abound.core.instances.json_fallback import ActiveFeatures, read_json
+from abound.core.kernels.records import json as kernels
+from abound.core.kernels.records.json import UNUSUAL
+from abound.core.limits import Limits
+
+__all__ = ["Limits", "Vectorizer", "warmup"]
+
+_ROOM = 2**16
+
+
+class Vectorizer:
+    """Vectors for one configuration of a model.
+
+    Not for use by two threads at once: scratch memory is kept between calls.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Of which ``boolean``, ``negative`` and ``analyzer`` matter here.
+    limits : Limits
+    """
+
+    def __init__(self, config: ModelConfig, limits: Limits) -> None:
+        self._limits = limits
+        self._boolean = config.boolean
+        self._split = config.negative == "split"
+        self._analyzer_config = config.analyzer
+        self._analyzer = analyzers.build(self._analyzer_config)  # now: its library may take long to import
+        self._rules = np.array([limits.max_features, limits.max_key_bytes, self._split, self._boolean, 0, 0, 0])
+        self._values = np.zeros(limits.max_features)
+        self._spans = np.zeros(limits.max_features, np.uint64)
+        self._table = np.zeros(max(64, 1 << (2 * limits.max_features - 1).bit_length()), np.uint64)
+        self._keys_at = 6 * limits.max_features + 4
+        self._make_memory(self._keys_at + 4 * limits.max_key_bytes + _ROOM)
+
+    def _make_memory(self, size: int) -> None:
+        self._memory = np.zeros(size, np.uint8)
+        self._view = self._memory.data
+
+    def vectorize(self, features: bytes | None, text: str | None) -> bytes:
+        """The vector of an instance.
+
+        Parameters
+        ----------
+        features : bytes or None
+            A JSON object as it came, UTF-8.
+        text : str or None
+
+        Raises
+        ------
+        InvalidInstance
+            Names the field: ``features``, ``features.price``, ``features.tags[2]`` or ``text``.
+        """
+        terms: list[str] | None = None
+        lines: bytes | None = b""
+        if text is not None:
+            terms = self._terms(text)
+            lines = _lines(terms, text, self._analyzer_config)
+        if lines is not None:
+            vector = self._read(lines, features)
+            if vector is not None:
+                return vector
+        active = ActiveFeatures(self._limits, self._split)
+        if terms is not None:
+            active.add_terms(analyzers.weights(terms))
+        if features is not None:
+            active.add_pairs(read_json(features))
+        return active.vector(self._boolean)
+
+    def usual(self, features: bytes) -> bytes | None:
+        """What ``vectorize`` gives for these features, or None if they are unusual, or no JSON object at all."""
+        return self._read(b"", features)
+
+    def vectorize_mapping(self, features: Mapping[str, Any]) -> bytes:
+        """The vector of features as Python values, by the same rules as JSON."""
+        active = ActiveFeatures(self._limits, self._split)
+        active.add_pairs(features.items())
+        return active.vector(self._boolean)
+
+    def vectorize_sparse(self, keys: Sequence[str], values: Sequence[float]) -> bytes:
+        """The vector of a sparse row: names and numbers of the same count, by the same rules as JSON."""
+        active = ActiveFeatures(self._limits, self._split)
+        active.add_pairs(zip(keys, values, strict=True))
+        return active.vector(self._boolean)
+
+    def _read(self, lines: bytes, features: bytes | None) -> bytes | None:
+        """The vector by the kernel, None when the instance is unusual or wrong."""
+        if features is None:
+            features = b""
+        elif not features:
+            return None
+        elif not features.isascii():
+            try:
+                features.decode()
+            except UnicodeDecodeError:
+                return None
+        while True:
+            packed: int = kernels.read_instance(
+                lines, features, self._rules, self._values, self._spans, self._table, self._memory
+            )
+            if packed >= 0:
+                start = self._keys_at - 4 - 6 * (packed >> 32)
+                return self._view[start : start + (packed & 0xFFFFFFFF)].tobytes()
+            if packed == UNUSUAL:
+                return None
+            self._make_memory(2 * self._memory.size)
+
+    def _terms(self, text: str) -> list[str]:
+        most = self._limits.max_text_bytes
+        try:
+            size = len(text) if text.isascii() or len(text) > most else len(text.encode())
+        except UnicodeEncodeError:
+            raise InvalidInstance("text has half of a surrogate pair", "text") from None
+        if size > most:
+            raise InvalidInstance(f"text has at most {most} bytes", "text")
+        return self._analyzer(text)
+
+
+def _lines(terms: list[str], text: str, config: AnalyzerConfig) -> bytes | None:
+    """The terms as the kernel takes them, None when one of them could hold the end of a line."""
+    if config.kind != "word" and "\n" in text:
+        return None
+    return "\n".join(terms).encode()
+
+
+def warmup() -> None:
+    """Compile every kernel of this module once, for the types that are used."""
+    Vectorizer(ModelConfig(), Limits()).vectorize(b'{"a": 1.5, "b": "c", "d": ["e"], "f": true, "g": false}', None)

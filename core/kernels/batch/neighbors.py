@@ -1,0 +1,568 @@
+"""Nearest neighbours over inverted lists: Sim(x, x_i) = J(x, x_i)^beta cos(x, x_i), exactly.
+
+A **posting** is a uint64: the number of an instance in the upper half, its value for the feature in the lower, as a
+whole multiple of 2^-31. A **sum** is a uint64 an instance: the overlap with the query from bit 40 on, below it the dot
+product as a whole multiple of 2^-32. Adding whole numbers gives the same in any order, so that a scan that leaves lists
+out can give exactly what a full scan gives.
+
+Equal similarities are ordered by the number of the instance.
+
+The search of ``abound.core.kernels.batch.neighbors`` without going through the longest lists: the same neighbours, bit
+for bit.
+
+1. The lists of the query's features are put in order, shortest first.
+2. ``rest[1, m]`` bounds the similarity of an instance that is in none of the first m lists: its dot product is at most
+   that of the features left (their values times the greatest in their lists, or by Cauchy and Schwarz), its overlap at
+   most their number, its union with the query at least the query's size.
+3. Lists are added in this order. Whenever the postings have tripled, the S best of the instances touched so far are
+   looked at: with what the lists left add to them, looked up in their own rows, the least of them is a bound that the
+   S-th neighbour reaches.
+4. Once ``rest[1, m]`` is below that bound, the lists from m on are left out. When too many postings have come before
+   that, all lists are added and the neighbours are taken as ``scan`` takes them.
+5. An instance whose sum and the most that the lists left can add are below the bound is dropped. What the others have
+   of the lists left is looked up in their own rows.
+
+Sums are whole numbers, so the order in which they are added does not matter; bounds are rounded up by ``SLACK``.
+
+Labels by the votes of the nearest neighbours of an instance: f(x) = sum of Sim(x, x_i)^alpha y_i.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from abound.core.kernels.index.votes import comes_before, make_heap, sift_down, sort_heap
+from abound.core.kernels.numba import U0, U1, address_of, inlined, kernel, prefetch_word
+
+SCALE = 2.0**31
+"""What a value is multiplied by in a posting and in a query."""
+
+HALF = np.uint64(32)
+LOW = np.uint64(0xFFFFFFFF)
+SHIFT = np.uint64(30)
+OVERLAP = np.uint64(40)
+ONE = np.uint64(1 << 40)
+DOT = np.uint64((1 << 40) - 1)
+UNIT = 2.0**-32
+BLOCK = 1024
+GROUP = 32
+
+
+class Lists(NamedTuple):
+    """What is searched.
+
+    Attributes
+    ----------
+    starts : int64, shape (d + 1,)
+        Feature f has ``postings[starts[f]:starts[f + 1]]``.
+    postings : uint64, shape (nnz,)
+        Instances ascend in a list.
+    greatest : uint64, shape (d,)
+        The greatest value in each list, as in a posting.
+    sizes : int32, shape (n,)
+        Active features of each instance.
+    row_starts : int64, shape (n + 1,)
+    rows : uint64, shape (nnz,)
+        The same by instance: the feature in the upper half, its value in the lower.
+    """
+
+    starts: np.ndarray
+    postings: np.ndarray
+    greatest: np.ndarray
+    sizes: np.ndarray
+    row_starts: np.ndarray
+    rows: np.ndarray
+
+
+class Search(NamedTuple):
+    """What one thread searches with; ``sums`` is zero in between.
+
+    Attributes
+    ----------
+    sums : uint64, shape (n,)
+    touched : uint32, shape (n + 1,)
+    block : float64, shape (BLOCK,)
+    order, rest : int64, float64, shape (l,), (2, l + 1)
+        For l active features of a query.
+    left : uint64, shape (d,)
+        The query's values of features whose lists were not added; zero in between.
+    ids, sims : int32, float64, shape (S,)
+        The neighbours found: after a search in order, nearest first.
+    """
+
+    sums: np.ndarray
+    touched: np.ndarray
+    block: np.ndarray
+    order: np.ndarray
+    rest: np.ndarray
+    left: np.ndarray
+    ids: np.ndarray
+    sims: np.ndarray
+
+
+@inlined
+def product(value, factor):
+    """A summand of the dot product, with the overlap that it means."""
+    return ((value * factor) >> SHIFT) + ONE
+
+
+@inlined
+def similarity(total, size, query_size, beta):
+    """Sim out of the sum of an instance and the active features of both."""
+    overlap = np.float64(np.int64(total >> OVERLAP))
+    cosine = np.float64(np.int64(total & DOT)) * UNIT
+    if beta == 0.0:
+        return cosine
+    jaccard = overlap / (query_size + np.float64(size) - overlap)
+    return jaccard * cosine if beta == 1.0 else jaccard**beta * cosine
+
+
+@kernel
+def measure(sums, sizes, query_size, beta, sims):
+    """The similarity of each instance of a block, out of its sum, which is zero afterwards.
+
+    ``sums``, ``sizes``, ``sims`` : uint64, int32, float64, shape (m,)
+    """
+    if beta == 1.0:
+        for i in range(len(sums)):
+            sims[i] = similarity(sums[i], sizes[i], query_size, 1.0)
+            sums[i] = U0
+    elif beta == 0.0:
+        for i in range(len(sums)):
+            sims[i] = similarity(sums[i], sizes[i], query_size, 0.0)
+            sums[i] = U0
+    else:
+        for i in range(len(sums)):
+            sims[i] = similarity(sums[i], sizes[i], query_size, beta) if sums[i] else 0.0
+            sums[i] = U0
+
+
+@kernel
+def add_list(postings, start, end, factor, sums):
+    """Add a list to the sums, for a query that has the value ``factor`` of its feature."""
+    for at in range(np.uint64(start), np.uint64(end)):
+        posting = postings[at]
+        sums[posting >> HALF] += product(posting & LOW, factor)
+
+
+@kernel
+def any_above(sims, bound):
+    """Whether one of these similarities is above the bound."""
+    found = False
+    for i in range(len(sims)):
+        found |= sims[i] > bound
+    return found
+
+
+@inlined
+def offer(instance, sim, ids, kept, n_kept):
+    """Offer a neighbour with a similarity > 0 to the heap (the farthest on top); the new count."""
+    most = len(ids)
+    if n_kept < most:
+        ids[n_kept], kept[n_kept] = instance, sim
+        n_kept += 1
+        if n_kept == most:
+            make_heap(ids, kept, most)
+    elif comes_before(sim, instance, kept[0], ids[0]):
+        ids[0], kept[0] = instance, sim
+        sift_down(ids, kept, 0, most)
+    return n_kept
+
+
+@kernel
+def keep_block(sims, first, ids, kept, n_kept):
+    """Offer the instances of a block, ``first`` and the following, that may be near enough; the new count."""
+    for start in range(0, len(sims), GROUP):
+        group = sims[start : start + GROUP]
+        bound = kept[0] if n_kept == len(ids) else 0.0
+        if any_above(group, bound):
+            for i in range(len(group)):
+                if group[i] > bound:
+                    n_kept = offer(np.int32(first + start + i), group[i], ids, kept, n_kept)
+                    bound = kept[0] if n_kept == len(ids) else 0.0
+    return n_kept
+
+
+@kernel
+def scan(lists, search, features, factors, beta):
+    """Find the neighbours of a query by going through all lists of its features.
+
+    Parameters
+    ----------
+    features : int32, shape (l,)
+    factors : uint64, shape (l,)
+        Its values, as in a posting.
+
+    Returns
+    -------
+    n_kept : int
+        Neighbours in ``search``, as a heap (as a list where fewer than S).
+    """
+    sums = search.sums
+    for i in range(len(features)):
+        add_list(lists.postings, lists.starts[features[i]], lists.starts[features[i] + 1], factors[i], sums)
+    return take_nearest(lists.sizes, search, np.float64(len(features)), beta)
+
+
+@kernel
+def take_nearest(sizes, search, query_size, beta):
+    """The neighbours out of all sums, which are zero afterwards; their number. ``search`` holds them as a heap."""
+    n_kept, sums = 0, search.sums
+    for first in range(0, len(sums), BLOCK):
+        part = sums[first : first + BLOCK]
+        block = search.block[: len(part)]
+        measure(part, sizes[first : first + BLOCK], query_size, beta, block)
+        n_kept = keep_block(block, first, search.ids, search.sims, n_kept)
+    return n_kept
+
+
+@kernel
+def sort_nearest(ids, sims, n_kept):
+    """Put the neighbours of a search in order, nearest first."""
+    if n_kept < len(ids):
+        make_heap(ids, sims, n_kept)
+    sort_heap(ids, sims, n_kept)
+
+
+SLACK = 1.0 + 1e-6
+
+
+class Effort(NamedTuple):
+    """When pruning pays; decides the time, never what is found.
+
+    Attributes
+    ----------
+    small : int
+        Postings and half the instances together: with fewer, all lists are gone through.
+    first : int
+        Postings after which the bound is taken for the first time.
+    few : float
+        Of all instances at most so many postings are added and noted one by one.
+    """
+
+    small: int
+    first: int
+    few: float
+
+
+EFFORT = Effort(small=250_000, first=1024, few=0.12)
+BITS = np.uint64(63)
+HOPE = 1.25
+"""How much the bound is expected to grow; where that would not do, nothing is left out."""
+
+FAR = np.uint64(32)
+"""Postings whose sums are fetched ahead."""
+
+AHEAD = 12
+"""Instances whose rows are fetched ahead."""
+
+
+@kernel
+def order_lists(lists, features, order):
+    """Put the places of a query's features in order of their lists, shortest first, equal ones as they come."""
+    lengths = np.empty(len(features), np.int64)
+    for i in range(len(features)):
+        lengths[i] = lists.starts[features[i] + 1] - lists.starts[features[i]]
+    order[: len(features)] = np.argsort(lengths, kind="mergesort")
+
+
+@kernel
+def bound_rest(lists, features, factors, order, beta, rest):
+    """Bound what the lists from each place on can give.
+
+    Parameters
+    ----------
+    rest : float64, shape (2, l + 1)
+        Written: ``rest[0, m]`` the dot product with the lists from m on, ``rest[1, m]`` the similarity of an instance
+        that is in no list before m.
+    """
+    n, dot, squares = len(features), 0.0, 0.0
+    rest[0, n] = rest[1, n] = 0.0
+    for m in range(n - 1, -1, -1):
+        value = np.float64(factors[order[m]]) / SCALE
+        dot += value * np.float64(lists.greatest[features[order[m]]]) / SCALE
+        squares += value * value
+        rest[0, m] = min(dot, np.sqrt(squares)) * SLACK
+        rest[1, m] = (np.float64(n - m) / n) ** beta * rest[0, m]
+
+
+@kernel
+def add_noting(postings, start, end, factor, sums, touched, n_touched):
+    """Add a list to the sums and note the instances that it touches first; the new number of noted ones."""
+    n, start, end, base = np.uint64(n_touched), np.uint64(start), np.uint64(end), address_of(sums)
+    for at in range(start, end):
+        prefetch_word(base, postings[min(at + FAR, end - U1)] >> HALF)
+        posting = postings[at]
+        instance = posting >> HALF
+        before = sums[instance]
+        touched[n] = np.uint32(instance)
+        n += np.uint64(before == U0)
+        sums[instance] = before + product(posting & LOW, factor)
+    return np.int64(n)
+
+
+@kernel
+def mask_rest(features, order, m):
+    """64 bits, of which one is set for each feature from the m-th list on: most others need no look at ``left``."""
+    mask = U0
+    for i in range(m, len(features)):
+        mask |= U1 << (np.uint64(features[order[i]]) & BITS)
+    return mask
+
+
+@inlined
+def completed(lists, instance, sums, left, mask):
+    """The whole sum of an instance: with what the lists left out add to it, from its own row."""
+    total = sums[instance]
+    for at in range(np.uint64(lists.row_starts[instance]), np.uint64(lists.row_starts[instance + U1])):
+        entry = lists.rows[at]
+        if (mask >> ((entry >> HALF) & BITS)) & U1:
+            factor = left[entry >> HALF]
+            if factor != U0:
+                total += product(entry & LOW, factor)
+    return total
+
+
+@kernel
+def measure_touched(touched, sums, sizes, query_size, jaccard, sims):
+    """The similarities of touched instances so far; ``jaccard``: whether beta is 1 and not 0."""
+    if jaccard:
+        for i in range(len(touched)):
+            instance = np.uint64(touched[i])
+            sims[i] = similarity(sums[instance], sizes[instance], query_size, 1.0)
+    else:
+        for i in range(len(touched)):
+            sims[i] = similarity(sums[np.uint64(touched[i])], 0, query_size, 0.0)
+
+
+@kernel
+def least_bound(lists, search, n_touched, query_size, beta, mask):
+    """The similarity that the S-th neighbour has at least, 0 where fewer instances than S were touched."""
+    n_kept, block, ids, kept, sums = 0, search.block, search.ids, search.sims, search.sums
+    for first in range(0, n_touched, BLOCK):
+        part = search.touched[first : min(first + BLOCK, n_touched)]
+        measure_touched(part, sums, lists.sizes, query_size, beta == 1.0, block)
+        n_kept = keep_block(block[: len(part)], first, ids, kept, n_kept)
+    if n_kept < len(ids):
+        return 0.0
+    bound = np.inf
+    for i in range(n_kept):
+        instance = np.uint64(search.touched[ids[i]])
+        total = completed(lists, instance, sums, search.left, mask)
+        bound = min(bound, similarity(total, lists.sizes[instance], query_size, beta))
+    return bound
+
+
+@kernel
+def narrow(touched, sums, sizes, query_size, most_dot, most_lists, bound):
+    """Keep the touched instances that may still reach the bound, first in ``touched``; their number.
+
+    The sums of the others are zero afterwards. ``most_lists`` is taken as beta = 1 wants it; less than 0: beta = 0.
+    """
+    n = U0
+    for i in range(len(touched)):
+        instance = np.uint64(touched[i])
+        total = sums[instance]
+        dot = np.float64(np.int64(total & DOT)) * UNIT + most_dot
+        if most_lists >= 0.0:
+            overlap = np.float64(np.int64(total >> OVERLAP)) + most_lists
+            may = dot * overlap >= bound * (query_size + np.float64(sizes[instance]) - overlap)
+        else:
+            may = dot >= bound
+        touched[n] = np.uint32(instance)
+        n += np.uint64(may)
+        sums[instance] = total if may else U0
+    return np.int64(n)
+
+
+@kernel
+def postings_until(lists, features, order, rest, m, bound):
+    """Postings of the lists from m on that must be added before the rest is below the bound."""
+    postings = 0
+    while m < len(features) and rest[1, m] >= bound:
+        postings += lists.starts[features[order[m]] + 1] - lists.starts[features[order[m]]]
+        m += 1
+    return postings
+
+
+@kernel
+def add_few(lists, search, features, factors, beta, effort):
+    """Steps 3 and 4.
+
+    Returns
+    -------
+    m : int
+        The first list that is left out, -1 where none can be: then the sums are whole.
+    n_touched : int
+    bound : float
+        Of the similarity of the S-th neighbour.
+    """
+    n, rest, order = len(features), search.rest, search.order
+    most, next_bound = effort.few * len(search.sums), effort.first
+    postings, m, n_touched, bound = 0, 0, 0, 0.0
+    while m < n and rest[1, m] >= bound:
+        feature, factor = features[order[m]], factors[order[m]]
+        start, end = lists.starts[feature], lists.starts[feature + 1]
+        postings += end - start
+        if postings > most:
+            break
+        n_touched = add_noting(lists.postings, start, end, factor, search.sums, search.touched, n_touched)
+        search.left[feature] = U0
+        m += 1
+        if postings >= next_bound:
+            bound = least_bound(lists, search, n_touched, np.float64(n), beta, mask_rest(features, order, m))
+            next_bound = 3 * postings
+            if postings_until(lists, features, order, rest, m, HOPE * bound) > most - postings:
+                break
+    if rest[1, m] < bound:
+        return m, n_touched, bound
+    for i in range(m, n):
+        feature = features[order[i]]
+        add_list(lists.postings, lists.starts[feature], lists.starts[feature + 1], factors[order[i]], search.sums)
+    return -1, 0, 0.0
+
+
+@kernel
+def verify(lists, search, candidates, query_size, beta, mask):
+    """Complete the sums of the candidates and keep the nearest; their sums are zero afterwards."""
+    n_kept, n = 0, len(candidates)
+    starts, rows = address_of(lists.row_starts), address_of(lists.rows)
+    for i in range(n + 2 * AHEAD):
+        if i < n:
+            prefetch_word(starts, np.uint64(candidates[i]))
+        if AHEAD <= i < n + AHEAD:
+            row = np.uint64(lists.row_starts[np.uint64(candidates[i - AHEAD])])
+            prefetch_word(rows, row)
+            prefetch_word(rows, row + np.uint64(8))
+        if i >= 2 * AHEAD:
+            instance = np.uint64(candidates[i - 2 * AHEAD])
+            total = completed(lists, instance, search.sums, search.left, mask)
+            search.sums[instance] = U0
+            sim = similarity(total, lists.sizes[instance], query_size, beta)
+            if sim > 0.0:
+                n_kept = offer(np.int32(instance), sim, search.ids, search.sims, n_kept)
+    return n_kept
+
+
+@kernel
+def search_pruned(lists, search, features, factors, beta, effort):
+    """As ``inverted.scan``, whose arguments it has; ``beta`` must be 0 or 1."""
+    work = len(search.sums) // 2
+    for i in range(len(features)):
+        work += lists.starts[features[i] + 1] - lists.starts[features[i]]
+    if work < effort.small:
+        return scan(lists, search, features, factors, beta)
+    query_size = np.float64(len(features))
+    order_lists(lists, features, search.order)
+    bound_rest(lists, features, factors, search.order, beta, search.rest)
+    for i in range(len(features)):
+        search.left[features[i]] = factors[i]
+    m, n_touched, bound = add_few(lists, search, features, factors, beta, effort)
+    if m < 0:
+        n_kept = take_nearest(lists.sizes, search, query_size, beta)
+    else:
+        touched, lists_left = search.touched[:n_touched], np.float64(len(features) - m) if beta == 1.0 else -1.0
+        n = narrow(touched, search.sums, lists.sizes, query_size, search.rest[0, m], lists_left, bound / SLACK)
+        n_kept = verify(lists, search, touched[:n], query_size, beta, mask_rest(features, search.order, m))
+    for i in range(len(features)):
+        search.left[features[i]] = U0
+    return n_kept
+
+
+@kernel
+def vote(ids, sims, n_kept, alpha, label_starts, label_ids, scores):
+    """Add the votes of the neighbours, nearest first, to the scores of their labels.
+
+    Parameters
+    ----------
+    scores : float64, shape (L,)
+        Zero before; the caller takes them out and zeroes them again.
+    """
+    for i in range(n_kept):
+        weight = 1.0 if alpha == 0.0 else sims[i] if alpha == 1.0 else sims[i] ** alpha
+        for at in range(np.uint64(label_starts[ids[i]]), np.uint64(label_starts[ids[i] + 1])):
+            scores[np.uint64(label_ids[at])] += weight
+
+
+@kernel
+def take_labels(ids, n_kept, label_starts, label_ids, scores, ids_out, scores_out):
+    """The best labels of the neighbours, best first, equal scores by label id; zeroes the scores. Their number."""
+    n, k = 0, len(ids_out)
+    for i in range(n_kept):
+        for at in range(np.uint64(label_starts[ids[i]]), np.uint64(label_starts[ids[i] + 1])):
+            label = label_ids[at]
+            score = scores[np.uint64(label)]
+            if score == 0.0 or k == 0:
+                continue
+            scores[np.uint64(label)] = 0.0
+            n = offer(label, score, ids_out, scores_out, n)
+    if n < k:
+        make_heap(ids_out, scores_out, n)
+    sort_heap(ids_out, scores_out, n)
+    return n
+
+
+@kernel
+def rank_rows(lists, search, queries, labels, alpha_beta, prune, ids_out, scores_out):
+    """Rank the labels for the rows of a matrix.
+
+    Parameters
+    ----------
+    queries : (int32 or int64, int32, float32), shapes (m + 1,), (nnz,), (nnz,)
+        The rows in compressed form.
+    labels : (int32 or int64, int32, float64), shapes (n + 1,), (assertions,), (L,)
+        Labels of the instances, and scores, zero in between.
+    alpha_beta : (float, float)
+    prune : bool
+        Whether long lists may be left out; changes nothing else than the time.
+    ids_out, scores_out : int32, float64, shape (m, k)
+        Written, as far as there are labels.
+
+    Returns
+    -------
+    counts : int64, shape (m,)
+        Labels of each row.
+    """
+    starts, columns, values = queries
+    label_starts, label_ids, scores = labels
+    alpha, beta = alpha_beta
+    counts = np.zeros(len(starts) - 1, np.int64)
+    for row in range(len(starts) - 1):
+        features = columns[starts[row] : starts[row + 1]]
+        factors = np.empty(len(features), np.uint64)
+        for i in range(len(features)):
+            factors[i] = np.uint64(np.float64(values[starts[row] + i]) * SCALE + 0.5)
+        if prune and (beta == 0.0 or beta == 1.0):
+            n = search_pruned(lists, search, features, factors, beta, EFFORT)
+        else:
+            n = scan(lists, search, features, factors, beta)
+        sort_nearest(search.ids, search.sims, n)
+        vote(search.ids, search.sims, n, alpha, label_starts, label_ids, scores)
+        counts[row] = take_labels(search.ids, n, label_starts, label_ids, scores, ids_out[row], scores_out[row])
+    return counts
+
+
+@kernel
+def vote_rows(ids, sims, counts, labels, alpha, ids_out, scores_out):
+    """Rank the labels of the neighbours of each row.
+
+    Parameters
+    ----------
+    ids, sims, counts : int32, float64, int64, shape (m, s), (m, s), (m,)
+        The neighbours; one that stands twice votes twice.
+    labels : (int32 or int64, int32, float64)
+        As of ``rank_rows``.
+    ids_out, scores_out : int32, float64, shape (m, k)
+        Written, as far as there are labels.
+
+    Returns
+    -------
+    counts : int64, shape (m,)
+    """
+    label_starts, label_ids, scores = labels
+    ranked = np.zeros(len(ids), np.int64)
+    for row in range(len(ids)):
+        n = counts[row]
+        vote(ids[row], sims[row], n, alpha, label_starts, label_ids, scores)
+        ranked[row] = take_labels(ids[row], n, label_starts, label_ids, scores, ids_out[row], scores_out[row])
+    return ranked

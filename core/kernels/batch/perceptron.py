@@ -1,0 +1,53 @@
+"""A perceptron over sparse rows (Madani, Connor and Greiner, JMLR 2009, section 5)."""
+
+import numpy as np
+
+from abound.core.kernels.numba import kernel
+
+
+@kernel
+def learn_perceptron(rows, positive, order, weights, initial, patience, passes):
+    """Learn one class against the rest, in place, until a pass makes no fewer errors for ``patience`` passes.
+
+    Parameters
+    ----------
+    rows : (int32 or int64, int32, float32), compressed rows of X
+    positive : bool, shape (n,)
+    order : int64, shape (n,)
+        In which the rows are gone through, every pass.
+    weights : float64, shape (d,)
+        Zeros, written. There is no bias: among rows of length 1 it would swing more than all else, and spoil the
+        ranking of classes.
+    initial : float64, shape (d,)
+        What a weight begins with when it is updated for the first time; before that it is 0.
+    patience, passes : int
+        ``passes``: at most.
+
+    Returns
+    -------
+    n_passes : int
+    """
+    starts, columns, values = rows
+    is_new = np.ones(len(weights), np.bool_)
+    best, waited = len(order) + 1, 0
+    for turn in range(passes):
+        errors = 0
+        for row in order:
+            score = 0.0
+            for at in range(starts[row], starts[row + 1]):
+                score += weights[columns[at]] * values[at]
+            if (score > 0.0) == positive[row]:
+                continue
+            errors += 1
+            sign = 1.0 if positive[row] else -1.0
+            for at in range(starts[row], starts[row + 1]):
+                column = columns[at]
+                weights[column] += sign * values[at] + (initial[column] if is_new[column] else 0.0)
+                is_new[column] = False
+        if errors < best:
+            best, waited = errors, 0
+        else:
+            waited += 1
+        if errors == 0 or waited >= patience:
+            return turn + 1
+    return passes

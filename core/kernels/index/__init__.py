@@ -1,0 +1,1 @@
+"""Kernels of the live index: layout, votes, Feature Focus, FSU, sparse least squares."""

@@ -1,0 +1,164 @@
+"""The logical state of an index: digested page by page, written into plain arrays and read back.
+
+The logical state of a feature is its total, how often it was seen, and its connections in their order. Neither places
+nor forms of blocks nor free lists are part of it. In rows (``abound.core.kernels.index.sls_rows``) its weights are
+instead of its connections.
+"""
+
+import numpy as np
+
+from abound.core.kernels.index.layout import (
+    FORM,
+    LONGEST,
+    N_CONNECTIONS,
+    N_FEATURES,
+    PAGE_BITS,
+    SEEN_FULL,
+    SEEN_SHIFT,
+    UNITS,
+    WIDE_FLAG,
+    block_of,
+    first_id,
+    length_of,
+    make_header,
+    memory_of,
+    narrow_record,
+    reserve,
+    seen_of,
+    size_for,
+)
+from abound.core.kernels.index.sls_rows import ROWS, digest_rows_page
+from abound.core.kernels.index.votes import connection
+from abound.core.kernels.names.siphash import mix, mix_end
+from abound.core.kernels.numba import (
+    U0,
+    U1,
+    U2,
+    as_bits,
+    kernel,
+    load_float,
+    load_word,
+    store_float,
+    store_id,
+    store_word,
+)
+
+
+@kernel
+def digest_page(memory, page):
+    """The 64-bit hash of the logical state of 256 features."""
+    state, first = page, page << PAGE_BITS
+    last = min(first + (U1 << PAGE_BITS), load_word(memory.counters, N_FEATURES))
+    for feature in range(first, last):
+        header, total = load_word(memory.headers, feature * U2), load_word(memory.headers, feature * U2 + U1)
+        if header == U0 and total == U0:
+            continue  # never learned: as if the index ended before it
+        state = mix(mix(state, feature), (seen_of(header) << np.uint64(16)) | length_of(header))
+        state = mix(state, total)
+        for at in range(length_of(header)):
+            class_id, count = connection(memory, header, at)
+            state = mix(mix(state, class_id), as_bits(count))
+    return mix_end(state)
+
+
+@kernel
+def digest_dirty(arrays, hashes, start, limit):
+    """Digest up to ``limit`` dirty pages from page ``start`` on.
+
+    Parameters
+    ----------
+    hashes : uint64, shape (pages,)
+        Written where a page was dirty.
+
+    Returns
+    -------
+    next : int
+        Where to go on; the number of pages when done.
+    """
+    memory = memory_of(arrays)
+    in_rows = load_word(memory.counters, FORM) == ROWS
+    n_pages = (load_word(memory.counters, N_FEATURES) + (U1 << PAGE_BITS) - U1) >> PAGE_BITS
+    for page in range(np.uint64(start), n_pages):
+        if arrays.dirty[page]:
+            if limit == 0:
+                return np.int64(page)
+            limit -= 1
+            hashes[page] = digest_rows_page(memory, page) if in_rows else digest_page(memory, page)
+            arrays.dirty[page] = 0
+    return np.int64(n_pages)
+
+
+@kernel
+def export_features(arrays, lengths, seen, totals, class_ids, counts):
+    """Write the logical state into plain arrays.
+
+    Parameters
+    ----------
+    lengths, seen, totals : uint16, uint16, float64, shape (n_features,)
+    class_ids, counts : uint32, float64, shape (n_connections,)
+        Feature after feature, heaviest connection first.
+    """
+    memory, place = memory_of(arrays), U0
+    for feature in range(np.uint64(len(lengths))):
+        header = load_word(memory.headers, feature * U2)
+        lengths[feature] = length_of(header)
+        seen[feature] = seen_of(header)
+        totals[feature] = load_float(memory.headers, feature * U2 + U1)
+        for at in range(length_of(header)):
+            class_ids[place], counts[place] = connection(memory, header, at)
+            place += U1
+
+
+@kernel
+def is_ordered(class_ids, counts, first, end):
+    """Whether connections ``first`` to ``end`` are >= 0, finite, and in order; equal counts by class id."""
+    for at in range(first, end):
+        if not 0.0 <= counts[at] < np.inf:
+            return False
+        if at > first and not (
+            counts[at - U1] > counts[at] or (counts[at - U1] == counts[at] and class_ids[at - U1] < class_ids[at])
+        ):
+            return False
+    return True
+
+
+@kernel
+def units_to_import(lengths):
+    """A bound of the arena units that ``import_features`` takes: all blocks wide, half of the cache lines skipped."""
+    units = U0
+    for feature in range(len(lengths)):
+        units += U2 * UNITS[size_for(np.uint64(lengths[feature]), True)]
+    return units
+
+
+@kernel
+def import_features(arrays, lengths, seen, totals, class_ids, counts):
+    """Fill an empty index that has room; the reverse of ``export_features``. False where the arrays are no index."""
+    memory, first = memory_of(arrays), U0
+    for feature in range(np.uint64(len(lengths))):
+        length = np.uint64(lengths[feature])
+        end = first + length
+        if seen[feature] > SEEN_FULL or not 0.0 <= totals[feature] < np.inf or end > np.uint64(len(counts)):
+            return False
+        if not is_ordered(class_ids, counts, first, end) or (length and totals[feature] == 0.0):
+            return False
+        wide = False
+        for at in range(first, end):
+            wide |= narrow_record(counts[at], np.uint64(class_ids[at])) == U0
+        flags = (np.uint64(seen[feature]) << SEEN_SHIFT) | (WIDE_FLAG if wide else U0)
+        size = size_for(length, wide)
+        header = make_header(reserve(memory, size) if length else U0, length, size, flags)
+        for at in range(length):
+            class_id, count = np.uint64(class_ids[first + at]), counts[first + at]
+            if wide:
+                store_float(memory.arena, block_of(header) + at, count)
+                store_id(memory.arena, first_id(header) + at, np.uint32(class_id))
+            else:
+                store_word(memory.arena, block_of(header) + at, narrow_record(count, class_id))
+        store_word(memory.headers, feature * U2, header)
+        store_float(memory.headers, feature * U2 + U1, totals[feature])
+        store_word(memory.counters, LONGEST, max(load_word(memory.counters, LONGEST), length))
+        first = end
+    store_word(memory.counters, N_CONNECTIONS, first)
+    store_word(memory.counters, N_FEATURES, np.uint64(len(lengths)))
+    return first == np.uint64(len(counts))

@@ -1,0 +1,373 @@
+"""Feature Focus: rank an instance, take the margins of its true classes, update what is due (paper, section 4.1)."""
+
+import numpy as np
+
+from abound.core.kernels.index.fsu import only_adds, store_update, total_after, update_connection
+from abound.core.kernels.index.layout import (
+    FORM,
+    LINE,
+    LONGEST,
+    MAX_LENGTH,
+    N_CONNECTIONS,
+    N_FEATURES,
+    NONE,
+    U3,
+    UNITS,
+    USED,
+    add_to,
+    block_of,
+    by_rule,
+    length_of,
+    mark_dirty,
+    memory_of,
+    size_for,
+    size_of,
+)
+from abound.core.kernels.index.sls import learn_squares, most_others, most_slots
+from abound.core.kernels.index.sls_rows import (
+    ROWS,
+    is_leaving,
+    lacks_rows,
+    learn_rows,
+    longest_list,
+    may_have_rows,
+    note_labels,
+    take_form,
+    units_as_lists,
+)
+from abound.core.kernels.index.votes import add_votes, comes_before, take_score
+from abound.core.kernels.numba import (
+    U0,
+    U1,
+    U2,
+    inlined,
+    kernel,
+    load_float,
+    load_id,
+    load_word,
+    store_float,
+    store_word,
+)
+
+BEST = 50
+"""A true class that is ranked after this many counts as not scored when its margin is taken."""
+
+PADDING = LINE - U1
+
+UNITS_UP_TO = np.cumsum(np.where(UNITS > 0, UNITS + PADDING, U0), dtype=np.uint64)
+"""Units of a block of each size class up to this one, each with what may be skipped before it."""
+
+
+@inlined
+def update_one(memory, params, ids, values, class_id):
+    """Update every active feature for one class, whose places ``add_votes`` has noted."""
+    change, longest = U0, load_word(memory.counters, LONGEST)
+    for i in range(np.uint64(len(ids))):
+        feature, value = np.uint64(ids[i]), np.float64(values[i])
+        before, total = load_word(memory.headers, feature * U2), load_float(memory.headers, feature * U2 + U1)
+        place = load_word(memory.scratch, i + U1)
+        mark_dirty(memory, feature)
+        if only_adds(memory, params, before, total + value, value, place):
+            total = total_after(params, total + value, value, length_of(before))
+            store_float(memory.headers, feature * U2 + U1, total)
+            continue
+        header, total = update_connection(memory, params, before, total, value, class_id, place)
+        longest = max(longest, length_of(header))
+        change += store_update(memory, feature, before, header, total)
+    add_to(memory, N_CONNECTIONS, change)
+    store_word(memory.counters, LONGEST, longest)
+
+
+@kernel
+def update_several(memory, params, ids, values, class_ids):
+    """Update every active feature for each class that is due by ``scratch``, in the order given."""
+    change, longest = U0, load_word(memory.counters, LONGEST)
+    for i in range(np.uint64(len(ids))):
+        feature, value = np.uint64(ids[i]), np.float64(values[i])
+        before, total = load_word(memory.headers, feature * U2), load_float(memory.headers, feature * U2 + U1)
+        header = before
+        for j in range(np.uint64(len(class_ids))):
+            if load_word(memory.scratch, j):
+                class_id, block = np.uint64(class_ids[j]), block_of(header)
+                header, total = update_connection(memory, params, header, total, value, class_id, block)
+                longest = max(longest, length_of(header))
+        mark_dirty(memory, feature)
+        change += store_update(memory, feature, before, header, total)
+    add_to(memory, N_CONNECTIONS, change)
+    store_word(memory.counters, LONGEST, longest)
+
+
+@inlined
+def note_features(memory, ids):
+    """Make the number of features at least 1 + the highest of these ids."""
+    n_features = load_word(memory.counters, N_FEATURES)
+    for i in range(np.uint64(len(ids))):
+        n_features = max(n_features, np.uint64(ids[i]) + U1)
+    store_word(memory.counters, N_FEATURES, n_features)
+
+
+@inlined
+def rank_one(memory, n_touched, class_id, ranks_out):
+    """The rank of the one true class and its margin; zeroes the scores."""
+    true_score = take_score(memory, class_id)
+    n_better, best_other = U0, 0.0
+    for i in range(n_touched):
+        other = np.uint64(load_id(memory.touched, i))
+        score = take_score(memory, other)
+        best_other = max(best_other, score)
+        n_better += np.uint64((score > true_score) | ((score == true_score) & (other < class_id)))
+    ranks_out[0] = n_better + U1 if true_score > 0.0 else U0
+    return (true_score if n_better < BEST else 0.0) - best_other
+
+
+@kernel
+def rank_several(memory, n_touched, class_ids, ranks_out):
+    """The ranks of all true classes and the best score of another class; zeroes the scores.
+
+    ``scratch`` then holds the bits of the true scores, and the places of the true classes, best to worst.
+    """
+    m = np.uint64(len(class_ids))
+    scores, order = memory.scratch, memory.scratch + m * np.uint64(8)
+    for j in range(m):
+        own, at = load_float(memory.scores, np.uint64(class_ids[j])), j
+        store_float(scores, j, own)
+        while at:
+            other = load_word(order, at - U1)
+            if not comes_before(own, class_ids[j], load_float(scores, other), class_ids[other]):
+                break
+            store_word(order, at, other)
+            at -= U1
+        store_word(order, at, j)
+        ranks_out[j] = 0
+    for j in range(m):
+        take_score(memory, np.uint64(class_ids[j]))
+    best_other = 0.0
+    for i in range(n_touched):
+        other = load_id(memory.touched, i)
+        score, at = take_score(memory, np.uint64(other)), m
+        best_other = max(best_other, score)
+        while at:
+            j = load_word(order, at - U1)
+            if not comes_before(score, np.int32(other), load_float(scores, j), class_ids[j]):
+                break
+            at -= U1
+        if at < m:
+            ranks_out[load_word(order, at)] += 1
+    n_better = 0
+    for at in range(m):
+        j = load_word(order, at)
+        n_better += ranks_out[j]
+        ranks_out[j] = n_better + np.int64(at) + 1 if load_word(scores, j) else 0
+    return best_other
+
+
+@kernel
+def learn_focus(arrays, params, ids, values, class_ids, counted, ranks_out):
+    """``learn_instance`` by ``fsu``."""
+    memory = memory_of(arrays)
+    if len(class_ids) == 1:
+        class_id = np.uint64(class_ids[0])
+        n_touched = add_votes(memory, params, ids, values, counted, class_id)
+        updated = rank_one(memory, n_touched, class_id, ranks_out) <= params.margin
+        if updated:
+            update_one(memory, params, ids, values, class_id)
+    else:
+        n_touched = add_votes(memory, params, ids, values, counted, NONE)
+        best_other = rank_several(memory, n_touched, class_ids, ranks_out)
+        updated = False
+        for j in range(len(class_ids)):
+            own = load_float(memory.scratch, np.uint64(j)) if 0 < ranks_out[j] <= BEST else 0.0
+            due = own - best_other <= params.margin
+            store_word(memory.scratch, np.uint64(j), np.uint64(due))
+            updated |= due
+        if updated:
+            update_several(memory, params, ids, values, class_ids)
+    if updated:
+        note_features(memory, ids)
+    return updated
+
+
+@kernel
+def learn_either(arrays, params, ids, values, class_ids, counted, ranks_out):
+    """``learn_instance`` by ``sls``, in lists or in rows."""
+    memory = memory_of(arrays)
+    if may_have_rows(memory, params):
+        if take_form(arrays, params, ids, class_ids, counted):
+            return learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out)
+    elif params.most_cells:
+        note_labels(memory, class_ids, counted)
+    return learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out)
+
+
+@kernel
+def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
+    """FF: rank, take the margins, update what is due. The index must have room (``has_room``).
+
+    Parameters
+    ----------
+    arrays, params : IndexArrays, KernelParams
+    ids : int32, shape (l,)
+        Active features, unique.
+    values : float32, shape (l,)
+        > 0 and finite.
+    class_ids : int32, shape (m,)
+        True classes, unique.
+    counted : bool
+        Whether this counts as having seen the features: False in all passes but the first.
+    ranks_out : int32, shape (m,)
+        Written: the rank that each true class had before learning, from 1; 0 when not retrieved.
+
+    Returns
+    -------
+    updated : bool
+        Whether a margin was at most ``params.margin``, so that connections were updated.
+    """
+    learn = by_rule(params, learn_focus, learn_either)
+    return learn(arrays, params, ids, values, class_ids, counted, ranks_out)
+
+
+@inlined
+def units_between(size, last):
+    """A bound of the units that one block of each size class above ``size``, up to ``last``, takes from the front."""
+    return UNITS_UP_TO[max(size, last)] - UNITS_UP_TO[size]
+
+
+@kernel
+def most_units(size, length, m):
+    """A bound of the units that ``fsu`` takes from the arena's front to update one feature for ``m`` classes.
+
+    A full narrow block goes to the next size class; a block that becomes wide goes to any class, also to its own or a
+    smaller one; a full wide block goes to the next class; at the end what is left may go to a smaller block. Without
+    the change of form and the last move, no class is taken twice, but where many connections were dropped in between:
+    then the blocks are that much smaller.
+    """
+    last = size_for(min(length + m, MAX_LENGTH + U1), True)
+    units = U2 * (UNITS[last] + PADDING)
+    return units if m == U1 else units + units_between(size, last)
+
+
+@inlined
+def most_units_in_lists(size, length, m, slots):
+    """A bound of the units that ``sls`` takes from the arena's front to connect one feature to ``m`` more classes.
+
+    Blocks only grow, from one size class to the next, and no list of ``slots`` connections or more does.
+    """
+    return units_between(size, size_for(max(length, min(length + m, slots)), False))
+
+
+@kernel
+def units_needed(arrays, params, ids, m):
+    """A bound of the arena units that learning ``m`` classes of these features can take."""
+    memory = memory_of(arrays)
+    units, slots = U0, most_slots(memory, params)
+    for i in range(len(ids)):
+        header = load_word(memory.headers, np.uint64(ids[i]) * U2)
+        size, length = size_of(header), length_of(header)
+        if params.squares:
+            units += most_units_in_lists(size, length, m, slots)
+        else:
+            units += most_units(size, length, m)
+    return units
+
+
+@kernel
+def most_units_of_any(memory, params, m):
+    """``units_needed`` for one feature, whichever it is."""
+    longest = load_word(memory.counters, LONGEST)
+    if not params.squares:
+        return most_units(U0, longest, m)
+    # A list of m connections or more at most doubles, which is two size classes; a shorter one stays below 2 m.
+    slots = most_slots(memory, params)
+    last = max(size_for(min(min(longest, slots) + m, slots), False), U2)
+    return max(units_between(last - U2, last), units_between(U0, size_for(min(U2 * m, slots), False)))
+
+
+@kernel
+def units_to_leave(arrays, params, ids, m):
+    """A bound of the arena units that are taken when rows become lists, and these learn ``m`` classes."""
+    memory = memory_of(arrays)
+    units, n_features = units_as_lists(memory, params), load_word(memory.counters, N_FEATURES)
+    slots = most_slots(memory, params)
+    known = most_units_in_lists(U0, U0, longest_list(memory, params) + m, slots)
+    new = most_units_in_lists(U0, U0, m, slots)
+    for i in range(np.uint64(len(ids))):
+        units += known if np.uint64(ids[i]) < n_features else new
+    return units
+
+
+@kernel
+def room_for_form(arrays, params, ids, class_ids, m):
+    """Whether rows must grow, and a bound of the arena units that are taken where rows become lists."""
+    memory = memory_of(arrays)
+    leaving = is_leaving(memory, params, ids, class_ids)
+    return lacks_rows(memory, params, ids, class_ids), units_to_leave(arrays, params, ids, m) if leaving else U0
+
+
+@kernel
+def new_classes(params, m):
+    """How many classes an instance with ``m`` true ones may connect a feature to."""
+    return m + most_others(params, m) if params.squares else m
+
+
+@kernel
+def scratch_needed(params, n, m):
+    """Words of scratch that learning an instance with ``n`` features and ``m`` true classes takes."""
+    return U3 * (m + most_others(params, m)) if params.squares else max(U2 * m, n + U1)
+
+
+LACKING, ENOUGH, UNKNOWN = range(3)
+"""What rows say of the room for an instance; unknown: the lists must say."""
+
+
+@inlined
+def has_no_rows(arrays, params, ids, class_ids, m, left):
+    """``has_room_in_rows`` of ``fsu``."""
+    return UNKNOWN
+
+
+@kernel
+def has_room_in_rows(arrays, params, ids, class_ids, m, left):
+    """Whether there is room for an instance that may be learned in rows, or make lists of them."""
+    memory = memory_of(arrays)
+    if may_have_rows(memory, params):
+        if lacks_rows(memory, params, ids, class_ids):
+            return LACKING
+        if load_word(memory.counters, FORM) == ROWS:
+            enough = not is_leaving(memory, params, ids, class_ids) or units_to_leave(arrays, params, ids, m) <= left
+            return ENOUGH if enough else LACKING
+    return UNKNOWN
+
+
+@kernel
+def has_room(arrays, params, ids, class_ids):
+    """Whether ``learn_instance`` can run without any array growing.
+
+    Parameters
+    ----------
+    arrays, params : IndexArrays, KernelParams
+    ids, class_ids : int32, shape (l,), (m,)
+        As for ``learn_instance``.
+
+    Notes
+    -----
+    One multiplication while the arena has much room left; near its end the headers are looked at.
+    """
+    memory = memory_of(arrays)
+    m, highest = np.uint64(len(class_ids)), U0
+    for i in range(np.uint64(len(ids))):
+        highest = max(highest, np.uint64(np.uint32(ids[i])))
+    if highest >= memory.n_headers:
+        return False
+    for j in range(m):
+        if np.uint64(class_ids[j]) >= np.uint64(len(arrays.scores)):
+            return False
+    if scratch_needed(params, np.uint64(len(ids)), m) > np.uint64(len(arrays.scratch)):
+        return False
+    m = new_classes(params, m)
+    left = np.uint64(len(arrays.arena)) - load_word(memory.counters, USED)
+    room = by_rule(params, has_no_rows, has_room_in_rows)(arrays, params, ids, class_ids, m, left)
+    if room != UNKNOWN:
+        return room == ENOUGH
+    if np.uint64(len(ids)) * most_units_of_any(memory, params, m) <= left:
+        return True
+    return units_needed(arrays, params, ids, m) <= left

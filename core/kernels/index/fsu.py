@@ -1,0 +1,249 @@
+"""The Feature Streaming Update: how one feature takes one class of an instance (paper, section 4.2).
+
+The update of a connection goes: find the class in the block; add the value to its count and to the total; move the
+record forward to its place; drop from the tail what is below ``w_min``. Where a block is full, or a count does not fit
+in a narrow record, the connections move to another block first. A new class that would be dropped at once is not
+inserted at all.
+"""
+
+import numpy as np
+
+from abound.core.kernels.index.layout import (
+    CLASS_MASK,
+    LINE,
+    MAX_LENGTH,
+    U4,
+    WIDE_FLAG,
+    block_of,
+    class_of,
+    count_of,
+    first_id,
+    length_of,
+    make_header,
+    narrow_capacity,
+    narrow_record,
+    release,
+    reserve,
+    size_for,
+    size_of,
+    wide_capacity,
+)
+from abound.core.kernels.index.votes import comes_before, connection
+from abound.core.kernels.numba import (
+    U0,
+    U1,
+    U2,
+    find_lane,
+    inlined,
+    kernel,
+    load_float,
+    load_id,
+    load_word,
+    place_lane,
+    store_float,
+    store_id,
+    store_word,
+)
+
+
+@kernel
+def move(memory, header, size, wide):
+    """Move a feature's connections into a block of another size class or form; its new header."""
+    flags = header | WIDE_FLAG if wide else header
+    moved = make_header(reserve(memory, size), length_of(header), size, flags)
+    for at in range(length_of(header)):
+        if wide:
+            class_id, count = connection(memory, header, at)
+            store_float(memory.arena, block_of(moved) + at, count)
+            store_id(memory.arena, first_id(moved) + at, np.uint32(class_id))
+        else:
+            store_word(memory.arena, block_of(moved) + at, load_word(memory.arena, block_of(header) + at))
+    release(memory, block_of(header), size_of(header))
+    return moved
+
+
+@kernel
+def place_wide(arena, counts, ids, at, count):
+    """Put a count and its class, of place ``at`` in a wide block, where they belong in the order: there or before."""
+    class_id = load_id(arena, ids + at)
+    while at:
+        other, other_id = load_float(arena, counts + at - U1), load_id(arena, ids + at - U1)
+        if not comes_before(count, class_id, other, other_id):
+            break
+        store_float(arena, counts + at, other)
+        store_id(arena, ids + at, other_id)
+        at -= U1
+    store_float(arena, counts + at, count)
+    store_id(arena, ids + at, class_id)
+
+
+@kernel
+def update_wide(memory, params, header, total, value, class_id):
+    """FSU on a wide block that has room for one more; the new header and total."""
+    arena, counts, ids, length = memory.arena, block_of(header), first_id(header), length_of(header)
+    at = U0
+    while at < length and np.uint64(load_id(arena, ids + at)) != class_id:
+        at += U1
+    if at == length:
+        store_id(arena, ids + at, np.uint32(class_id))
+        place_wide(arena, counts, ids, at, value)
+        length += U1
+    else:
+        place_wide(arena, counts, ids, at, load_float(arena, counts + at) + value)
+    total += value
+    if total > params.memory:
+        factor = params.memory / total
+        total = params.memory
+        for at in range(length):
+            # Rounding may make two counts equal, which are then ordered by class id.
+            place_wide(arena, counts, ids, at, load_float(arena, counts + at) * factor)
+    dropped = 0.0
+    while length:
+        count = load_float(arena, counts + length - U1)
+        if not (count / total < params.w_min or length > MAX_LENGTH):
+            break
+        dropped += count
+        length -= U1
+    return make_header(counts, length, size_of(header), header), total_after(params, total, dropped, length)
+
+
+@inlined
+def total_after(params, total, dropped, length):
+    """The total of a feature after its drops: without leakage, what was dropped leaves it."""
+    if params.leak:
+        return total
+    return max(total - dropped, 0.0) if length else 0.0
+
+
+@kernel
+def widened_update(memory, params, header, total, value, class_id):
+    """``update_wide``, after the block was made wide and large enough."""
+    length = length_of(header)
+    if not header & WIDE_FLAG or length == wide_capacity(size_of(header)):
+        header = move(memory, header, size_for(length + U1, True), True)
+    return update_wide(memory, params, header, total, value, class_id)
+
+
+@inlined
+def find_narrow(arena, first, end, class_id):
+    """The place of a class among narrow records, or ``end``."""
+    key = CLASS_MASK - class_id
+    place = end
+    for at in range(first, end, LINE):
+        lane = find_lane(arena, at, min(end - at, LINE), key)
+        place = at + lane if lane < LINE else place
+    return place
+
+
+@inlined
+def place_narrow(arena, first, at, record):
+    """Put a record where it belongs in the order: at place ``at`` or before; what it passes moves on by one."""
+    while at - first >= LINE:
+        other = load_word(arena, at - U1)
+        if other >= record:
+            store_word(arena, at, record)
+            return
+        store_word(arena, at, other)
+        at -= U1
+    place_lane(arena, first, at - first, record)
+
+
+@inlined
+def update_connection(memory, params, header, total, value, class_id, known):
+    """FSU(f, c, v): steps 1 to 4 for one feature and one class.
+
+    Parameters
+    ----------
+    header, total : uint64, float64
+        Of the feature.
+    value : float64
+        The feature's value in the instance, > 0.
+    class_id, known : uint64
+        The class, and the place in the block from which on it is looked for first.
+
+    Returns
+    -------
+    header, total : uint64, float64
+        To be stored by the caller.
+    """
+    arena, first, length = memory.arena, block_of(header), length_of(header)
+    new_total = total + value
+    if header & WIDE_FLAG or new_total > params.memory:
+        return widened_update(memory, params, header, total, value, class_id)
+    end = first + length
+    # A feature that an instance has twice: its first update may have moved the block, or the connection forward.
+    known = known if known - first <= length else first
+    at = known
+    if known < end and class_of(load_word(arena, known)) != class_id:
+        at = find_narrow(arena, known, end, class_id)
+    if at == end and known > first:
+        at = find_narrow(arena, first, known, class_id)
+        at = at if at < known else end
+    dropped = 0.0
+    if at < end:
+        record = narrow_record(count_of(load_word(arena, at)) + value, class_id)
+        if record == U0:
+            return widened_update(memory, params, header, total, value, class_id)
+        place_narrow(arena, first, at, record)
+    elif value / new_total < params.w_min:
+        if not params.leak and length and count_of(load_word(arena, end - U1)) / new_total < params.w_min:
+            # What is dropped together is added up in the order of the block, which the wide form has at hand.
+            return widened_update(memory, params, header, total, value, class_id)
+        dropped = value
+    else:
+        record = narrow_record(value, class_id)
+        if record == U0 or length == MAX_LENGTH:
+            return widened_update(memory, params, header, total, value, class_id)
+        if length == narrow_capacity(size_of(header)):
+            header = move(memory, header, size_for(length + U1, False), False)
+            first = block_of(header)
+        place_narrow(arena, first, first + length, record)
+        end = first + length + U1
+    while end > first:
+        count = count_of(load_word(arena, end - U1))
+        if not count / new_total < params.w_min:
+            break
+        dropped += count
+        end -= U1
+    length = end - first
+    return make_header(first, length, size_of(header), header), total_after(params, new_total, dropped, length)
+
+
+@inlined
+def is_roomy(header):
+    """Whether a block holds less than half of what it could, and more than a little."""
+    capacity = wide_capacity(size_of(header)) if header & WIDE_FLAG else narrow_capacity(size_of(header))
+    return capacity >= U2 * length_of(header) + U4
+
+
+@kernel
+def shrink(memory, header):
+    """Move a feature that has lost most of its connections into a smaller block; its new header."""
+    wide = (header & WIDE_FLAG) != U0
+    if length_of(header):
+        return move(memory, header, size_for(length_of(header) + U1, wide), wide)
+    release(memory, block_of(header), size_of(header))
+    return make_header(U0, U0, U0, header)
+
+
+@inlined
+def only_adds(memory, params, header, new_total, value, place):
+    """Whether an update changes only the total: the class is not there and would be dropped at once, and no other.
+
+    It is what happens most to a feature that was seen often. Without a branch, as none could be guessed.
+    """
+    end = block_of(header) + length_of(header)
+    last = count_of(load_word(memory.arena, max(end, U1) - U1))
+    absent = (place == end) & (header & WIDE_FLAG == U0) & (new_total <= params.memory)
+    kept = (length_of(header) == U0) | (last / new_total >= params.w_min)
+    return absent & (value / new_total < params.w_min) & kept
+
+
+@inlined
+def store_update(memory, feature, before, header, total):
+    """Store a feature's new header and total, its block made smaller where it can be; the change of its length."""
+    if length_of(header) < length_of(before) and is_roomy(header):
+        header = shrink(memory, header)
+    store_word(memory.headers, feature * U2, header)
+    store_float(memory.headers, feature * U2 + U1, total)
+    return length_of(header) - length_of(before)

@@ -1,0 +1,483 @@
+"""Sparse least squares, the update rule ``sls``: a diagonal step on the squared errors of few classes.
+
+Every instance is a small regression problem: its true classes should score 1, all others 0. Of the others only the
+best-scoring few are corrected, those that come near a true one, and only connections of active features change, so
+learning costs what ranking does. With m true classes each step is m^(-3/8) of what it would be with one.
+
+A feature has at most ``slots`` connections, or more while there are few features (``most_slots``). A connection that
+would begin with less than ``least_weight`` is not made. Each is a record of ``weighted``, with its **step sum** g and
+its weight w. They stay in the order in which they came. The header's total is how many instances had the feature.
+Classes past the first 2^24 - 1 cannot be written so, and are not learned.
+
+Connections with a weight, of either sign, and a step sum; and an index of them as plain arrays.
+
+A connection is a record of 8 bytes: the class in the lower 24 bits as in ``postings``, above it 16 bits of its step sum
+in units of 1/4096, and 24 bits of its weight: a float32 without its last 8 bits.
+"""
+
+import numpy as np
+
+from abound.core.kernels.elementary import logarithm
+from abound.core.kernels.index.fsu import find_narrow, move
+from abound.core.kernels.index.layout import (
+    CLASS_MASK,
+    LINE,
+    LONGEST,
+    N_CONNECTIONS,
+    N_COUNTED,
+    N_FEATURES,
+    U4,
+    U24,
+    add_to,
+    block_of,
+    class_of,
+    length_of,
+    make_header,
+    mark_dirty,
+    memory_of,
+    narrow_capacity,
+    reserve,
+    size_for,
+    size_of,
+)
+from abound.core.kernels.index.votes import BLOCKS_AHEAD, HEADERS_AHEAD, comes_before
+from abound.core.kernels.numba import (
+    U0,
+    U1,
+    U2,
+    as_single,
+    inlined,
+    kernel,
+    load_float,
+    load_id,
+    load_word,
+    prefetch_word,
+    single_bits,
+    store_float,
+    store_id,
+    store_word,
+)
+
+LEAST_IDF = 0.01
+TOGETHER = np.uint64(64)
+MOST_SLOTS = np.uint64(1024)
+
+FLOOR, NEGATIVES, THETA_NEGATIVE, THETA_INSERT = 0.1, 8, 0.05, 0.2
+"""The least part of the step that is taken, how many wrong classes are corrected besides four for each further true
+class, from which score on, and how far above that a feature is connected to one."""
+
+REACH, LEAST_WEIGHT, SHARED = 0.3, 0.02, 2**17
+"""How far below the worst true class a wrong one is still corrected, the least weight that a connection begins with,
+and how many connections the features of a small model share, where that is more than ``slots`` for each."""
+
+MOST_ERROR = 8.0
+"""No score counts as further away from what it should be: with steps that are too long nothing overflows."""
+
+TOUCHED = 2.0**-1000
+"""Instead of a score of exactly 0, which would mean that no vote came."""
+
+
+@inlined
+def most_others(params, m):
+    """How many wrong classes are corrected at most with ``m`` true ones."""
+    return params.negatives + U4 * (m - U1)
+
+
+@inlined
+def most_slots(memory, params):
+    """How many connections a feature may have: ``slots``, or what is there for all, divided by the features."""
+    shared = params.shared // max(load_word(memory.counters, N_FEATURES), U1)
+    return max(params.slots, min(shared, MOST_SLOTS))
+
+
+@inlined
+def share_of(m):
+    """The part of a step that is taken with ``m`` true classes: m^(-3/8), by roots as they are exact everywhere."""
+    root = np.sqrt(np.sqrt(np.float64(m)))
+    return 1.0 / (root * np.sqrt(root))
+
+
+@inlined
+def bounded(error):
+    """An error, not beyond ``MOST_ERROR`` in either direction."""
+    error = error if error < MOST_ERROR else MOST_ERROR
+    return error if error > -MOST_ERROR else -MOST_ERROR
+
+
+@inlined
+def step_of(params, steps):
+    """The step of a connection: 1 / (1 + g), at least ``floor``."""
+    return max(1.0 / (1.0 + steps), params.floor)
+
+
+@inlined
+def note_rarities(memory, n_counted, ids, first, n):
+    """Take (N + 1) / (df + 1/2) of ``n`` features from the ``first`` on into ``scratch``."""
+    for i in range(n):
+        feature = np.uint64(ids[first + i])
+        seen = load_float(memory.headers, feature * U2 + U1) if feature < memory.n_headers else 0.0
+        store_float(memory.scratch, i, (n_counted + 1.0) / (seen + 0.5))
+
+
+@inlined
+def weigh(memory, params, ids, values):
+    """Multiply values by the inverse frequency of their features and normalise them, in place (float32).
+
+    idf = max(0.01, ln((N + 1) / (df + 1/2))), N and df as they are now; a feature that was never seen has df 0. Uses
+    ``scratch``, where logarithms are taken several at once.
+    """
+    n, n_counted = np.uint64(len(ids)), np.float64(load_word(memory.counters, N_COUNTED))
+    squares, first = 0.0, U0
+    while first < n:
+        size = min(n - first, TOGETHER)
+        if params.idf:
+            note_rarities(memory, n_counted, ids, first, size)
+            for i in range(size):
+                store_float(memory.scratch, i, max(logarithm(load_float(memory.scratch, i)), LEAST_IDF))
+        for i in range(size):
+            value = np.float64(values[first + i])
+            if params.idf:
+                value *= load_float(memory.scratch, i)
+            values[first + i] = value
+            squares += value * value
+        first += size
+    scale = 1.0 / np.sqrt(squares)
+    for i in range(n):
+        values[i] = np.float64(values[i]) * scale
+
+
+@inlined
+def fetch_slots(memory, feature):
+    """Prefetch the first eight lines of a feature's connections, or as many as there are, without a branch."""
+    header = load_word(memory.headers, feature * U2 if feature < memory.n_headers else U0)
+    block, length = block_of(header), length_of(header)
+    last = length - U1 if length else U0
+    for line in range(np.uint64(8)):
+        prefetch_word(memory.arena, block + min(last, line * LINE))
+
+
+@inlined
+def add_weighted(memory, params, ids, values):
+    """Add what all connections of the active features say to the scores; the number of touched classes."""
+    n = np.uint64(len(ids))
+    n_touched = U0
+    for i in range(min(n, HEADERS_AHEAD)):
+        prefetch_word(memory.headers, np.uint64(ids[i]) * U2)
+    for i in range(min(n, BLOCKS_AHEAD)):
+        fetch_slots(memory, np.uint64(ids[i]))
+    for i in range(n):
+        if i + HEADERS_AHEAD < n:
+            prefetch_word(memory.headers, np.uint64(ids[i + HEADERS_AHEAD]) * U2)
+        if i + BLOCKS_AHEAD < n:
+            fetch_slots(memory, np.uint64(ids[i + BLOCKS_AHEAD]))
+        feature, value = np.uint64(ids[i]), np.float64(values[i])
+        if feature >= memory.n_headers:
+            continue
+        header = load_word(memory.headers, feature * U2)
+        block = block_of(header)
+        for at in range(block, block + length_of(header)):
+            record = load_word(memory.arena, at)
+            class_id = class_of(record)
+            before = load_float(memory.scores, class_id)
+            score = before + value * weight_of(record)
+            store_id(memory.touched, n_touched, np.uint32(class_id))
+            store_float(memory.scores, class_id, score if score != 0.0 else TOUCHED)
+            n_touched += np.uint64(before == 0.0)
+    return n_touched
+
+
+@inlined
+def order_true(memory, class_ids, own, order):
+    """Take the scores of the true classes into ``own``, and their places, best first, into ``order``."""
+    for j in range(np.uint64(len(class_ids))):
+        class_id, at = np.uint64(class_ids[j]), j
+        score = load_float(memory.scores, class_id)
+        store_float(own, j, score)
+        store_float(memory.scores, class_id, 0.0)
+        while at:
+            other = load_word(order, at - U1)
+            if not comes_before(score, class_ids[j], load_float(own, other), class_ids[other]):
+                break
+            store_word(order, at, other)
+            at -= U1
+        store_word(order, at, j)
+
+
+@kernel
+def rank_true(memory, params, n_touched, class_ids, ranks_out, most):
+    """The ranks of the true classes, and the highest of the other scores; all scores are zero afterwards.
+
+    In ``scratch``: the scores of the true classes, their places best to worst, and then (from ``2 m`` on) classes and
+    scores of up to ``most`` others, best first: those above ``theta_negative`` that come within ``reach`` of the worst
+    true class. Returns how many others. Without rows a true class that has no score counts as ranked before one whose
+    score is below 0: so it was counted before there were rows, and what models made then tell of themselves must not
+    change.
+    """
+    m = np.uint64(len(class_ids))
+    word = np.uint64(8)
+    own, order = memory.scratch, memory.scratch + m * word
+    names, heights = order + m * word, order + (m + most) * word
+    order_true(memory, class_ids, own, order)
+    worst = load_float(own, load_word(order, m - U1))
+    lowest = max(params.theta_negative, min(worst, 1.0) - params.reach)
+    for j in range(m):
+        ranks_out[j] = 0
+    n_kept = U0
+    for i in range(n_touched):
+        other = np.uint64(load_id(memory.touched, i))
+        score = load_float(memory.scores, other)
+        if score == 0.0:
+            continue  # a true one
+        store_float(memory.scores, other, 0.0)
+        at = m
+        while at:
+            j = load_word(order, at - U1)
+            if not comes_before(score, np.int64(other), load_float(own, j), np.int64(class_ids[j])):
+                break
+            at -= U1
+        if at < m:
+            ranks_out[load_word(order, at)] += 1
+        if score <= lowest:
+            continue
+        at = n_kept
+        while at and comes_before(
+            score, np.int64(other), load_float(heights, at - U1), np.int64(load_word(names, at - U1))
+        ):
+            at -= U1
+        if at == most:
+            continue
+        n_kept = min(n_kept + U1, most)
+        place = n_kept - U1
+        while place > at:
+            store_float(heights, place, load_float(heights, place - U1))
+            store_word(names, place, load_word(names, place - U1))
+            place -= U1
+        store_float(heights, at, score)
+        store_word(names, at, other)
+    n_before = 0
+    for at in range(m):
+        j = load_word(order, at)
+        n_before += ranks_out[j]
+        retrieved = load_float(own, j) != 0.0
+        ranks_out[j] = n_before + 1 if retrieved else 0
+        n_before += np.int64(retrieved | (params.most_cells == U0))
+    return n_kept
+
+
+@inlined
+def weakest(arena, first, length):
+    """The place of the first connection of least absolute weight."""
+    place, least = first, np.inf
+    for at in range(first, first + length):
+        size = abs(weight_of(load_word(arena, at)))
+        if size < least:
+            place, least = at, size
+    return place
+
+
+@inlined
+def insert(memory, header, record, slots):
+    """Give a feature a connection to a class that it has none to; the new header."""
+    length = length_of(header)
+    if length >= slots:
+        store_word(memory.arena, weakest(memory.arena, block_of(header), length), record)
+        return header
+    if length == narrow_capacity(size_of(header)):
+        header = move(memory, header, size_for(length + U1, False), False)
+    store_word(memory.arena, block_of(header) + length, record)
+    return make_header(block_of(header), length + U1, size_of(header), header)
+
+
+@inlined
+def correct(memory, params, header, value):
+    """Take a step for each connection of a feature whose class has an error."""
+    first = block_of(header)
+    for at in range(first, first + length_of(header)):
+        record = load_word(memory.arena, at)
+        class_id = class_of(record)
+        error = load_float(memory.scores, class_id)
+        if error != 0.0:
+            steps = steps_of(record) + value * value
+            weight = weight_of(record) + params.eta * error * value * step_of(params, steps)
+            store_word(memory.arena, at, weighted_record(class_id, weight, steps))
+
+
+@kernel
+def update_squares(memory, params, ids, values, inserted, n_inserted):
+    """Correct all active features, and connect them to the ``n_inserted`` classes listed at ``inserted``."""
+    change, longest, slots = U0, load_word(memory.counters, LONGEST), most_slots(memory, params)
+    for i in range(np.uint64(len(ids))):
+        feature, value = np.uint64(ids[i]), np.float64(values[i])
+        header = load_word(memory.headers, feature * U2)
+        before = length_of(header)
+        correct(memory, params, header, value)
+        steps = value * value
+        step = params.eta * value * step_of(params, steps)
+        for j in range(n_inserted):
+            class_id = load_word(inserted, j)
+            weight = step * load_float(memory.scores, class_id)
+            end = block_of(header) + length_of(header)
+            if abs(weight) < params.least_weight:
+                continue
+            if find_narrow(memory.arena, block_of(header), end, class_id) == end:
+                header = insert(memory, header, weighted_record(class_id, weight, steps), slots)
+        store_word(memory.headers, feature * U2, header)
+        longest = max(longest, length_of(header))
+        change += length_of(header) - before
+        mark_dirty(memory, feature)
+    add_to(memory, N_CONNECTIONS, change)
+    store_word(memory.counters, LONGEST, longest)
+
+
+@inlined
+def count_features(memory, ids):
+    """One more instance, one more for each of its features."""
+    highest = load_word(memory.counters, N_FEATURES)
+    for i in range(np.uint64(len(ids))):
+        feature = np.uint64(ids[i])
+        highest = max(highest, feature + U1)
+        store_float(memory.headers, feature * U2 + U1, load_float(memory.headers, feature * U2 + U1) + 1.0)
+        mark_dirty(memory, feature)
+    store_word(memory.counters, N_FEATURES, highest)
+    add_to(memory, N_COUNTED, U1)
+
+
+@kernel
+def learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out):
+    """``sls``: rank, then take a step for the true classes and the best of the others.
+
+    Parameters and result as of ``learning.learn_instance``; ``values`` are overwritten.
+    """
+    memory = memory_of(arrays)
+    if counted:
+        count_features(memory, ids)
+    weigh(memory, params, ids, values)
+    n_touched = add_weighted(memory, params, ids, values)
+    m = np.uint64(len(class_ids))
+    most, share = most_others(params, m), share_of(m)
+    n_others = rank_true(memory, params, n_touched, class_ids, ranks_out, most)
+    word = np.uint64(8)
+    own, names = memory.scratch, memory.scratch + U2 * m * word
+    heights, inserted = names + most * word, names + U2 * most * word
+    n_inserted, updated = U0, False
+    for j in range(m):
+        score = load_float(own, j)
+        if score < 1.0 and np.uint64(class_ids[j]) <= CLASS_MASK:
+            store_float(memory.scores, np.uint64(class_ids[j]), bounded(1.0 - score) * share)
+            store_word(inserted, n_inserted, np.uint64(class_ids[j]))
+            n_inserted += U1
+            updated = True
+    for at in range(n_others):
+        error = bounded(params.theta_negative - load_float(heights, at))
+        store_float(memory.scores, load_word(names, at), error * share)
+        if -error > params.theta_insert:
+            store_word(inserted, n_inserted, load_word(names, at))
+            n_inserted += U1
+        updated = True
+    if updated:
+        update_squares(memory, params, ids, values, inserted, n_inserted)
+        for j in range(m):
+            store_float(memory.scores, np.uint64(class_ids[j]), 0.0)
+        for at in range(n_others):
+            store_float(memory.scores, load_word(names, at), 0.0)
+    return updated
+
+
+@kernel
+def explain_squares(memory, params, ids, values, class_id, contributions_out):
+    """What each feature adds to the score of a class, the same terms as in ``add_weighted``; overwrites ``values``."""
+    weigh(memory, params, ids, values)
+    for i in range(np.uint64(len(ids))):
+        contributions_out[i] = 0.0
+        feature = np.uint64(ids[i])
+        if feature >= memory.n_headers:
+            continue
+        header = load_word(memory.headers, feature * U2)
+        end = block_of(header) + length_of(header)
+        at = find_narrow(memory.arena, block_of(header), end, class_id)
+        if at < end:
+            contributions_out[i] = np.float64(values[i]) * weight_of(load_word(memory.arena, at))
+
+
+U40 = np.uint64(40)
+STEPS_MASK = np.uint64(0xFFFF)
+STEPS_ONE = 4096.0
+STEPS_FULL = 65_535.0
+WEIGHT_ROUNDING, WEIGHT_SHIFT = np.uint64(0x80), np.uint64(8)
+
+
+@inlined
+def weight_of(record):
+    """The weight of a record, as float64."""
+    return np.float64(as_single((record >> U40) << WEIGHT_SHIFT))
+
+
+@inlined
+def steps_of(record):
+    """The step sum of a record."""
+    return np.float64((record >> U24) & STEPS_MASK) / STEPS_ONE
+
+
+@inlined
+def weighted_record(class_id, weight, steps):
+    """A record; the weight rounded to 16 bits of mantissa, the step sum to 1/4096 and at most 16."""
+    bits = (single_bits(weight) + WEIGHT_ROUNDING) >> WEIGHT_SHIFT
+    units = np.uint64(min(steps * STEPS_ONE + 0.5, STEPS_FULL))
+    return (bits << U40) | (units << U24) | (CLASS_MASK - class_id)
+
+
+@kernel
+def export_squares(arrays, lengths, totals, class_ids, weights, steps, counted):
+    """Write the logical state into plain arrays.
+
+    Parameters
+    ----------
+    lengths, totals : uint16, float64, shape (n_features,)
+    class_ids, weights, steps : uint32, float32, uint16, shape (n_connections,)
+        Feature after feature, in the order in which they came; steps in units of 1/4096.
+    counted : int64, shape (1,)
+        Instances that were counted.
+    """
+    memory, place = memory_of(arrays), U0
+    for feature in range(np.uint64(len(lengths))):
+        header = load_word(memory.headers, feature * U2)
+        lengths[feature] = length_of(header)
+        totals[feature] = load_float(memory.headers, feature * U2 + U1)
+        for at in range(block_of(header), block_of(header) + length_of(header)):
+            record = load_word(memory.arena, at)
+            class_ids[place] = class_of(record)
+            weights[place] = weight_of(record)
+            steps[place] = (record >> U24) & STEPS_MASK
+            place += U1
+    counted[0] = load_word(memory.counters, N_COUNTED)
+
+
+@kernel
+def import_squares(arrays, lengths, totals, class_ids, weights, steps, counted):
+    """Fill an empty index that has room; the reverse of ``export_squares``. False where the arrays are no index."""
+    memory, first = memory_of(arrays), U0
+    if counted[0] < 0:
+        return False
+    for feature in range(np.uint64(len(lengths))):
+        length = np.uint64(lengths[feature])
+        if not 0.0 <= totals[feature] <= np.float64(counted[0]) or (length and totals[feature] == 0.0):
+            return False
+        size = size_for(length, False)
+        header = make_header(reserve(memory, size) if length else U0, length, size, U0)
+        block = block_of(header)
+        for at in range(length):
+            class_id, weight = np.uint64(class_ids[first + at]), np.float64(weights[first + at])
+            record = weighted_record(class_id, weight, np.float64(steps[first + at]) / STEPS_ONE)
+            if class_id > CLASS_MASK or not abs(weight) < np.inf or weight_of(record) != weight:
+                return False
+            if find_narrow(memory.arena, block, block + at, class_id) != block + at:
+                return False
+            store_word(memory.arena, block + at, record)
+        store_word(memory.headers, feature * U2, header)
+        store_float(memory.headers, feature * U2 + U1, totals[feature])
+        store_word(memory.counters, LONGEST, max(load_word(memory.counters, LONGEST), length))
+        first += length
+    store_word(memory.counters, N_CONNECTIONS, first)
+    store_word(memory.counters, N_FEATURES, np.uint64(len(lengths)))
+    store_word(memory.counters, N_COUNTED, np.uint64(counted[0]))
+    return True

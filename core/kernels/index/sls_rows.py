@@ -1,0 +1,518 @@
+"""Weights in rows: ``sls`` for a small model with many labels, a weight for every feature and class.
+
+Features times classes weights (float32) lie in one array, a row a feature. Each feature has a step sum g; each class an
+intercept b, and the number n_c of instances that it was true for. With m true classes, x as ``weigh`` makes it, and all
+classes that were ever learned::
+
+    s_c = b_c + sum_f x_f W_fc
+    e_c = m^(-3/8) (y_c - s_c)           y_c 1 for a true class, else 0
+    n   += 1                             b_c  += eta max(1 / (1 + n / 3), .02) e_c
+    g_f += x_f^2 / 3                     W_fc += eta x_f max(1 / (1 + g_f), .2) e_c;  a true e_c times 1 + 4 / (1 + n_c)
+
+Scores are sums in double precision, in the order of the features; W and e are in single. Nothing is chosen and nothing
+is left out, so that learning is a pass over contiguous numbers. The headers have no connections meanwhile; their totals
+count as ever.
+
+The arrays lie outside of the index's: five more to hand over would slow down every learning of lists. ``counters`` say
+where they are (``index_rows`` holds them), and what beside them is part of the state.
+
+The two forms that ``sls`` keeps weights in, lists of connections or ``rows``, and how one becomes the other.
+
+An index begins in lists. Before it learns instance number 8, 16, 32 and so on, it goes over to rows if its instances
+had two labels or more in the mean so far and features times classes are few enough, or back to lists if they had fewer.
+An instance that makes it too large makes it lists for good. All of this depends on what was learned, in its order, and
+on nothing else; passes that do not count the features as seen change the form only by growth.
+"""
+
+import numpy as np
+
+from abound.core.kernels.index import layout
+from abound.core.kernels.index.layout import (
+    FORM,
+    LINE,
+    LONGEST,
+    N_CONNECTIONS,
+    N_COUNTED,
+    N_FEATURES,
+    PAGE_BITS,
+    U3,
+    U4,
+    UNITS,
+    add_to,
+    block_of,
+    class_of,
+    length_of,
+    make_header,
+    mark_dirty,
+    memory_of,
+    release,
+    reserve,
+    size_for,
+    size_of,
+)
+from abound.core.kernels.index.sls import (
+    bounded,
+    count_features,
+    most_slots,
+    share_of,
+    steps_of,
+    weigh,
+    weight_of,
+    weighted_record,
+)
+from abound.core.kernels.index.votes import comes_before, make_heap, sift_down, sort_heap
+from abound.core.kernels.names.siphash import mix, mix_end
+from abound.core.kernels.numba import (
+    U0,
+    U1,
+    U2,
+    inlined,
+    kernel,
+    load_float,
+    load_single,
+    load_word,
+    single_bits,
+    store_float,
+    store_id,
+    store_single,
+    store_word,
+)
+
+LISTS, ROWS = np.uint64(0), np.uint64(1)
+"""What ``FORM`` may be."""
+
+N_CLASSES, N_LABELS, N_IN_ROWS, WEIGHTS, ROW_STEPS, INTERCEPTS, TIMES, STRIDE, CAPACITY = (
+    np.uint64(n) for n in range(8, 17)
+)
+"""Places in ``counters``: 1 + highest class id and labels learned in all (both in either form, where rows may ever be),
+n; the addresses of weights, step sums, intercepts and n_c; weights from one row to the next, and how many rows."""
+
+HORIZON = 3.0
+"""How much further than in lists a step sum must grow for the same step."""
+
+ROW_FLOOR, INTERCEPT_FLOOR = 0.2, 0.02
+"""The least part of the step that is taken for a weight, and for an intercept."""
+
+NOVELTY = 4.0
+"""How much more, at first, a class that is new is corrected where it is true."""
+
+
+@inlined
+def row_of(memory, feature):
+    """The address of a feature's row."""
+    return load_word(memory.counters, WEIGHTS) + feature * load_word(memory.counters, STRIDE) * U4
+
+
+@inlined
+def weight_at(row, c):
+    """The weight of class ``c`` in a row, as float64."""
+    return np.float64(load_single(row, c))
+
+
+@kernel
+def add_row(scores, n, row, value):
+    """Add ``value`` times the ``n`` weights of a row to the scores."""
+    for c in range(n):
+        store_float(scores, c, load_float(scores, c) + value * weight_at(row, c))
+
+
+@kernel
+def add_rows(scores, n, found, values):
+    """Add four rows at once, with the sums that ``add_row`` would make one after the other."""
+    first, second, third, fourth = found
+    x, y, z, v = values
+    for c in range(n):
+        score = load_float(scores, c) + x * weight_at(first, c)
+        score += y * weight_at(second, c)
+        score += z * weight_at(third, c)
+        store_float(scores, c, score + v * weight_at(fourth, c))
+
+
+@kernel
+def add_errors(row, errors, step, n):
+    """Add ``step`` times the ``n`` errors to the weights of a row, in single precision."""
+    for c in range(n):
+        store_single(row, c, load_single(row, c) + step * load_single(errors, c))
+
+
+@inlined
+def find_row(memory, ids, values, i, n_features):
+    """The row and the value of the i-th feature; any row, and 0, for one that is not in the index."""
+    feature = np.uint64(ids[i])
+    if feature < n_features:
+        return row_of(memory, feature), np.float64(values[i])
+    return row_of(memory, U0), 0.0
+
+
+@kernel
+def score_all(memory, ids, values):
+    """Write the score of every class; how many there are."""
+    n, n_features = load_word(memory.counters, N_CLASSES), load_word(memory.counters, N_FEATURES)
+    intercepts, length, i = load_word(memory.counters, INTERCEPTS), np.uint64(len(ids)), U0
+    for c in range(n):
+        store_float(memory.scores, c, load_float(intercepts, c))
+    if n_features == U0:
+        return n
+    while i + U4 <= length:
+        first, x = find_row(memory, ids, values, i, n_features)
+        second, y = find_row(memory, ids, values, i + U1, n_features)
+        third, z = find_row(memory, ids, values, i + U2, n_features)
+        fourth, v = find_row(memory, ids, values, i + U3, n_features)
+        add_rows(memory.scores, n, (first, second, third, fourth), (x, y, z, v))
+        i += U4
+    while i < length:
+        row, x = find_row(memory, ids, values, i, n_features)
+        add_row(memory.scores, n, row, x)
+        i += U1
+    return n
+
+
+@kernel
+def touch_all(memory, params, ids, values):
+    """Weigh an instance, write the score of every class and note it as touched; how many classes there are."""
+    weigh(memory, params, ids, values)
+    n = score_all(memory, ids, values)
+    for c in range(n):
+        store_id(memory.touched, c, np.uint32(c))
+    return n
+
+
+@kernel
+def count_before(scores, n, class_id):
+    """How many of ``n`` classes are ranked before one: by a higher score, or an equal one and a smaller id."""
+    own, n_before = load_float(scores, class_id), 0
+    for c in range(class_id):
+        n_before += np.int64(load_float(scores, c) >= own)
+    for c in range(class_id, n):
+        n_before += np.int64(load_float(scores, c) > own)
+    return n_before
+
+
+@kernel
+def rank_known(memory, n, class_ids, ranks_out):
+    """The ranks of the true classes among all ``n``, 0 for one that is new; copies their scores into ``scratch``.
+
+    The score of a new one is -infinity afterwards.
+    """
+    times = load_word(memory.counters, TIMES)
+    for j in range(np.uint64(len(class_ids))):
+        class_id = np.uint64(class_ids[j])
+        store_float(memory.scratch, j, load_float(memory.scores, class_id))
+        if load_float(times, class_id) == 0.0:
+            store_float(memory.scores, class_id, -np.inf)
+    for j in range(np.uint64(len(class_ids))):
+        class_id = np.uint64(class_ids[j])
+        known = load_float(times, class_id) != 0.0
+        ranks_out[j] = count_before(memory.scores, n, class_id) + 1 if known else 0
+
+
+@inlined
+def intercept_step(memory, params):
+    """The step of all intercepts; one more instance was learned in rows."""
+    add_to(memory, N_IN_ROWS, U1)
+    total = np.float64(load_word(memory.counters, N_IN_ROWS)) / HORIZON
+    return params.eta * max(1.0 / (1.0 + total), INTERCEPT_FLOOR)
+
+
+@kernel
+def take_errors(memory, params, n, class_ids):
+    """Correct all intercepts, write the errors of the weights into ``touched`` (float32), and count the true classes.
+
+    The scores of the true classes are in ``scratch``; all scores are zero afterwards.
+    """
+    share, step = share_of(len(class_ids)), intercept_step(memory, params)
+    errors, intercepts = memory.touched, load_word(memory.counters, INTERCEPTS)
+    times = load_word(memory.counters, TIMES)
+    for j in range(np.uint64(len(class_ids))):
+        store_float(memory.scores, np.uint64(class_ids[j]), load_float(memory.scratch, j) - 1.0)
+    for c in range(n):
+        error = share * bounded(-load_float(memory.scores, c))
+        store_single(errors, c, np.float32(error))
+        store_float(intercepts, c, load_float(intercepts, c) + step * error)
+        store_float(memory.scores, c, 0.0)
+    for j in range(np.uint64(len(class_ids))):
+        class_id = np.uint64(class_ids[j])
+        count = load_float(times, class_id)
+        novel = np.float64(load_single(errors, class_id)) * (1.0 + NOVELTY / (1.0 + count))
+        store_single(errors, class_id, np.float32(novel))
+        store_float(times, class_id, count + 1.0)
+
+
+@kernel
+def correct_all(memory, params, ids, values, n):
+    """Take a step for each weight of the active features, by the errors in ``touched``."""
+    steps, errors = load_word(memory.counters, ROW_STEPS), memory.touched
+    for i in range(np.uint64(len(ids))):
+        feature, value = np.uint64(ids[i]), np.float64(values[i])
+        total = load_float(steps, feature) + value * value / HORIZON
+        store_float(steps, feature, total)
+        step = params.eta * value * max(1.0 / (1.0 + total), ROW_FLOOR)
+        add_errors(row_of(memory, feature), errors, np.float32(step), n)
+        mark_dirty(memory, feature)
+
+
+@kernel
+def learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out):
+    """``sls`` in rows: rank, then take a step for every class.
+
+    Parameters and result as of ``learning.learn_instance``; ``values`` are overwritten. ``N_FEATURES`` and
+    ``N_CLASSES`` are those with this instance (``forms.take_form``).
+    """
+    memory = memory_of(arrays)
+    if counted:
+        count_features(memory, ids)
+    weigh(memory, params, ids, values)
+    n = score_all(memory, ids, values)
+    rank_known(memory, n, class_ids, ranks_out)
+    take_errors(memory, params, n, class_ids)
+    correct_all(memory, params, ids, values, n)
+    return True
+
+
+@kernel
+def explain_rows(memory, params, ids, values, class_id, contributions_out):
+    """What each feature adds to the score of a class, the same terms as in ``score_all``; overwrites ``values``."""
+    weigh(memory, params, ids, values)
+    known = class_id < load_word(memory.counters, N_CLASSES)
+    for i in range(np.uint64(len(ids))):
+        feature = np.uint64(ids[i])
+        contributions_out[i] = 0.0
+        if known and feature < load_word(memory.counters, N_FEATURES):
+            contributions_out[i] = np.float64(values[i]) * weight_at(row_of(memory, feature), class_id)
+
+
+@kernel
+def forget(arrays, feature):
+    """Make a feature as if it had never been seen, in either form."""
+    layout.forget(arrays, feature)
+    memory = memory_of(arrays)
+    if load_word(memory.counters, FORM) == ROWS and feature < load_word(memory.counters, N_FEATURES):
+        row = row_of(memory, feature)
+        for c in range(load_word(memory.counters, N_CLASSES)):
+            store_single(row, c, np.float32(0.0))
+        store_float(load_word(memory.counters, ROW_STEPS), feature, 0.0)
+
+
+@kernel
+def digest_rows_page(memory, page):
+    """The 64-bit hash of the logical state of 256 features: weights of 0 count as none, however many classes came."""
+    state, first = page, page << PAGE_BITS
+    last = min(first + (U1 << PAGE_BITS), load_word(memory.counters, N_FEATURES))
+    n, steps = load_word(memory.counters, N_CLASSES), load_word(memory.counters, ROW_STEPS)
+    for feature in range(first, last):
+        total, grown = load_word(memory.headers, feature * U2 + U1), load_word(steps, feature)
+        if total == U0 and grown == U0:
+            continue  # never learned: as if the index ended before it
+        state = mix(mix(mix(state, feature), total), grown)
+        row = row_of(memory, feature)
+        for c in range(n):
+            weight = weight_at(row, c)
+            if weight != 0.0:
+                state = mix(state, (c << layout.U32) | single_bits(weight))
+    return mix_end(state)
+
+
+MOST_CELLS, MOST_IN_ROW = 2**19, np.uint64(4096)
+"""Features times classes of an index in rows, at most, so that becoming lists takes some 15 ms; and classes, since with
+few features and very many classes lists are faster."""
+
+FIRST_CHOICE = np.uint64(8)
+"""The first instance before which the form is chosen."""
+
+MANY_LABELS = np.uint64(2)
+"""Labels an instance from which on rows are better."""
+
+TIMES_BEFORE = 4.0
+"""As how many instances of each class count what was learned in lists."""
+
+
+@inlined
+def size_with(memory, ids, class_ids):
+    """1 + the highest id of a feature, of a class, that is in the index or in the instance."""
+    n_features, n_classes = load_word(memory.counters, N_FEATURES), load_word(memory.counters, N_CLASSES)
+    for i in range(np.uint64(len(ids))):
+        n_features = max(n_features, np.uint64(ids[i]) + U1)
+    for j in range(np.uint64(len(class_ids))):
+        n_classes = max(n_classes, np.uint64(class_ids[j]) + U1)
+    return n_features, n_classes
+
+
+@inlined
+def are_few(params, n_features, n_classes):
+    """Whether so many features and classes may be in rows."""
+    return params.most_cells > U0 and n_classes <= MOST_IN_ROW and max(n_features, U1) * n_classes <= params.most_cells
+
+
+@inlined
+def may_have_rows(memory, params):
+    """Whether the index may be in rows, now or later: not without them, nor once it is too large."""
+    return are_few(params, load_word(memory.counters, N_FEATURES), load_word(memory.counters, N_CLASSES))
+
+
+@inlined
+def next_form(memory, params, n_features, n_classes, counted):
+    """The form in which an instance is learned that makes the index so large."""
+    if not are_few(params, n_features, n_classes):
+        return LISTS
+    n_before = load_word(memory.counters, N_COUNTED)
+    number = n_before + U1
+    if counted and number >= FIRST_CHOICE and number & n_before == U0:
+        return ROWS if load_word(memory.counters, N_LABELS) >= MANY_LABELS * n_before else LISTS
+    return load_word(memory.counters, FORM)
+
+
+@inlined
+def note_labels(memory, class_ids, counted):
+    """Note the highest class, and how many labels were learned."""
+    n_classes = load_word(memory.counters, N_CLASSES)
+    for j in range(np.uint64(len(class_ids))):
+        n_classes = max(n_classes, np.uint64(class_ids[j]) + U1)
+    store_word(memory.counters, N_CLASSES, n_classes)
+    if counted:
+        add_to(memory, N_LABELS, np.uint64(len(class_ids)))
+
+
+@kernel
+def take_form(arrays, params, ids, class_ids, counted):
+    """Bring the index into the form that an instance is learned in, and note its size and its labels; True: rows.
+
+    For an index that ``may_have_rows``.
+    """
+    memory = memory_of(arrays)
+    before, n_classes = load_word(memory.counters, FORM), load_word(memory.counters, N_CLASSES)
+    n_features = load_word(memory.counters, N_FEATURES)
+    with_it = size_with(memory, ids, class_ids)
+    form = next_form(memory, params, with_it[0], with_it[1], counted)
+    store_word(memory.counters, N_FEATURES, with_it[0])
+    note_labels(memory, class_ids, counted)
+    if form != before:
+        if form == ROWS:
+            to_rows(memory, n_features, n_classes)
+        else:
+            to_lists(arrays, params, n_features, n_classes)
+        store_word(memory.counters, FORM, form)
+    return form == ROWS
+
+
+@kernel
+def to_rows(memory, n_features, n_classes):
+    """Move the weights of all connections into rows, which are all zero and have room for them."""
+    steps, times = load_word(memory.counters, ROW_STEPS), load_word(memory.counters, TIMES)
+    for feature in range(n_features):
+        header, row, most = load_word(memory.headers, feature * U2), row_of(memory, feature), 0.0
+        for at in range(block_of(header), block_of(header) + length_of(header)):
+            record = load_word(memory.arena, at)
+            store_single(row, class_of(record), np.float32(weight_of(record)))
+            most = max(most, steps_of(record))
+        store_float(steps, feature, most / HORIZON)
+        release(memory, block_of(header), size_of(header))
+        store_word(memory.headers, feature * U2, U0)
+        mark_dirty(memory, feature)
+    for c in range(n_classes):
+        store_float(times, c, TIMES_BEFORE)
+    store_word(memory.counters, N_CONNECTIONS, U0)
+    store_word(memory.counters, N_IN_ROWS, U0)
+
+
+@kernel
+def heaviest(arrays, params, row, n_classes, most):
+    """The ``most`` heaviest weights of a row: their classes, best first, in ``touched``; how many, at most so many."""
+    ids, sizes, n = arrays.touched, arrays.scores, 0
+    for c in range(n_classes):
+        size = abs(weight_at(row, c))
+        if size < params.least_weight:
+            continue
+        if n < most:
+            ids[n], sizes[n] = c, size
+            n += 1
+            if n == most:
+                make_heap(ids, sizes, n)
+        elif comes_before(size, np.int32(c), sizes[0], ids[0]):
+            ids[0], sizes[0] = c, size
+            sift_down(ids, sizes, 0, n)
+    if n < most:
+        make_heap(ids, sizes, n)
+    sort_heap(ids, sizes, n)
+    sizes[:n] = 0.0
+    return n
+
+
+@kernel
+def calm_row(memory, row, n_classes):
+    """Make weights as large as they were without the factor of new classes: lists would not correct them for long."""
+    times = load_word(memory.counters, TIMES)
+    for c in range(n_classes):
+        count = load_float(times, c)
+        store_single(row, c, np.float32(weight_at(row, c) * (count / (count + NOVELTY))))
+
+
+@kernel
+def to_lists(arrays, params, n_features, n_classes):
+    """Make connections of the heaviest weights of each feature; the rows are all zero afterwards."""
+    memory = memory_of(arrays)
+    most = np.int64(most_slots(memory, params))
+    steps, longest = load_word(memory.counters, ROW_STEPS), load_word(memory.counters, LONGEST)
+    for feature in range(n_features):
+        row = row_of(memory, feature)
+        calm_row(memory, row, n_classes)
+        length = np.uint64(heaviest(arrays, params, row, n_classes, most))
+        size = size_for(length, False)
+        block = reserve(memory, size) if length else U0
+        for at in range(length):
+            class_id = np.uint64(arrays.touched[at])
+            weight = weight_at(row, class_id)
+            store_word(memory.arena, block + at, weighted_record(class_id, weight, load_float(steps, feature)))
+        store_word(memory.headers, feature * U2, make_header(block, length, size, U0))
+        add_to(memory, N_CONNECTIONS, length)
+        longest = max(longest, length)
+        mark_dirty(memory, feature)
+    store_word(memory.counters, LONGEST, longest)
+    clear_rows(memory, n_features, n_classes)
+
+
+@kernel
+def clear_rows(memory, n_features, n_classes):
+    """Make all that is in rows zero."""
+    steps = load_word(memory.counters, ROW_STEPS)
+    for feature in range(n_features):
+        store_float(steps, feature, 0.0)
+        row = row_of(memory, feature)
+        for c in range(n_classes):
+            store_single(row, c, np.float32(0.0))
+    intercepts, times = load_word(memory.counters, INTERCEPTS), load_word(memory.counters, TIMES)
+    for c in range(n_classes):
+        store_float(intercepts, c, 0.0)
+        store_float(times, c, 0.0)
+    store_word(memory.counters, N_IN_ROWS, U0)
+
+
+@kernel
+def lacks_rows(memory, params, ids, class_ids):
+    """Whether rows must grow, or be there, before an instance is learned; counted or not."""
+    n_features, n_classes = size_with(memory, ids, class_ids)
+    if not are_few(params, n_features, n_classes):
+        return False
+    form = load_word(memory.counters, FORM) | next_form(memory, params, n_features, n_classes, True)
+    has_them = n_features <= load_word(memory.counters, CAPACITY) and n_classes <= load_word(memory.counters, STRIDE)
+    return form == ROWS and not has_them
+
+
+@kernel
+def is_leaving(memory, params, ids, class_ids):
+    """Whether an instance makes lists of rows, if it is counted."""
+    n_features, n_classes = size_with(memory, ids, class_ids)
+    in_rows = load_word(memory.counters, FORM) == ROWS
+    return in_rows and next_form(memory, params, n_features, n_classes, True) == LISTS
+
+
+@kernel
+def longest_list(memory, params):
+    """A bound of the connections that a feature has after rows became lists."""
+    return min(most_slots(memory, params), load_word(memory.counters, N_CLASSES))
+
+
+@kernel
+def units_as_lists(memory, params):
+    """A bound of the arena units that ``to_lists`` takes: all as long as may be, half of the cache lines skipped."""
+    units = UNITS[size_for(longest_list(memory, params), False)]
+    return load_word(memory.counters, N_FEATURES) * (units + min(units, LINE))

@@ -1,0 +1,280 @@
+"""RankedRetrieval: active features vote (paper, section 3.2); and the best of the classes that have a score."""
+
+import numpy as np
+
+from abound.core.kernels.index.layout import (
+    LINE,
+    N_FEATURES,
+    NONE,
+    SEEN_FULL,
+    SEEN_ONE,
+    WIDE_FLAG,
+    block_of,
+    class_of,
+    count_of,
+    first_id,
+    length_of,
+    mark_dirty,
+    seen_of,
+)
+from abound.core.kernels.numba import (
+    U0,
+    U1,
+    U2,
+    as_float,
+    inlined,
+    kernel,
+    load_float,
+    load_id,
+    load_word,
+    prefetch_word,
+    store_float,
+    store_id,
+    store_word,
+)
+
+HEADERS_AHEAD = np.uint64(16)
+BLOCKS_AHEAD = np.uint64(8)
+RATED = np.uint64(10)
+SMALL_K = 64
+
+
+@inlined
+def votable(header, params):
+    """How many connections of a feature vote: the ``d_max`` heaviest."""
+    return min(length_of(header), params.d_max)
+
+
+@kernel
+def heavy(memory, header, total, params):
+    """How many connections of a feature weigh at least ``vote_min`` (section 6.3.2); they are the first ones."""
+    votes = U0
+    while votes < votable(header, params) and connection(memory, header, votes)[1] / total >= params.vote_min:
+        votes += U1
+    return votes
+
+
+@inlined
+def rating_of(header, params):
+    """The rating r_f of a feature: below 1 until it was seen ten times (section 4.3.2)."""
+    seen = seen_of(header)
+    return np.float64(seen) / 10.0 if params.rating and seen < RATED else 1.0
+
+
+@inlined
+def vote_of(count, total, rating, value):
+    """r_f * w_fc * x_f, rounded as when written so."""
+    return rating * (count / total) * value
+
+
+@inlined
+def fetch_block(memory, feature, params):
+    """Prefetch the connections of a feature that vote, as far as the first, second, third and last line go.
+
+    Without a branch: the number of lines cannot be guessed, and a wrong guess costs more than a line fetched twice.
+    """
+    header = load_word(memory.headers, feature * U2 if feature < memory.n_headers else U0)
+    block, votes = block_of(header), votable(header, params)
+    last = votes - U1 if votes else U0
+    prefetch_word(memory.arena, block)
+    prefetch_word(memory.arena, block + min(last, LINE))
+    prefetch_word(memory.arena, block + min(last, U2 * LINE))
+    prefetch_word(memory.arena, block + last)
+
+
+@inlined
+def connection(memory, header, at):
+    """Class id and count of a feature's connection ``at``, in either form."""
+    record = load_word(memory.arena, block_of(header) + at)
+    if header & WIDE_FLAG:
+        return np.uint64(load_id(memory.arena, first_id(header) + at)), as_float(record)
+    return class_of(record), count_of(record)
+
+
+@inlined
+def add_vote(memory, class_id, vote, n_touched):
+    """Add a vote to the score of a class; the new number of touched classes. A vote of zero touches nothing."""
+    score = load_float(memory.scores, class_id)
+    store_id(memory.touched, n_touched, np.uint32(class_id))
+    store_float(memory.scores, class_id, score + vote)
+    return n_touched + np.uint64((score == 0.0) & (vote > 0.0))
+
+
+@inlined
+def add_votes(memory, params, ids, values, counted, wanted):
+    """Add the votes of all active features to the scores, in place.
+
+    Parameters
+    ----------
+    ids : int32, shape (l,)
+        Unique; ids outside of the index are skipped.
+    values : float32, shape (l,)
+        > 0.
+    counted : bool
+        First add 1 to the times that each feature was seen.
+    wanted : uint64
+        A class whose place in the arena is noted for each feature ``i`` in ``scratch[i + 1]``: the place after the
+        connections that vote where it is not among them. Nothing is noted for wide blocks, nor for ``NONE``.
+
+    Returns
+    -------
+    n_touched : uint64
+        ``touched[:n_touched]`` are the classes with a score. Whoever calls this zeroes their scores again.
+
+    Notes
+    -----
+    Sums run in the order of ``ids``, in double precision.
+    """
+    n = np.uint64(len(ids))
+    n_touched, highest = U0, U0
+    for i in range(min(n, HEADERS_AHEAD)):
+        prefetch_word(memory.headers, np.uint64(ids[i]) * U2)
+    for i in range(min(n, BLOCKS_AHEAD)):
+        fetch_block(memory, np.uint64(ids[i]), params)
+    for i in range(n):
+        if i + HEADERS_AHEAD < n:
+            prefetch_word(memory.headers, np.uint64(ids[i + HEADERS_AHEAD]) * U2)
+        if i + BLOCKS_AHEAD < n:
+            fetch_block(memory, np.uint64(ids[i + BLOCKS_AHEAD]), params)
+        feature = np.uint64(ids[i])
+        if feature >= memory.n_headers:
+            continue
+        header = load_word(memory.headers, feature * U2)
+        if counted:
+            highest = max(highest, feature + U1)
+            if seen_of(header) < SEEN_FULL:
+                header += SEEN_ONE
+                store_word(memory.headers, feature * U2, header)
+                mark_dirty(memory, feature)
+        total, value = load_float(memory.headers, feature * U2 + U1), np.float64(values[i])
+        rating, votes = rating_of(header, params), votable(header, params)
+        if params.vote_min > 0.0:
+            votes = heavy(memory, header, total, params)
+        block = block_of(header)
+        if header & WIDE_FLAG:
+            for at in range(votes):
+                class_id, count = connection(memory, header, at)
+                n_touched = add_vote(memory, class_id, vote_of(count, total, rating, value), n_touched)
+            continue
+        place = block + votes
+        for at in range(block, block + votes):
+            record = load_word(memory.arena, at)
+            class_id = class_of(record)
+            if wanted != NONE:
+                place = at if class_id == wanted else place
+            n_touched = add_vote(memory, class_id, vote_of(count_of(record), total, rating, value), n_touched)
+        if wanted != NONE:
+            store_word(memory.scratch, i + U1, place)
+    if highest > load_word(memory.counters, N_FEATURES):
+        store_word(memory.counters, N_FEATURES, highest)
+    return n_touched
+
+
+@inlined
+def comes_before(score, class_id, other_score, other_id):
+    """Whether one class is ranked before another: the higher score, then the smaller id."""
+    return score > other_score or (score == other_score and class_id < other_id)
+
+
+@kernel
+def keep_best(score, class_id, ids_out, scores_out, n_kept):
+    """Insert into the sorted ``n_kept`` best, where a full list loses its last; the new ``n_kept``."""
+    at = n_kept
+    if at == len(ids_out):
+        at -= 1
+    while at > 0 and comes_before(score, class_id, scores_out[at - 1], ids_out[at - 1]):
+        scores_out[at] = scores_out[at - 1]
+        ids_out[at] = ids_out[at - 1]
+        at -= 1
+    scores_out[at] = score
+    ids_out[at] = class_id
+    return min(n_kept + 1, len(ids_out))
+
+
+@kernel
+def sift_down(ids, scores, top, end):
+    """Restore the heap order, last-ranked class on top, below place ``top`` of ``ids[:end]``, ``scores[:end]``."""
+    score, class_id = scores[top], ids[top]
+    while True:
+        child = 2 * top + 1
+        if child >= end:
+            break
+        if child + 1 < end and comes_before(scores[child], ids[child], scores[child + 1], ids[child + 1]):
+            child += 1
+        if not comes_before(score, class_id, scores[child], ids[child]):
+            break
+        scores[top], ids[top] = scores[child], ids[child]
+        top = child
+    scores[top], ids[top] = score, class_id
+
+
+@kernel
+def make_heap(ids, scores, n):
+    """Put ``n`` classes in heap order, the last-ranked on top."""
+    for top in range(n // 2 - 1, -1, -1):
+        sift_down(ids, scores, top, n)
+
+
+@kernel
+def sort_heap(ids, scores, n):
+    """Turn a heap of ``n`` classes into a ranking, best first."""
+    for end in range(n - 1, 0, -1):
+        ids[0], ids[end] = ids[end], ids[0]
+        scores[0], scores[end] = scores[end], scores[0]
+        sift_down(ids, scores, 0, end)
+
+
+@inlined
+def take_score(memory, class_id):
+    """The score of a class, which is zero afterwards."""
+    score = load_float(memory.scores, class_id)
+    store_float(memory.scores, class_id, 0.0)
+    return score
+
+
+@inlined
+def may_rank(mask, class_id):
+    """Whether the mask, which must not be empty, lets a class be ranked."""
+    return class_id < np.uint64(len(mask)) and mask[class_id] != 0
+
+
+@kernel
+def take_small(memory, n_touched, mask, ids_out, scores_out):
+    """The best touched classes by insertion; zeroes the scores. For small k: most classes fail one comparison."""
+    n_kept, masked = 0, len(mask) > 0
+    last_score, last_id = -np.inf, np.int32(-1)
+    for i in range(n_touched):
+        at = np.uint64(load_id(memory.touched, i))
+        class_id = np.int32(at)
+        score = take_score(memory, at)
+        if score < last_score or (masked and not may_rank(mask, at)):
+            continue
+        if n_kept < len(ids_out) or comes_before(score, class_id, last_score, last_id):
+            n_kept = keep_best(score, class_id, ids_out, scores_out, n_kept)
+            if n_kept == len(ids_out):
+                last_score, last_id = scores_out[n_kept - 1], ids_out[n_kept - 1]
+    return n_kept
+
+
+@kernel
+def take_large(memory, n_touched, mask, ids_out, scores_out):
+    """``take_small`` by a heap, for large k."""
+    n_kept, k, masked = 0, len(ids_out), len(mask) > 0
+    for i in range(n_touched):
+        at = np.uint64(load_id(memory.touched, i))
+        class_id = np.int32(at)
+        score = take_score(memory, at)
+        if masked and not may_rank(mask, at):
+            continue
+        if n_kept < k:
+            ids_out[n_kept], scores_out[n_kept] = class_id, score
+            n_kept += 1
+            if n_kept == k:
+                make_heap(ids_out, scores_out, k)
+        elif comes_before(score, class_id, scores_out[0], ids_out[0]):
+            ids_out[0], scores_out[0] = class_id, score
+            sift_down(ids_out, scores_out, 0, k)
+    if n_kept < k:
+        make_heap(ids_out, scores_out, n_kept)
+    sort_heap(ids_out, scores_out, n_kept)
+    return n_kept

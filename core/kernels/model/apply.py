@@ -1,0 +1,310 @@
+"""Applying records: what one record of the log does to a model, from its bytes to the index and the score.
+
+For each record, in log order:
+
+1. keys become feature ids, labels become class ids, new ones get the next id;
+2. beyond ``max_features``, features are evicted for the new ones (``make_way``);
+3. the instance is ranked and learned (Feature Focus), and the ranks of its labels are counted.
+
+Arrays never grow in here. Where a record could need more room than there is, nothing of step 3 has happened yet: the
+kernel stops and says which arrays, the caller grows them, and the same record is done again; steps 1 and 2 find then
+what they did the first time.
+
+**Eviction** is the generalised clock: a feature gets a credit each time it is seen again, ``MAX_CREDIT`` at most. A
+hand goes round the feature ids; it takes one credit from each feature it passes and evicts the first that has none.
+Features of the current instance are pinned, the first ``max_features`` of them that are held. The surplus of an
+instance that alone has more than ``max_features`` is not learned, and evicted if it was held. After the bound was
+lowered, at most ``MOST_EVICTED`` features go with each event until it is met; new features wait until then.
+
+Applying records to a model that calibrates: what an instance's scores are worth is learned just before itself is.
+
+A kernel of its own around ``apply_records``, so that other models do not pay for it.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from abound.core.kernels.index.ff import has_room, learn_either, learn_focus
+from abound.core.kernels.index.layout import IndexArrays, KernelParams, by_rule
+from abound.core.kernels.index.rank import rank_classes
+from abound.core.kernels.index.sls_rows import forget
+from abound.core.kernels.model.calibration import BEST, learn_pairs
+from abound.core.kernels.model.prequential import count_ranks
+from abound.core.kernels.names.table import (
+    N_IDS,
+    N_LIVE,
+    KeyArrays,
+    add_key,
+    find_key,
+    find_vector_at,
+    intern_vector,
+    remove_key,
+    room_for,
+)
+from abound.core.kernels.numba import inner, kernel, load_f32, load_u16
+from abound.core.kernels.records.record import record_shape
+
+AT, DONE, STATUS, ACTIVE = range(4)
+"""Places in the cursor: byte of the next record, records done by the last call, why it stopped, and how many features
+of the next record have an id in the scratch (with ``INDEX_FULL``)."""
+
+ENOUGH, NAMES_FULL, INDEX_FULL = range(3)
+"""Why it stopped: all records or enough work are done; or the vocabularies, or the index, must grow first."""
+
+MAX_FEATURES, HAND = range(2)
+"""Places in ``control``: the bound (0: none), and the feature id that the clock's hand is at."""
+
+SLICE_WORK = 16_384
+"""Feature updates after which a call returns, so that no slice is long."""
+
+COUNTED = np.bool_(True)
+"""No literal, for which learning would be compiled once more."""
+
+MAX_CREDIT = 3
+MOST_EVICTED = 16_384
+PINNED = 128
+
+_SPAN_LENGTH = np.uint64(0xFFFF)
+
+
+class LiveArrays(NamedTuple):
+    """The state of a model as the apply kernel takes it.
+
+    Attributes
+    ----------
+    features, labels : KeyArrays
+    postings : IndexArrays
+    params : KernelParams
+    score : PrequentialArrays
+    label_counts : int64 array, shape (>= n_classes,)
+        Times each class was learned.
+    credits : uint8 array, shape (>= n_features,) or (0,)
+        Of the clock; empty without ``max_features``.
+    control : int64 array, shape (2,)
+    """
+
+    features: KeyArrays
+    labels: KeyArrays
+    postings: IndexArrays
+    params: KernelParams
+    score: NamedTuple
+    label_counts: npt.NDArray[np.int64]
+    credits: npt.NDArray[np.uint8]
+    control: npt.NDArray[np.int64]
+
+
+class ApplyScratch(NamedTuple):
+    """Room for the parts of one record: ids and values of features, ids and ranks of labels."""
+
+    ids: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
+    class_ids: npt.NDArray[np.int32]
+    ranks: npt.NDArray[np.int32]
+
+
+@njit(cache=True, nogil=True)
+def apply_records(buffer, cursor, held, ranks, updated):
+    """Apply records to a model, in place.
+
+    Parameters
+    ----------
+    buffer : bytes
+        Checked records (``abound.core.instances.record.check_records``).
+    cursor : int64 array, shape (4,)
+        ``AT`` says where to begin; all four are written.
+    held : Held
+        Its ``live`` changes.
+    ranks : int32 array, shape (n,)
+        At most ``n`` records are done. Written: the rank of the best true label before learning, 0 = not retrieved.
+    updated : bool array, shape (n,)
+        Written: whether the index changed.
+    """
+    live, scratch = held.live, held.scratch
+    learn = by_rule(live.params, learn_focus, learn_either)
+    at, done, work = cursor[AT], 0, 0
+    cursor[STATUS] = ENOUGH
+    while done < len(ranks) and work < SLICE_WORK:
+        shape = record_shape(buffer, at)
+        n, m = shape.n_features, shape.n_labels
+        if not has_names_room(live, scratch, shape):
+            cursor[STATUS] = NAMES_FULL
+            break
+        class_ids = scratch.class_ids[:m]
+        intern_labels(live, buffer, shape, class_ids)
+        if live.control[MAX_FEATURES] == 0:
+            intern_vector(live.features, buffer, at, scratch.ids)
+            for i in range(n):
+                scratch.values[i] = load_f32(buffer, shape.values_at + 4 * i)
+        else:
+            n = intern_bounded(live, buffer, shape, scratch)
+        ids, values = scratch.ids[:n], scratch.values[:n]
+        if not has_room(live.postings, live.params, ids, class_ids):
+            cursor[STATUS] = INDEX_FULL
+            cursor[ACTIVE] = n
+            break
+        changed = learn(live.postings, live.params, ids, values, class_ids, COUNTED, scratch.ranks[:m])
+        ranks[done] = count_ranks(live.score, live.label_counts, class_ids, scratch.ranks[:m], changed)
+        updated[done] = changed
+        for j in range(m):
+            live.label_counts[class_ids[j]] += 1
+        if live.control[MAX_FEATURES] > 0:
+            for i in range(n):
+                live.credits[ids[i]] &= PINNED - 1
+        at = shape.end
+        done += 1
+        work += n * m
+    cursor[AT] = at
+    cursor[DONE] = done
+
+
+@inner
+def has_names_room(live, scratch, shape):
+    """Whether all keys and labels of a record can get ids, and scratch holds it."""
+    n, m = shape.n_features, shape.n_labels
+    n_ids, n_classes = live.features.state[N_IDS], live.labels.state[N_IDS]
+    bounded = live.control[MAX_FEATURES] > 0
+    return (
+        n <= len(scratch.ids)
+        and m <= len(scratch.class_ids)
+        and room_for(live.features, n, shape.end - shape.keys_at)
+        and room_for(live.labels, m, shape.end - shape.labels_at)
+        and n_classes + m <= len(live.label_counts)
+        and (not bounded or n_ids + n <= len(live.credits))
+        and (n_ids + n) * 2 <= len(live.postings.headers)
+    )
+
+
+@inner
+def intern_labels(live, buffer, shape, class_ids):
+    """The class ids of a record's labels, new ones given in their order."""
+    at = shape.labels_at
+    for j in range(shape.n_labels):
+        length = np.int64(load_u16(buffer, shape.label_lengths_at + 2 * j))
+        class_ids[j] = add_key(live.labels, buffer, at, length)
+        at += length
+
+
+@inner
+def intern_bounded(live, buffer, shape, scratch):
+    """Feature ids and values under ``max_features``; the number of features that are learned."""
+    ids, most = scratch.ids, live.control[MAX_FEATURES]
+    at, n_new, n_pinned = shape.keys_at, 0, 0
+    for i in range(shape.n_features):
+        length = np.int64(load_u16(buffer, shape.lengths_at + 2 * i))
+        ids[i] = find_key(live.features, buffer, at, length)
+        at += length
+        if ids[i] < 0:
+            n_new += 1
+        elif n_pinned >= most and live.credits[ids[i]] < PINNED:
+            evict(live, np.int64(ids[i]))
+            ids[i] = -1
+        else:
+            n_pinned += 1
+            if live.credits[ids[i]] < PINNED:
+                live.credits[ids[i]] = PINNED | min(live.credits[ids[i]] + 1, MAX_CREDIT)
+    make_way(live, n_new, n_pinned)
+    at, kept = shape.keys_at, 0
+    for i in range(shape.n_features):
+        length = np.int64(load_u16(buffer, shape.lengths_at + 2 * i))
+        key_id = np.int64(ids[i])
+        if key_id < 0 and live.features.state[N_LIVE] < most:
+            key_id = add_key(live.features, buffer, at, length)
+            live.credits[key_id] = PINNED
+        at += length
+        if key_id >= 0:
+            ids[kept] = key_id
+            scratch.values[kept] = load_f32(buffer, shape.values_at + 4 * i)
+            kept += 1
+    return kept
+
+
+@inner
+def make_way(live, n_new, n_pinned):
+    """Evict features until ``n_new`` more fit under the bound, or only pinned ones are left, or it is enough."""
+    state, control = live.features.state, live.control
+    n_evict = min(state[N_LIVE] + n_new - control[MAX_FEATURES], state[N_LIVE] - n_pinned, MOST_EVICTED)
+    hand = control[HAND]
+    while n_evict > 0:
+        if hand >= state[N_IDS]:
+            hand = 0
+        if live.features.spans[hand] & _SPAN_LENGTH:
+            credit = live.credits[hand]
+            if credit == 0:
+                evict(live, hand)
+                n_evict -= 1
+            elif credit < PINNED:
+                live.credits[hand] = credit - 1
+        hand += 1
+    control[HAND] = hand
+
+
+@inner
+def evict(live, feature):
+    """Forget a feature: its key, its header, its connections. Its id is the next to be given."""
+    remove_key(live.features, feature)
+    forget(live.postings, np.uint64(feature))
+
+
+@njit(cache=True, nogil=True)
+def pass_over_records(buffer, at, n):
+    """Where the record after ``n`` checked records from byte ``at`` on begins."""
+    for _ in range(n):
+        at = record_shape(buffer, at).end
+    return at
+
+
+CALIBRATED = 4
+"""Place in the cursor, behind those of ``apply_records``: the byte of the record that was calibrated last, or -1."""
+
+
+@kernel
+def calibrate(calibration, live, buffer, at, shape):
+    """Learn what the scores of the record at byte ``at`` are worth, by the ranking that ``/classify`` would give now.
+
+    ``calibration`` changes, and nothing else.
+    """
+    ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
+    find_vector_at(live.features, buffer, at, ids)
+    for i in range(shape.n_features):
+        values[i] = load_f32(buffer, shape.values_at + 4 * i)
+    best_ids, scores, true = np.empty(BEST, np.int32), np.empty(BEST, np.float64), np.zeros(BEST, np.bool_)
+    n = rank_classes(live.postings, live.params, ids, values, np.empty(0, np.uint8), best_ids, scores)
+    label_at = shape.labels_at
+    for j in range(shape.n_labels):
+        length = np.int64(load_u16(buffer, shape.label_lengths_at + 2 * j))
+        class_id = find_key(live.labels, buffer, label_at, length)
+        label_at += length
+        for i in range(n):
+            true[i] |= best_ids[i] == class_id
+    learn_pairs(calibration, scores[:n], true[:n])
+
+
+@kernel
+def apply_calibrated(buffer, cursor, held, ranks, updated):
+    """``apply_records`` for a model that calibrates.
+
+    Parameters
+    ----------
+    cursor : int64 array, shape (5,)
+        Also ``CALIBRATED``. Where arrays must grow first (``STATUS``) the next record has been calibrated already, and
+        is not again when it is done again: the caller does that before anything else, and then makes this -1.
+    buffer, held, ranks, updated
+        As for ``apply_records``.
+    """
+    done, work = 0, 0
+    cursor[STATUS] = ENOUGH
+    while done < len(ranks) and work < SLICE_WORK:
+        at = cursor[AT]
+        shape = record_shape(buffer, at)
+        if cursor[CALIBRATED] != at:
+            calibrate(held.calibration, held.live, buffer, at, shape)
+            cursor[CALIBRATED] = at
+        apply_records(buffer, cursor, held, ranks[done : done + 1], updated[done : done + 1])
+        if cursor[DONE] == 0:
+            break
+        done += 1
+        work += shape.n_features * shape.n_labels
+    cursor[DONE] = done

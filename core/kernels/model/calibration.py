@@ -1,0 +1,179 @@
+"""Scores as probabilities: a logistic model of five terms, learned by Newton steps that forget.
+
+For each instance, before it is learned: its best ``BEST`` labels with a score above 0, as ``/classify`` would rank
+them, are a **pair** each: the terms of the score, and whether the label was true. Estimates of all pairs are taken and
+counted; only then the model takes one step for all of them. With p their estimates and x their terms:
+
+    H <- k H + (1 - k) r I + sum p (1 - p) x x',    w <- w + H^-1 sum (y - p) x,    k = 1 - pairs / ``REMEMBERED``
+
+``r`` (``RIDGE``) is what H has before the first pair and keeps where nothing comes, so that no step is wild: no pivot
+of H is less. Sums are in a fixed order and no library's logarithm or exponential is asked: every replica has the same
+bits.
+
+It is recursive least squares with forgetting, for the logistic loss. Calibration by logistic regression: Platt (1999).
+"""
+
+import numpy as np
+
+from abound.core.kernels.elementary import exponential, logarithm
+from abound.core.kernels.numba import inlined, kernel
+
+N_TERMS = 6
+BEST = 5
+REMEMBERED = 10_000.0
+RIDGE = 1.0
+LEAST_VARIANCE = 0.02
+HIGHEST_SCORE = 1e6
+OFFSET = 0.02
+MOST_LOGIT = 30.0
+
+ALL, BEFORE, NOW = range(3)
+"""Rows of the bins: all pairs, the last full stretch of ``STRETCH`` or more of them, and those since."""
+
+N_ROWS = 3
+N_BINS = 10
+PAIRS, TRUE, ESTIMATES, ERRORS = range(4)
+"""Columns: pairs, true ones, the sum of the estimates, the sum of squared errors."""
+
+N_COLUMNS = 4
+STRETCH = 10_000.0
+
+
+@inlined
+def tame(score):
+    """A score within 0 and ``HIGHEST_SCORE``, whatever it was."""
+    return min(score, HIGHEST_SCORE) if score > 0.0 else 0.0
+
+
+@inlined
+def put_terms(score, best, second, is_best, terms):
+    """Write the terms of a label: 1, score, lead on the second (for the best), distance from the best (for the others),
+    whether it is the best, ln(0.02 + score). All scores are tame."""
+    terms[0] = 1.0
+    terms[1] = score
+    terms[2] = score - second if is_best else 0.0
+    terms[3] = 0.0 if is_best else best - score
+    terms[4] = 1.0 if is_best else 0.0
+    terms[5] = logarithm(OFFSET + score)
+
+
+@inlined
+def estimate_of(weights, terms):
+    """The probability of a label with these terms."""
+    logit = 0.0
+    for i in range(N_TERMS):
+        logit += weights[i] * terms[i]
+    return 1.0 / (1.0 + exponential(-max(min(logit, MOST_LOGIT), -MOST_LOGIT)))
+
+
+@kernel
+def estimate(weights, class_ids, scores, best_ids, best_scores, estimates):
+    """The probabilities of some labels of a ranking.
+
+    Parameters
+    ----------
+    weights : float64 array, shape (N_TERMS,)
+    class_ids, scores : int32, float64 array, shape (n,)
+    best_ids, best_scores : int32, float64 array, shape (<= 2,)
+        The best two of all classes for the instance, or as many as there are.
+    estimates : float64 array, shape (>= n,)
+        Written.
+    """
+    terms = np.empty(N_TERMS, np.float64)
+    best = tame(best_scores[0]) if len(best_scores) > 0 else 0.0
+    second = tame(best_scores[1]) if len(best_scores) > 1 else 0.0
+    for i in range(len(class_ids)):
+        put_terms(tame(scores[i]), best, second, class_ids[i] == best_ids[0], terms)
+        estimates[i] = estimate_of(weights, terms)
+
+
+@kernel
+def solve(curvature, gradient, step):
+    """Solve H step = gradient by Cholesky without roots (L D L'), for H with its lower triangle in ``curvature``.
+
+    No pivot counts as less than ``RIDGE``; in exact numbers none is.
+    """
+    lower, pivots = np.empty((N_TERMS, N_TERMS), np.float64), np.empty(N_TERMS, np.float64)
+    for i in range(N_TERMS):
+        for j in range(i + 1):
+            total = curvature[i, j]
+            for k in range(j):
+                total -= lower[i, k] * pivots[k] * lower[j, k]
+            if i == j:
+                pivots[i] = total if total > RIDGE else RIDGE
+            else:
+                lower[i, j] = total / pivots[j]
+        total = gradient[i]
+        for k in range(i):
+            total -= lower[i, k] * step[k]
+        step[i] = total
+    for i in range(N_TERMS - 1, -1, -1):
+        total = step[i] / pivots[i]
+        for k in range(i + 1, N_TERMS):
+            total -= lower[k, i] * step[k]
+        step[i] = total
+
+
+@kernel
+def count_pair(bins, estimate, is_true):
+    """Count a pair in the rows ``ALL`` and ``NOW``."""
+    at = min(np.int64(estimate * N_BINS), N_BINS - 1)
+    error = (1.0 if is_true else 0.0) - estimate
+    for row in (ALL, NOW):
+        bins[row, at, PAIRS] += 1.0
+        bins[row, at, TRUE] += 1.0 if is_true else 0.0
+        bins[row, at, ESTIMATES] += estimate
+        bins[row, at, ERRORS] += error * error
+
+
+@kernel
+def turn_over(bins):
+    """Begin a new stretch once the present one is full."""
+    n_pairs = 0.0
+    for at in range(N_BINS):
+        n_pairs += bins[NOW, at, PAIRS]
+    if n_pairs >= STRETCH:
+        for at in range(N_BINS):
+            for column in range(N_COLUMNS):
+                bins[BEFORE, at, column] = bins[NOW, at, column]
+                bins[NOW, at, column] = 0.0
+
+
+@kernel
+def learn_pairs(state, scores, true):
+    """Take the estimates of an instance's best labels, count them, and learn what they were worth, in place.
+
+    Parameters
+    ----------
+    state : CalibrationArrays
+    scores : float64 array, shape (n,)
+        Of the best labels, best first; n <= ``BEST``. Those not above 0 are passed over.
+    true : bool array, shape (n,)
+    """
+    weights, curvature, bins = state.weights, state.curvature, state.bins
+    n_pairs = 0
+    while n_pairs < len(scores) and scores[n_pairs] > 0.0:
+        n_pairs += 1
+    if n_pairs == 0:
+        return
+    keep = 1.0 - n_pairs / REMEMBERED
+    gradient, terms, step = np.zeros(N_TERMS), np.empty(N_TERMS), np.empty(N_TERMS)
+    for i in range(N_TERMS):
+        for j in range(i + 1):
+            curvature[i, j] *= keep
+        curvature[i, i] += (1.0 - keep) * RIDGE
+    best, second = tame(scores[0]), tame(scores[1]) if len(scores) > 1 else 0.0
+    for at in range(n_pairs):
+        put_terms(tame(scores[at]), best, second, at == 0, terms)
+        chance = estimate_of(weights, terms)
+        count_pair(bins, chance, true[at])
+        error = (1.0 if true[at] else 0.0) - chance
+        variance = max(chance * (1.0 - chance), LEAST_VARIANCE)
+        for i in range(N_TERMS):
+            gradient[i] += error * terms[i]
+            for j in range(i + 1):
+                curvature[i, j] += variance * terms[i] * terms[j]
+    turn_over(bins)
+    solve(curvature, gradient, step)
+    for i in range(N_TERMS):
+        weights[i] += step[i]

@@ -1,0 +1,1 @@
+"""Kernels for names: hashing, and the table that gives them dense ids."""

@@ -1,0 +1,107 @@
+"""Hashes of bytes: SipHash-1-3 with a secret key for tables, an unkeyed stable mix for digests.
+
+The secret keeps a stranger from choosing keys that meet in one place of a table; it is local to a process and never
+enters any state. The mix is the same on every machine and for ever: digests of replicas are compared.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from abound.core.kernels.numba import load_part, load_u64
+
+_INIT_0 = np.uint64(0x736F6D6570736575)
+_INIT_1 = np.uint64(0x646F72616E646F6D)
+_INIT_2 = np.uint64(0x6C7967656E657261)
+_INIT_3 = np.uint64(0x7465646279746573)
+_END = np.uint64(0xFF)
+_TOP = np.uint64(56)
+_FACTOR = np.uint64(0xFF51AFD7ED558CCD)
+_LAST_FACTOR = np.uint64(0xC4CEB9FE1A85EC53)
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(32)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _rotate(word, bits):
+    return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _sip_round(v0, v1, v2, v3):
+    v0 += v1
+    v2 += v3
+    v1 = _rotate(v1, 13) ^ v0
+    v3 = _rotate(v3, 16) ^ v2
+    v0 = _rotate(v0, 32)
+    v2 += v1
+    v0 += v3
+    v1 = _rotate(v1, 17) ^ v2
+    v3 = _rotate(v3, 21) ^ v0
+    v2 = _rotate(v2, 32)
+    return v0, v1, v2, v3
+
+
+@njit(cache=True, nogil=True)
+def siphash13(k0, k1, buffer, at, length):
+    """SipHash-1-3 of ``buffer[at : at + length]``.
+
+    Parameters
+    ----------
+    k0, k1 : uint64
+        The two halves of the secret.
+    buffer : uint8 array
+    at, length : int
+        Must lie inside the buffer; not checked.
+
+    Returns
+    -------
+    hash : uint64
+
+    Notes
+    -----
+    Aumasson and Bernstein: SipHash, a fast short-input PRF (2012), with one compression and three final rounds.
+    """
+    v0, v1, v2, v3 = k0 ^ _INIT_0, k1 ^ _INIT_1, k0 ^ _INIT_2, k1 ^ _INIT_3
+    i = 0
+    while i + 8 <= length:
+        word = load_u64(buffer, at + i)
+        v3 ^= word
+        v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+        v0 ^= word
+        i += 8
+    word = load_part(buffer, at + i, length - i) | (np.uint64(length) << _TOP)
+    v3 ^= word
+    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    v0 ^= word
+    v2 ^= _END
+    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+@njit(cache=True, nogil=True, inline="always")
+def mix(state, word):
+    """One step of the unkeyed mix: a new state from a state and 64 more bits (both uint64)."""
+    state = (state ^ word) * _FACTOR
+    return (state ^ (state >> _SHIFT)) + _STEP
+
+
+@njit(cache=True, nogil=True)
+def mix_bytes(state, buffer, at, length):
+    """Take the length and the bytes ``buffer[at : at + length]`` into an unkeyed mix; returns the new state, uint64."""
+    state = mix(state, np.uint64(length))
+    i = 0
+    while i + 8 <= length:
+        state = mix(state, load_u64(buffer, at + i))
+        i += 8
+    return mix(state, load_part(buffer, at + i, length - i))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def mix_end(state):
+    """Spread the last words over all 64 bits: call once, after everything was mixed in."""
+    state *= _LAST_FACTOR
+    return state ^ (state >> _SHIFT)

@@ -1,0 +1,450 @@
+"""The table of a vocabulary: keys (bytes) to dense ids, in plain arrays.
+
+    slots   uint64   open addressing, linear probing, a power of two, at most 60 % full. 0 = empty, else
+                     the upper half of the key's hash << 32 | id + 1
+    spans   uint64   an id: start in the arena << 16 | length. Length 0 marks an id without a key; then the
+                     start is the next such id + 1, or 0: the list of ids to be given again, last one first
+    arena   uint8    the bytes of the keys
+    state   int64    counters and the secret of the hash, see the constants
+    dirty   uint8    1 for a page of 256 ids that changed since its digest was computed
+
+The home of a key is the top bits of its stored half hash. So a larger table is filled from a smaller one in one
+sweep, reading no key; and two keys with the same half hash only cost a comparison: bytes decide, never the hash.
+Removal shifts the following slots back, so there are no tombstones and nothing degrades under churn.
+
+Kernels never allocate. A caller asks ``room_for`` first and grows the arrays when there is none.
+
+Upkeep of a vocabulary's table: a larger one, the bytes of removed keys, digests, saving and loading.
+
+See ``abound.core.kernels.names.table`` for the layout.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from abound.core.kernels.names.siphash import mix, mix_bytes, mix_end, siphash13
+from abound.core.kernels.numba import copy_bytes, inner, load_u16, load_u32, pointer, prefetch, same_bytes
+
+N_IDS, N_LIVE, FREE, USED, GARBAGE, SECRET_0, SECRET_1 = range(7)
+"""Places in ``state``: ids ever given, ids with a key, first free id + 1, arena bytes in use, of these without an
+owner, secret."""
+
+PAGE_BITS = 8
+BLOCK = 64
+"""Keys of a vector whose memory is fetched at a time."""
+
+LENGTH = np.uint64(0xFFFF)
+START = np.uint64(16)
+"""How a span is taken apart: ``span & LENGTH``, ``span >> START``."""
+
+HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+class KeyArrays(NamedTuple):
+    """What the kernels of a vocabulary take; see the module for the layout."""
+
+    slots: np.ndarray
+    spans: np.ndarray
+    arena: np.ndarray
+    state: np.ndarray
+    dirty: np.ndarray
+
+
+class Table(NamedTuple):
+    """The same as pointers, which cost nothing to pass on, and the last slot."""
+
+    slots: np.ndarray
+    spans: np.ndarray
+    arena: np.ndarray
+    state: np.ndarray
+    dirty: np.ndarray
+    last: int
+
+
+@njit(cache=True, nogil=True)
+def opened(arrays):
+    """The pointers of ``KeyArrays``."""
+    return Table(
+        pointer(arrays.slots),
+        pointer(arrays.spans),
+        pointer(arrays.arena),
+        pointer(arrays.state),
+        pointer(arrays.dirty),
+        arrays.slots.size - 1,
+    )
+
+
+@njit(cache=True, nogil=True, inline="always")
+def home(half, last):
+    """The slot where the search for a half hash begins: its top bits, as many as number the slots."""
+    return np.int64((half * np.uint64(last + 1)) >> HALF)
+
+
+@njit(cache=True, nogil=True)
+def half_hash(table, data, at, length):
+    """The upper half of a key's hash, in a uint64."""
+    k0, k1 = np.uint64(table.state[SECRET_0]), np.uint64(table.state[SECRET_1])
+    return siphash13(k0, k1, data, at, length) >> HALF
+
+
+@inner
+def _is_key(table, key_id, data, at, length):
+    span = table.spans[key_id]
+    if np.int64(span & LENGTH) != length:
+        return False
+    return same_bytes(table.arena, np.int64(span >> START), data, at, length)
+
+
+@inner
+def _probe(table, half, data, at, length):
+    """The id of a key, or -1, and the slot where the search ended."""
+    position = home(half, table.last)
+    while True:
+        slot = table.slots[position]
+        if slot == 0:
+            return np.int64(-1), position
+        if slot >> HALF == half:
+            key_id = np.int64(slot & _LOW) - 1
+            if _is_key(table, key_id, data, at, length):
+                return key_id, position
+        position = (position + 1) & table.last
+
+
+@njit(cache=True, nogil=True)
+def add(table, data, at, length):
+    """``add_key`` on pointers."""
+    half = half_hash(table, data, at, length)
+    key_id, position = _probe(table, half, data, at, length)
+    if key_id >= 0:
+        return key_id
+    state = table.state
+    if state[FREE] > 0:
+        key_id = state[FREE] - 1
+        state[FREE] = np.int64(table.spans[key_id] >> START)
+    else:
+        key_id = state[N_IDS]
+        state[N_IDS] += 1
+    start = state[USED]
+    copy_bytes(data, at, table.arena, start, length)
+    table.spans[key_id] = (np.uint64(start) << START) | np.uint64(length)
+    table.slots[position] = (half << HALF) | np.uint64(key_id + 1)
+    table.dirty[key_id >> PAGE_BITS] = 1
+    state[USED] = start + length
+    state[N_LIVE] += 1
+    return key_id
+
+
+@njit(cache=True, nogil=True)
+def find_key(arrays, buffer, at, length):
+    """The id of the key ``buffer[at : at + length]`` (uint8), -1 when it has none."""
+    table, data = opened(arrays), pointer(buffer)
+    return _probe(table, half_hash(table, data, at, length), data, at, length)[0]
+
+
+@njit(cache=True, nogil=True)
+def room_for(arrays, n_keys, n_bytes):
+    """Whether ``n_keys`` more keys of ``n_bytes`` bytes altogether fit without growth."""
+    state = arrays.state
+    return (
+        state[N_IDS] + n_keys <= arrays.spans.size
+        and state[USED] + n_bytes <= arrays.arena.size
+        and (state[N_LIVE] + n_keys) * 5 <= arrays.slots.size * 3
+    )
+
+
+@njit(cache=True, nogil=True)
+def add_key(arrays, buffer, at, length):
+    """The id of a key, given now if it has none yet.
+
+    Parameters
+    ----------
+    arrays : KeyArrays
+        With room for the key (``room_for``); changed in place.
+    buffer : uint8 array
+    at, length : int
+        Where the key lies, 1 to 65535 bytes. Not checked.
+
+    Returns
+    -------
+    id : int
+        The id freed last is given first, then the next one that was never given.
+    """
+    return add(opened(arrays), pointer(buffer), at, length)
+
+
+@njit(cache=True, nogil=True)
+def remove_key(arrays, key_id):
+    """Take the key off an id that has one; the id is the next to be given. Changes the arrays in place."""
+    table = opened(arrays)
+    span, slots, last = table.spans[key_id], table.slots, table.last
+    start, length = np.int64(span >> START), np.int64(span & LENGTH)
+    hole = _probe(table, half_hash(table, table.arena, start, length), table.arena, start, length)[1]
+    position = hole
+    while True:
+        position = (position + 1) & last
+        slot = slots[position]
+        if slot == 0:
+            break
+        if (position - home(slot >> HALF, last)) & last >= (position - hole) & last:
+            slots[hole] = slot
+            hole = position
+    slots[hole] = 0
+    table.spans[key_id] = np.uint64(table.state[FREE]) << START
+    table.dirty[key_id >> PAGE_BITS] = 1
+    table.state[FREE] = key_id + 1
+    table.state[GARBAGE] += length
+    table.state[N_LIVE] -= 1
+
+
+@inner
+def _candidates(table, ids, first, end):
+    """Replace half hashes in ``ids[first:end]`` by the first id with that half, or -1; fetch the spans."""
+    for i in range(first, end):
+        half = np.uint64(np.uint32(ids[i]))
+        position = home(half, table.last)
+        slot = table.slots[position]
+        while slot != 0 and slot >> HALF != half:
+            position = (position + 1) & table.last
+            slot = table.slots[position]
+        key_id = np.int64(slot & _LOW) - 1
+        ids[i] = key_id
+        prefetch(table.spans, max(key_id, 0))
+
+
+@inner
+def _find_block(table, data, lengths_at, key_at, ids, first, end):
+    """Ids of the keys ``first`` to ``end`` of a vector, -1 for unknown ones; each pass fetches what the next reads.
+
+    ``key_at`` is where the first of them lies; returns where the last one ends.
+    """
+    at = key_at
+    for i in range(first, end):
+        length = np.int64(load_u16(data, lengths_at + 2 * i))
+        half = half_hash(table, data, at, length)
+        prefetch(table.slots, home(half, table.last))
+        ids[i] = np.int32(np.uint32(half))
+        at += length
+    _candidates(table, ids, first, end)
+    for i in range(first, end):
+        if ids[i] >= 0:
+            prefetch(table.arena, np.int64(table.spans[ids[i]] >> START))
+    at = key_at
+    for i in range(first, end):
+        length = np.int64(load_u16(data, lengths_at + 2 * i))
+        if ids[i] >= 0 and not _is_key(table, ids[i], data, at, length):
+            ids[i] = _probe(table, half_hash(table, data, at, length), data, at, length)[0]
+        at += length
+    return at
+
+
+@njit(cache=True, nogil=True)
+def find_vector(arrays, vector, ids):
+    """Look up all keys of a vector.
+
+    Parameters
+    ----------
+    arrays : KeyArrays
+    vector : uint8 array
+        A well-formed vector (``abound.core.instances.record``); not checked.
+    ids : int32 array
+        Receives the id of each key in order, -1 where it is unknown; at least as long as the vector has features.
+
+    Returns
+    -------
+    n : int
+        Features of the vector.
+    """
+    return find_vector_at(arrays, vector, 0, ids)
+
+
+@njit(cache=True, nogil=True)
+def find_vector_at(arrays, buffer, start, ids):
+    """``find_vector`` for the vector at byte ``start`` of a buffer."""
+    table, data, out = opened(arrays), pointer(buffer), pointer(ids)
+    n = np.int64(load_u32(data, start))
+    lengths_at = start + 4 + 4 * n
+    at = lengths_at + 2 * n
+    for first in range(0, n, BLOCK):
+        at = _find_block(table, data, lengths_at, at, out, first, min(n, first + BLOCK))
+    return n
+
+
+@njit(cache=True, nogil=True)
+def intern_vector(arrays, buffer, start, ids):
+    """Find or add all keys of the vector at byte ``start`` of a buffer, in order.
+
+    Like ``find_vector``, but unknown keys get ids; the caller has made room for all keys of the vector. A key that is
+    there twice gets one id.
+    """
+    table, data, out = opened(arrays), pointer(buffer), pointer(ids)
+    n = np.int64(load_u32(data, start))
+    lengths_at = start + 4 + 4 * n
+    at = lengths_at + 2 * n
+    for first in range(0, n, BLOCK):
+        end = min(n, first + BLOCK)
+        key_at = at
+        at = _find_block(table, data, lengths_at, at, out, first, end)
+        for i in range(first, end):
+            length = np.int64(load_u16(data, lengths_at + 2 * i))
+            if out[i] < 0:
+                out[i] = add(table, data, key_at, length)
+            key_at += length
+    return n
+
+
+AHEAD = 16
+"""Keys by which loading fetches slots before it needs them."""
+
+
+@njit(cache=True, nogil=True)
+def rehash(slots, larger):
+    """Fill the zeroed table ``larger`` from ``slots``, which is spoilt; reads halves of hashes and no keys.
+
+    Both are swept from one end to the other. The used slots are pushed together first, without a branch that the
+    processor would guess wrong every other time.
+    """
+    n = np.int64(0)
+    for slot in slots:
+        slots[n] = slot
+        n += slot != 0
+    last = larger.size - 1
+    for i in range(n):
+        position = home(slots[i] >> HALF, last)
+        while larger[position] != 0:
+            position = (position + 1) & last
+        larger[position] = slots[i]
+
+
+@njit(cache=True, nogil=True)
+def spread(slots, larger):
+    """Fill the table ``larger``, whatever is in it, from ``slots``, which stays as it is; returns the keys of it.
+
+    ``rehash`` is faster, this one lets others read the old table meanwhile.
+    """
+    larger[:] = 0
+    last = larger.size - 1
+    n = np.int64(0)
+    for slot in slots:
+        if slot != 0:
+            position = home(slot >> HALF, last)
+            while larger[position] != 0:
+                position = (position + 1) & last
+            larger[position] = slot
+            n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def compact(arrays, arena):
+    """Copy the keys in id order into the fresh ``arena`` and point the spans there; returns the bytes used."""
+    table, target, used = opened(arrays), pointer(arena), np.int64(0)
+    for key_id in range(table.state[N_IDS]):
+        span = table.spans[key_id]
+        length = np.int64(span & LENGTH)
+        if length > 0:
+            copy_bytes(table.arena, np.int64(span >> START), target, used, length)
+            table.spans[key_id] = (np.uint64(used) << START) | np.uint64(length)
+            used += length
+    table.state[USED] = used
+    table.state[GARBAGE] = 0
+    return used
+
+
+@njit(cache=True, nogil=True)
+def digest_pages(arrays, pages, first, limit):
+    """Bring the hashes of changed pages up to date.
+
+    Parameters
+    ----------
+    arrays : KeyArrays
+        ``dirty`` is cleared in place, page by page.
+    pages : uint64 array
+        A hash a page of 256 ids, over each id's key, or the next free id where it has none; changed in place.
+    first : int
+        Page to begin with.
+    limit : int
+        Changed pages to do at most.
+
+    Returns
+    -------
+    next : int
+        Page to go on with; the number of pages in use when all is done.
+    """
+    table = opened(arrays)
+    n_ids = table.state[N_IDS]
+    n_pages = (n_ids + (1 << PAGE_BITS) - 1) >> PAGE_BITS
+    for page in range(first, n_pages):
+        if table.dirty[page] == 0:
+            continue
+        if limit == 0:
+            return page
+        limit -= 1
+        table.dirty[page] = 0
+        hashed = np.uint64(page)
+        for key_id in range(page << PAGE_BITS, min(n_ids, (page + 1) << PAGE_BITS)):
+            span = table.spans[key_id]
+            if span & LENGTH:
+                hashed = mix_bytes(hashed, table.arena, np.int64(span >> START), np.int64(span & LENGTH))
+            else:
+                hashed = mix(mix(hashed, np.uint64(0)), span >> START)
+        pages[page] = mix_end(hashed)
+    return n_pages
+
+
+@njit(cache=True, nogil=True)
+def export_keys(arrays, lengths, data, free):
+    """Write out lengths (0 for ids without a key), bytes in id order, and free ids in the order they will be given."""
+    table, target, at = opened(arrays), pointer(data), np.int64(0)
+    for key_id in range(table.state[N_IDS]):
+        span = table.spans[key_id]
+        length = np.int64(span & LENGTH)
+        lengths[key_id] = length
+        copy_bytes(table.arena, np.int64(span >> START), target, at, length)
+        at += length
+    key_id = table.state[FREE] - 1
+    for i in range(free.size):
+        free[i] = key_id
+        key_id = np.int64(table.spans[key_id] >> START) - 1
+
+
+@njit(cache=True, nogil=True)
+def import_keys(arrays, lengths, data, free):
+    """Fill empty arrays, with room enough, from what ``export_keys`` wrote.
+
+    Returns
+    -------
+    good : bool
+        False when a key is there twice or the free ids are not the ids without a key; the arrays are spoilt then.
+    """
+    table, source = opened(arrays), pointer(data)
+    at, n_dead, later, later_at = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    for key_id in range(lengths.size):
+        length = np.int64(lengths[key_id])
+        while later < min(key_id + AHEAD, lengths.size):
+            prefetch(table.slots, home(half_hash(table, source, later_at, np.int64(lengths[later])), table.last))
+            later_at += np.int64(lengths[later])
+            later += 1
+        if length == 0:
+            n_dead += 1
+            table.state[N_IDS] += 1
+        elif add(table, source, at, length) != key_id:
+            return False
+        at += length
+    taken = np.uint64(1) << np.uint64(63)
+    for i in range(free.size - 1, -1, -1):
+        key_id = np.int64(free[i])
+        if key_id < 0 or key_id >= lengths.size or lengths[key_id] != 0 or table.spans[key_id] != 0:
+            return False
+        n_dead -= 1
+        table.spans[key_id] = taken | (np.uint64(table.state[FREE]) << START)
+        table.state[FREE] = key_id + 1
+    for i in range(free.size):
+        table.spans[free[i]] &= ~taken
+    for page in range((lengths.size + (1 << PAGE_BITS) - 1) >> PAGE_BITS):
+        table.dirty[page] = 1
+    return n_dead == 0

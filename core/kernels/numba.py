@@ -1,0 +1,409 @@
+"""Pointers, unaligned loads and stores, and the high half of a product: what numba has no name for.
+
+All numbers are little-endian, as in a record. None of these checks bounds: the caller does.
+
+Eight narrow records at once: finding one among them, and putting one in its place.
+
+Most features have at most eight connections, so that these need no loop and hence no branch that the processor could
+guess wrong. Lanes at or past ``n`` are neither read nor changed: they may not be there, and their cache line is not
+wanted.
+
+What numba has no word for: words in memory by their address, prefetching, a float64 as its bits.
+
+Inner kernels take addresses instead of arrays. Numba counts references to every array that it takes out of a tuple and
+copies all fields of the tuple at each call; for work of a few nanoseconds a feature that is most of the time.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.core.types import Buffer  # type: ignore[attr-defined]
+from numba.extending import intrinsic
+
+if sys.byteorder != "little":
+    raise ImportError("records are read in place, which needs a little-endian machine")
+
+
+def _address(context, builder, kind, buffer, at):
+    """Pointer to element ``at`` of a contiguous array or behind a pointer (no wrap-around of negative indices)."""
+    data = buffer if isinstance(kind, types.CPointer) else context.make_array(kind)(context, builder, buffer).data
+    return builder.gep(data, [at])
+
+
+def _is_flat(kind) -> bool:
+    return isinstance(kind, types.CPointer) or (isinstance(kind, Buffer) and kind.ndim == 1 and kind.layout == "C")
+
+
+def _is_bytes(kind, at) -> bool:
+    return _is_flat(kind) and kind.dtype == types.uint8 and isinstance(at, types.Integer)
+
+
+@intrinsic
+def pointer(typing_context, array):
+    """``pointer(array)``: where the elements of a contiguous array lie, to be indexed like it.
+
+    It holds no reference, so passing it on costs nothing; whoever called the kernel keeps the array alive. There is no
+    size, no check, and a negative index means what is before the array.
+    """
+    if not _is_flat(array):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        return _address(context, builder, array, arguments[0], ir.Constant(ir.IntType(64), 0))
+
+    return types.CPointer(array.dtype)(array), generate
+
+
+def _loader(name, result, llvm_type):
+    def load(typing_context, array, at):
+        if not _is_bytes(array, at):
+            return None
+
+        def generate(context, builder, signature, arguments):
+            position = context.cast(builder, arguments[1], signature.args[1], types.intp)
+            pointer = _address(context, builder, signature.args[0], arguments[0], position)
+            value = builder.load(builder.bitcast(pointer, llvm_type.as_pointer()))
+            value.align = 1
+            return value
+
+        return result(array, at), generate
+
+    load.__name__ = load.__qualname__ = name
+    load.__doc__ = f"``{name}(buffer, at)``: the {result} that starts at byte ``at`` of a uint8 array or pointer."
+    return intrinsic(load)
+
+
+def _storer(name, kind, llvm_type):
+    def store(typing_context, array, at, value):
+        if not _is_bytes(array, at):
+            return None
+
+        def generate(context, builder, signature, arguments):
+            position = context.cast(builder, arguments[1], signature.args[1], types.intp)
+            pointer = _address(context, builder, signature.args[0], arguments[0], position)
+            instruction = builder.store(arguments[2], builder.bitcast(pointer, llvm_type.as_pointer()))
+            instruction.align = 1
+            return context.get_dummy_value()
+
+        return types.void(array, at, kind), generate
+
+    store.__name__ = store.__qualname__ = name
+    store.__doc__ = f"``{name}(buffer, at, value)``: write a {kind} from byte ``at`` of a uint8 array or pointer on."
+    return intrinsic(store)
+
+
+load_u16 = _loader("load_u16", types.uint16, ir.IntType(16))
+load_u32 = _loader("load_u32", types.uint32, ir.IntType(32))
+load_u64 = _loader("load_u64", types.uint64, ir.IntType(64))
+load_f32 = _loader("load_f32", types.float32, ir.FloatType())
+store_u16 = _storer("store_u16", types.uint16, ir.IntType(16))
+store_u32 = _storer("store_u32", types.uint32, ir.IntType(32))
+store_u64 = _storer("store_u64", types.uint64, ir.IntType(64))
+store_f32 = _storer("store_f32", types.float32, ir.FloatType())
+
+
+@intrinsic
+def prefetch(typing_context, array, index):
+    """``prefetch(array, index)``: ask for the cache line of an element behind a pointer or of an array.
+
+    Only a hint: nothing is read or checked, and an index past the end does no harm.
+    """
+    if not _is_flat(array) or not isinstance(index, types.Integer):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        position = context.cast(builder, arguments[1], signature.args[1], types.intp)
+        address = _address(context, builder, signature.args[0], arguments[0], position)
+        return prefetch_at(context, builder, address)
+
+    return types.void(array, index), generate
+
+
+@intrinsic
+def multiply_high(typing_context, a, b):
+    """``multiply_high(a, b)``: the upper 64 bits of the 128-bit product of two uint64."""
+    if a != types.uint64 or b != types.uint64:
+        return None
+
+    def generate(context, builder, signature, arguments):
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(arguments[0], wide), builder.zext(arguments[1], wide))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+
+    return types.uint64(a, b), generate
+
+
+@intrinsic
+def trailing_zeros(typing_context, word):
+    """``trailing_zeros(word)``: zero bits below the lowest one bit of a uint64; 64 for zero."""
+    if word != types.uint64:
+        return None
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], cgutils.false_bit)
+
+    return types.uint64(word), generate
+
+
+@intrinsic
+def leading_zeros(typing_context, word):
+    """``leading_zeros(word)``: zero bits above the highest one bit of a uint64; 64 for zero."""
+    if word != types.uint64:
+        return None
+
+    def generate(context, builder, signature, arguments):
+        return builder.ctlz(arguments[0], cgutils.false_bit)
+
+    return types.uint64(word), generate
+
+
+@njit(cache=True, nogil=True)
+def load_part(buffer, at, length):
+    """The ``length`` (0 to 7) bytes from ``at`` on as the low bytes of a uint64, zeros above; reads nothing else."""
+    word = types.uint64(0)
+    if length >= 4:
+        word = types.uint64(load_u32(buffer, at))
+        high = types.uint64(load_u32(buffer, at + length - 4))
+        return word | (high << types.uint64(8 * (length - 4)))
+    for i in range(length):
+        word |= types.uint64(buffer[at + i]) << types.uint64(8 * i)
+    return word
+
+
+@njit(cache=True, nogil=True)
+def same_bytes(a, a_at, b, b_at, length):
+    """Whether ``length`` bytes of ``a`` from ``a_at`` on equal those of ``b`` from ``b_at`` on."""
+    i = 0
+    while i + 8 <= length:
+        if load_u64(a, a_at + i) != load_u64(b, b_at + i):
+            return False
+        i += 8
+    return load_part(a, a_at + i, length - i) == load_part(b, b_at + i, length - i)
+
+
+@njit(cache=True, nogil=True)
+def copy_bytes(source, source_at, target, target_at, length):
+    """Copy ``length`` bytes between two arrays, in place in ``target``; the ranges do not overlap."""
+    i = 0
+    while i + 8 <= length:
+        store_u64(target, target_at + i, load_u64(source, source_at + i))
+        i += 8
+    while i < length:
+        target[target_at + i] = source[source_at + i]
+        i += 1
+
+
+kernel = njit(cache=True, nogil=True, error_model="numpy")
+"""Compiled when first called, once for a machine. Division by zero gives what IEEE 754 says instead of an exception."""
+
+inlined = njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+"""A kernel that becomes part of each kernel that calls it."""
+
+inner = njit(cache=True, nogil=True, no_cpython_wrapper=True)  # type: ignore[call-overload]
+"""A kernel for other kernels only: a call from Python crashes. For arguments that hold many arrays it compiles faster,
+by up to half, since what takes them out of Python objects is left out."""
+
+WORD = ir.IntType(64)
+
+
+def address_in(builder, base, index, kind):
+    """Pointer to element ``index`` of type ``kind`` from the address ``base`` on."""
+    return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index])
+
+
+def _load(kind, result):
+    def load(typingctx, base, index):
+        def generate(context, builder, signature, arguments):
+            return builder.load(address_in(builder, *arguments, kind))
+
+        return result(types.uint64, types.uint64), generate
+
+    return load
+
+
+def _store(kind, value):
+    def store(typingctx, base, index, number):
+        def generate(context, builder, signature, arguments):
+            builder.store(arguments[2], address_in(builder, *arguments[:2], kind))
+            return context.get_dummy_value()
+
+        return types.void(types.uint64, types.uint64, value), generate
+
+    return store
+
+
+load_word = intrinsic(_load(WORD, types.uint64))
+load_float = intrinsic(_load(ir.DoubleType(), types.float64))
+load_id = intrinsic(_load(ir.IntType(32), types.uint32))
+load_single = intrinsic(_load(ir.FloatType(), types.float32))
+store_word = intrinsic(_store(WORD, types.uint64))
+store_float = intrinsic(_store(ir.DoubleType(), types.float64))
+store_id = intrinsic(_store(ir.IntType(32), types.uint32))
+store_single = intrinsic(_store(ir.FloatType(), types.float32))
+store_byte = intrinsic(_store(ir.IntType(8), types.uint8))
+"""``load_...(base, index)``, ``store_...(base, index, value)``: element ``index`` of the array that starts at address
+``base``, both uint64. Nothing is checked."""
+
+
+@intrinsic
+def address_of(typingctx, array):
+    """The address of the first element of a contiguous array, as uint64."""
+
+    def generate(context, builder, signature, arguments):
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.ptrtoint(view.data, WORD)
+
+    return types.uint64(array), generate
+
+
+def prefetch_at(context, builder, pointer):
+    """Emit a prefetch of the cache line that ``pointer`` is in."""
+    i32 = ir.IntType(32)
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32]), "llvm.prefetch.p0"
+    )
+    read, keep, data = i32(0), i32(3), i32(1)
+    builder.call(function, [builder.bitcast(pointer, cgutils.voidptr_t), read, keep, data])
+    return context.get_dummy_value()
+
+
+@intrinsic
+def prefetch_word(typingctx, base, index):
+    """Ask for the cache line of the 8-byte word ``index`` from the address ``base`` on, both uint64.
+
+    Changes nothing, may be of any place and is never waited for.
+    """
+
+    def generate(context, builder, signature, arguments):
+        return prefetch_at(context, builder, address_in(builder, *arguments, WORD))
+
+    return types.void(types.uint64, types.uint64), generate
+
+
+@intrinsic
+def as_float(typingctx, bits):
+    """The float64 that has these 64 bits."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.uint64), generate
+
+
+@intrinsic
+def as_bits(typingctx, number):
+    """The 64 bits of a float64, as uint64. For numbers >= 0 they are ordered as the numbers are."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], WORD)
+
+    return types.uint64(types.float64), generate
+
+
+@intrinsic
+def as_single(typingctx, bits):
+    """The float32 that has the lower 32 of these bits."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(builder.trunc(arguments[0], ir.IntType(32)), ir.FloatType())
+
+    return types.float32(types.uint64), generate
+
+
+@intrinsic
+def single_bits(typingctx, number):
+    """The 32 bits of a float64, rounded to float32, as uint64."""
+
+    def generate(context, builder, signature, arguments):
+        rounded = builder.fptrunc(arguments[0], ir.FloatType())
+        return builder.zext(builder.bitcast(rounded, ir.IntType(32)), WORD)
+
+    return types.uint64(types.float64), generate
+
+
+U0 = np.uint64(0)
+U1 = np.uint64(1)
+U2 = np.uint64(2)
+"""Numba makes float64 of uint64 + int64, so unsigned arithmetic needs unsigned constants."""
+
+
+LANES = 8
+I1, I32 = ir.IntType(1), ir.IntType(32)
+WORDS = ir.VectorType(WORD, LANES)
+LANE_NUMBERS = ir.Constant(WORDS, list(range(LANES)))
+SHIFTED_BY_ONE = ir.Constant(ir.VectorType(I32, LANES), [LANES, *range(LANES - 1)])
+CLASS_BITS = 24
+
+
+def _splat(builder, scalar):
+    """A vector with the same number in all lanes."""
+    kind = ir.VectorType(scalar.type, LANES)
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, I32(0))
+    return builder.shuffle_vector(
+        one, ir.Constant(kind, ir.Undefined), ir.Constant(ir.VectorType(I32, LANES), [0] * LANES)
+    )
+
+
+def _all(number):
+    return ir.Constant(WORDS, [number] * LANES)
+
+
+def _call(builder, name, result, *arguments):
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    return builder.call(function, arguments)
+
+
+def _load_lanes(builder, base, index, lanes):
+    """The records from word ``index`` on in the lanes that are set, 0 in the others."""
+    pointer = builder.bitcast(address_in(builder, base, index, WORD), WORDS.as_pointer())
+    return _call(builder, "llvm.masked.load.v8i64.p0", WORDS, pointer, I32(8), lanes, _all(0))
+
+
+def _below(builder, n):
+    return builder.icmp_unsigned("<", LANE_NUMBERS, _splat(builder, n))
+
+
+def _bits(builder, flags):
+    """One bit for each lane, as a word."""
+    return builder.zext(builder.bitcast(flags, ir.IntType(LANES)), WORD)
+
+
+@intrinsic
+def find_lane(typingctx, arena, first, n, key):
+    """Which of the ``n`` (at most 8) records from place ``first`` on has ``key`` in its lower 24 bits; 8: none has."""
+
+    def generate(context, builder, signature, arguments):
+        arena, first, n, key = arguments
+        lanes = _below(builder, n)
+        keys = builder.and_(_load_lanes(builder, arena, first, lanes), _all((1 << CLASS_BITS) - 1))
+        found = builder.and_(builder.icmp_unsigned("==", keys, _splat(builder, key)), lanes)
+        bits = builder.or_(_bits(builder, found), WORD(1 << LANES))
+        return _call(builder, "llvm.cttz.i64", WORD, bits, I1(1))
+
+    return types.uint64(*[types.uint64] * 4), generate
+
+
+@intrinsic
+def place_lane(typingctx, arena, first, n, record):
+    """Insert a record among the ``n`` (at most 7) in falling order from place ``first`` on; place ``n`` is free."""
+
+    def generate(context, builder, signature, arguments):
+        arena, first, n, record = arguments
+        lanes = _below(builder, builder.add(n, WORD(1)))
+        old, new = _load_lanes(builder, arena, first, lanes), _splat(builder, record)
+        before = builder.and_(builder.icmp_unsigned(">", old, new), _below(builder, n))
+        place = _splat(builder, _call(builder, "llvm.ctpop.i64", WORD, _bits(builder, before)))
+        moved = builder.shuffle_vector(old, new, SHIFTED_BY_ONE)
+        moved = builder.select(builder.icmp_unsigned("==", LANE_NUMBERS, place), new, moved)
+        merged = builder.select(builder.icmp_unsigned("<", LANE_NUMBERS, place), old, moved)
+        pointer = builder.bitcast(address_in(builder, arena, first, WORD), WORDS.as_pointer())
+        _call(builder, "llvm.masked.store.v8i64.p0", ir.VoidType(), merged, pointer, I32(8), lanes)
+        return context.get_dummy_value()
+
+    return types.void(*[types.uint64] * 4), generate

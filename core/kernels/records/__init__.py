@@ -1,0 +1,1 @@
+"""Kernels for instances as bytes: records, and JSON into records."""

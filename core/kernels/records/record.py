@@ -1,0 +1,237 @@
+"""Reading records in place: where the parts of one lie, and whether bytes are records at all."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from abound.core.kernels.numba import inner, load_f32, load_part, load_u16, load_u32, load_u64, pointer, same_bytes
+from abound.core.kernels.records.json import MOST_PROBES, hash_of
+
+GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING, KEY_TWICE, CROWDED = range(10)
+"""What ``check`` finds. ``CROWDED``: nothing wrong so far, but whether a key is there twice has to be found out another
+way, since the keys of the record meet in too few places of a table."""
+
+_NOT_ASCII = np.uint64(0x8080808080808080)
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+class RecordShape(NamedTuple):
+    """Where the parts of a record begin, in bytes from the start of the buffer.
+
+    ``n_features`` is -1 when the record does not lie inside the buffer, and nothing else holds then.
+    """
+
+    n_features: int
+    values_at: int
+    lengths_at: int
+    keys_at: int
+    n_labels: int
+    label_lengths_at: int
+    labels_at: int
+    end: int
+
+
+@inner
+def _part_end(data, size, lengths_at, n):
+    """Where the strings of a part end, -1 past ``size``: ``n`` u16 lengths, then the bytes."""
+    at = lengths_at + 2 * n
+    if at > size:
+        return np.int64(-1)
+    for i in range(n):
+        at += np.int64(load_u16(data, lengths_at + 2 * i))
+    return at if at <= size else np.int64(-1)
+
+
+@inner
+def _vector_end(data, size, start):
+    if start < 0 or start > size - 4:
+        return np.int64(-1)
+    n = np.int64(load_u32(data, start))
+    end = _part_end(data, size, start + 4 + 4 * n, n)
+    padded = (end - start + 3) // 4 * 4 + start
+    return padded if end >= 0 and padded <= size else np.int64(-1)
+
+
+@inner
+def _shape(data, size, start):
+    nothing = RecordShape(-1, 0, 0, 0, 0, 0, 0, 0)
+    second = _vector_end(data, size, start)
+    if second < 0 or second > size - 4:
+        return nothing
+    n = np.int64(load_u32(data, start))
+    lengths_at = start + 4 + 4 * n
+    n_labels = np.int64(load_u32(data, second))
+    end = _part_end(data, size, second + 4, n_labels)
+    padded = (end - second + 3) // 4 * 4 + second
+    if end < 0 or padded > size:
+        return nothing
+    labels_at = second + 4 + 2 * n_labels
+    return RecordShape(n, start + 4, lengths_at, lengths_at + 2 * n, n_labels, second + 4, labels_at, padded)
+
+
+@njit(cache=True, nogil=True)
+def vector_end(buffer, start):
+    """Where the vector that starts at byte ``start`` ends, its padding included; -1 when it overruns the buffer."""
+    return _vector_end(pointer(buffer), len(buffer), start)
+
+
+@njit(cache=True, nogil=True)
+def record_shape(buffer, start):
+    """The shape of the record that starts at byte ``start`` of a uint8 array.
+
+    Reads no byte outside of the buffer, whatever is in it; keys and values are not looked at.
+    """
+    return _shape(pointer(buffer), len(buffer), start)
+
+
+@inner
+def _sequence_length(data, at, end):
+    """Bytes of the UTF-8 sequence at ``at``, 0 when it is not one: overlong, a surrogate, too high, or cut off."""
+    first = data[at]
+    if first < 0x80:
+        return 1
+    if first < 0xC2 or first > 0xF4:
+        return 0
+    length = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+    if at + length > end:
+        return 0
+    low, high = 0x80, 0xBF
+    if first == 0xE0:
+        low = 0xA0
+    elif first == 0xED:
+        high = 0x9F
+    elif first == 0xF0:
+        low = 0x90
+    elif first == 0xF4:
+        high = 0x8F
+    if data[at + 1] < low or data[at + 1] > high:
+        return 0
+    for i in range(2, length):
+        if data[at + i] & 0xC0 != 0x80:
+            return 0
+    return length
+
+
+@njit(cache=True, nogil=True)
+def is_utf8(data, at, length):
+    """Whether ``length`` bytes from ``at`` on are UTF-8 (no surrogates); they must lie inside the data."""
+    end = at + length
+    while at < end:
+        word = load_u64(data, at) if at + 8 <= end else load_part(data, at, end - at)
+        if word & _NOT_ASCII == 0:
+            at += 8
+            continue
+        step = _sequence_length(data, at, end)
+        if step == 0:
+            return False
+        at += step
+    return True
+
+
+@inner
+def _check_strings(data, lengths_at, n, strings_at):
+    """Check the strings of a part and the padding after them: no empty one, each UTF-8, zeros behind."""
+    at = strings_at
+    for i in range(n):
+        length = np.int64(load_u16(data, lengths_at + 2 * i))
+        if length == 0:
+            return EMPTY_KEY
+        if not is_utf8(data, at, length):
+            return BAD_UTF8
+        at += length
+    while (at - lengths_at) % 4 != 0:
+        if data[at] != 0:
+            return BAD_PADDING
+        at += 1
+    return GOOD
+
+
+@njit(cache=True, nogil=True)
+def _compare_keys(data, shape, table, starts):
+    """KEY_TWICE where two keys of a record are equal, else GOOD, or CROWDED where that is not found out here.
+
+    Its strings are checked, and it has a label: so 8 bytes more than the last key can be read.
+
+    Parameters
+    ----------
+    table : uint64
+        At least eight times as many as the record has keys; overwritten with half of a hash << 32 | place
+        of the key + 1.
+    starts : int64
+        One for each key; overwritten.
+    """
+    n, at, size = shape.n_features, shape.keys_at, 16
+    while size < 4 * n:
+        size *= 2
+    for place in range(size):
+        table[place] = 0
+    for i in range(n):
+        length = np.int64(load_u16(data, shape.lengths_at + 2 * i))
+        hashed, probes = hash_of(data, at, length), 0
+        place = np.int64(hashed) & (size - 1)
+        while table[place] != 0:
+            if (table[place] ^ hashed) <= _LOW:
+                other = np.int64(table[place] & _LOW) - 1
+                if np.int64(load_u16(data, shape.lengths_at + 2 * other)) == length and same_bytes(
+                    data, starts[other], data, at, length
+                ):
+                    return KEY_TWICE
+            probes += 1
+            if probes == MOST_PROBES:
+                return CROWDED
+            place = (place + 1) & (size - 1)
+        table[place] = (hashed & ~_LOW) | np.uint64(i + 1)
+        starts[i] = at
+        at += length
+    return GOOD
+
+
+@njit(cache=True, nogil=True)
+def check(buffer, first, n_records, ends):
+    """Check that a buffer is exactly ``n_records`` well-formed records.
+
+    Parameters
+    ----------
+    buffer : uint8 array
+        Anything at all; no byte outside of it is read.
+    first : int
+        How many records at its beginning were checked before.
+    n_records : int
+    ends : int64 array, shape (n_records + 1,)
+        Up to ``ends[first]`` as an earlier call left it, 0 at the beginning; receives where each further record ends.
+
+    Returns
+    -------
+    problem : int
+        GOOD, or what is wrong first.
+    n_good : int
+        Records before the wrong one.
+    """
+    data, size, at = pointer(buffer), len(buffer), ends[first]
+    table, starts = np.empty(256, np.uint64), np.empty(64, np.int64)
+    for i in range(first, n_records):
+        shape = _shape(data, size, at)
+        if shape.n_features < 0:
+            return OVERRUN, i
+        for j in range(shape.n_features):
+            value = load_f32(data, shape.values_at + 4 * j)
+            if not 0 < value < np.inf:
+                return BAD_VALUE, i
+        if shape.n_labels == 0:
+            return NO_LABEL, i
+        problem = _check_strings(data, shape.lengths_at, shape.n_features, shape.keys_at)
+        if problem == GOOD:
+            problem = _check_strings(data, shape.label_lengths_at, shape.n_labels, shape.labels_at)
+        if problem == GOOD and shape.n_features > 1:
+            if shape.n_features > len(starts):
+                starts = np.empty(2 * shape.n_features, np.int64)
+                table = np.empty(8 * len(starts), np.uint64)
+            problem = _compare_keys(data, shape, pointer(table), pointer(starts))
+        at = shape.end
+        ends[i + 1] = at
+        if problem != GOOD:
+            return problem, i
+    return (GOOD if at == size else TRAILING), n_records

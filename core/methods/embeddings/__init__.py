@@ -1,0 +1,1 @@
+"""Methods that embed labels."""

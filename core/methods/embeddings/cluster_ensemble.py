@@ -1,0 +1,274 @@
+"""Linear embeddings of clusters of instances, several clusterings together, and the vote of the neighbours there.
+
+The frame of SLEEC (Bhatia et al., NIPS 2015) that all ExMLDS methods share (Wadbude et al. 2017, algorithm 1): a query
+goes to the nearest cluster of each clustering, is projected by the regressor V of that cluster, and the k nearest of
+the projected training instances V x_i of the cluster vote for their labels with their cosine. Neighbours are searched
+over V x_i; searching over the learned embeddings z_i costs a point or more.
+
+Differences from the paper: algorithm 4 searches over z_i; votes are weighted by the cosine, where equation 1 has
+their plain mean; the clusters are balanced and found by two rounds of spherical k-means, after SLEEC's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from abound.core.errors import Damaged
+from abound.core.kernels.batch.neighbors import vote_rows
+from abound.core.methods.embeddings import ridge
+from abound.core.methods.embeddings.ridge import product
+from abound.core.methods.neighbors import nearest
+from abound.core.methods.neighbors.nearest import Neighbors
+from abound.core.methods.training import array_checks, clusters
+from abound.core.methods.training.clusters import Centres
+from abound.core.methods.training.matrices import Csr, Matrices, Sizes
+from abound.core.methods.training.parallel import is_elsewhere, spread
+from abound.core.methods.training.progress import Progress, part, quietly, rising
+from abound.core.methods.training.rankings import in_blocks, of_padded
+from abound.core.metrics import Ints, Rankings
+
+Singles = npt.NDArray[np.float32]
+
+Regressor = Callable[[Csr, Csr, np.random.Generator, Progress], npt.NDArray[Any]]
+"""``learn(X, Y, rng, progress)``: the weights V of shape (f + 1, dim) for the rows of a cluster; the last one is the
+bias."""
+
+MOST_NEIGHBORS = 100_000
+
+ROWS = 512
+"""Queries of a cluster that are ranked together, about."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cluster:
+    """A cluster's regressor and its projected instances.
+
+    Attributes
+    ----------
+    features : int32 array, shape (f,)
+        Columns that occur in the cluster, ascending.
+    weights : float32 array, shape (f + 1, dim)
+    rows : int32 array, shape (m,)
+        Training instances.
+    vectors : float32 array, shape (m, dim)
+        Their projections, of length 1.
+    """
+
+    features: npt.NDArray[np.int32]
+    weights: Singles
+    rows: npt.NDArray[np.int32]
+    vectors: Singles
+
+    def projected(self, X: Csr) -> Singles:
+        """The rows in the embedding, of length 1 or 0."""
+        return unit(product(narrowed(X, self.features), self.weights))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learner:
+    """One clustering: centres of shape (c, d), and the cluster of each."""
+
+    centres: Centres
+    clusters: tuple[Cluster, ...]
+
+    def search(self, X: Csr, k: int) -> Neighbors:
+        """The k nearest training instances of each row within its cluster; what is not used has similarity 0."""
+        found = Neighbors.none(X.shape[0], k)
+        places = clusters.nearest(X, self.centres)
+        for number in np.unique(places).tolist():
+            cluster = self.clusters[number]
+            rows = np.flatnonzero(places == number)
+            near = nearest.exact(cluster.projected(X[rows]), cluster.vectors, k)
+            near.sims[np.arange(near.sims.shape[1]) >= near.counts[:, None]] = 0.0
+            found.ids[rows, : near.ids.shape[1]] = cluster.rows[near.ids]
+            found.sims[rows, : near.ids.shape[1]] = near.sims
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """The learners, and the labels of the training instances."""
+
+    neighbors: int
+    learners: tuple[Learner, ...]
+    Y: Csr
+
+    def rank(self, X: Csr, k: int) -> Rankings:
+        """The best ``k`` labels by the votes of all learners; a label that no neighbour has is not ranked."""
+        k = min(k, self.Y.shape[1])
+
+        def block(first: int, end: int) -> Rankings:
+            found = [learner.search(X[first:end], self.neighbors) for learner in self.learners]
+            ids = np.concatenate([near.ids for near in found], axis=1)
+            sims = np.concatenate([near.sims for near in found], axis=1) / len(self.learners)
+            best, scores = np.zeros((end - first, k), np.int32), np.zeros((end - first, k))
+            all_used = np.full(end - first, ids.shape[1], np.int64)
+            labels = (self.Y.indptr, self.Y.indices, np.zeros(self.Y.shape[1]))
+            counts = vote_rows(ids, sims, all_used, labels, 1.0, best, scores)
+            return of_padded(best, scores, counts)
+
+        return in_blocks(X.shape[0], min(8192, ROWS * len(self.learners[0].clusters)), block)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The model as named arrays."""
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "sizes": np.array([self.neighbors, self.Y.shape[1]], np.int64),
+            "label_starts": self.Y.indptr,
+            "labels": self.Y.indices,
+        }
+        for number, learner in enumerate(self.learners):
+            parts = learner.clusters
+            arrays[f"centres/{number}"] = learner.centres
+            arrays[f"counts/{number}"] = np.array([(len(part.features), len(part.rows)) for part in parts], np.int64)
+            for name in ("features", "weights", "rows", "vectors"):
+                arrays[f"{name}/{number}"] = np.concatenate([getattr(part, name) for part in parts])
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
+        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        neighbors, told = array_checks.taken(arrays, "sizes", np.int64, 2).tolist()
+        if told != n_labels or not 1 <= neighbors <= MOST_NEIGHBORS:
+            raise Damaged("the sizes of the ensemble are not those of its labels")
+        Y = array_checks.rows(arrays, "label_starts", "labels", None, (None, n_labels))
+        learners: list[Learner] = []
+        while f"centres/{len(learners)}" in arrays:
+            number = len(learners)
+            centres = array_checks.taken(arrays, f"centres/{number}", np.float32, None, d)
+            counts = array_checks.taken(arrays, f"counts/{number}", np.int64, len(centres), 2)
+            array_checks.within(f"counts/{number}", counts, 0, max(d, Y.shape[0]))
+            totals = counts.sum(axis=0).tolist()
+            for name, kind, *shape in (
+                ("features", np.int32, totals[0]),
+                ("weights", np.float32, totals[0] + len(counts), None),
+                ("rows", np.int32, totals[1]),
+                ("vectors", np.float32, totals[1], None),
+            ):
+                array_checks.taken(arrays, f"{name}/{number}", kind, *shape)
+            array_checks.numbers(f"features/{number}", arrays[f"features/{number}"], d)
+            array_checks.numbers(f"rows/{number}", arrays[f"rows/{number}"], Y.shape[0])
+            if arrays[f"weights/{number}"].shape[1] != arrays[f"vectors/{number}"].shape[1]:
+                raise Damaged("the instances of an ensemble are not projected as its queries are")
+            cuts = np.cumsum(counts, axis=0)[:-1]
+            pieces = [
+                np.split(arrays[f"{name}/{number}"], places)
+                for name, places in (
+                    ("features", cuts[:, 0]),
+                    ("weights", np.cumsum(counts[:, 0] + 1)[:-1]),
+                    ("rows", cuts[:, 1]),
+                    ("vectors", cuts[:, 1]),
+                )
+            ]
+            for features in pieces[0]:
+                array_checks.ascending(f"features/{number}", features)
+            learners.append(Learner(centres, tuple(map(Cluster, *pieces))))
+        if not learners or not all(learner.clusters for learner in learners):
+            raise Damaged("an ensemble has no learner, or one without clusters")
+        return cls(neighbors, tuple(learners), Y)
+
+
+def check(data: Matrices, shape: tuple[int, int, int], neighbors_by_default: int) -> None:
+    """ValueError when there are fewer instances than the neighbours that were asked for, or than clusters."""
+    neighbors, n_clusters, _ = shape
+    asked = 0 if neighbors == neighbors_by_default else neighbors
+    for name, wanted in (("neighbors", asked), ("clusters", n_clusters)):
+        if wanted > data.X.shape[0]:
+            raise ValueError(
+                f"{name} must be at most the {data.X.shape[0]} instances that have labels and active features"
+            )
+
+
+def fit(
+    data: Matrices,
+    shape: tuple[int, int, int],
+    learn: Regressor,
+    rng: np.random.Generator,
+    progress: Progress,
+    *,
+    travels: bool = True,
+) -> Model:
+    """Cluster, and fit each cluster on its own: all of all learners at a time, where there is a Dask cluster for it.
+
+    Parameters
+    ----------
+    shape : (int, int, int)
+        Neighbours, clusters (0: by the number of instances), learners.
+    learn : callable
+        Fits the regressor of a cluster.
+    travels : bool
+        False where ``learn`` keeps something here besides what it returns.
+    """
+    neighbors, n_clusters, n_learners = shape
+    progress = rising(progress)
+    found: list[tuple[Centres, Ints, list[np.random.Generator]]] = []
+    for number, seed in enumerate(rng.spawn(n_learners)):
+        tell = part(progress, 0.1 * number / n_learners, 0.1 * (number + 1) / n_learners)
+        centres, places = clusters.found(data.X, n_clusters, seed, tell)
+        found.append((centres, places, seed.spawn(len(centres))))
+    pieces = [(learner, number) for learner, (_, _, seeds) in enumerate(found) for number in range(len(seeds))]
+
+    def one(learner: int, number: int, progress: Progress = quietly) -> Cluster:
+        _, places, seeds = found[learner]
+        return _cluster(data, np.flatnonzero(places == number), learn, seeds[number], progress)
+
+    def share(done: int) -> float:
+        return 0.1 + 0.9 * done / len(pieces)
+
+    if travels and is_elsewhere() and len(pieces) > 1:
+        fitted = spread(one, pieces, lambda done: progress("clusters", share(done)))
+    else:  # one after the other, each on all threads: so no more than one is in memory
+        fitted = [one(*piece, part(progress, share(i), share(i + 1))) for i, piece in enumerate(pieces)]
+    ends = np.cumsum([len(seeds) for _, _, seeds in found])[:-1].tolist()
+    parts = zip([0, *ends], [*ends, len(pieces)], strict=True)
+    learners = [
+        Learner(centres, tuple(fitted[start:end])) for (centres, _, _), (start, end) in zip(found, parts, strict=True)
+    ]
+    return Model(neighbors, tuple(learners), data.Y)
+
+
+def _cluster(data: Matrices, rows: Ints, learn: Regressor, rng: np.random.Generator, progress: Progress) -> Cluster:
+    X = data.X[rows]
+    features = np.unique(X.indices).astype(np.int32)
+    X = narrowed(X, features)
+    weights = np.asarray(learn(X, data.Y[rows], rng, progress), np.float32)
+    return Cluster(features, weights, rows.astype(np.int32), unit(product(X, weights)))
+
+
+def narrowed(X: Csr, features: npt.NDArray[np.int32]) -> Csr:
+    """The rows in some of the columns (ascending) only."""
+    columns = np.searchsorted(features, X.indices)
+    columns[columns == len(features)] = 0
+    known = features[columns] == X.indices if len(features) else np.zeros(X.nnz, np.bool_)
+    starts = np.concatenate(([0], np.cumsum(known)))[X.indptr]
+    return sparse.csr_matrix(
+        (X.data[known], columns[known].astype(np.int32), starts), shape=(X.shape[0], len(features))
+    )
+
+
+def unit(Z: npt.NDArray[np.floating]) -> Singles:
+    """The rows with length 1; a row of zeros stays."""
+    lengths = np.linalg.norm(Z, axis=1, keepdims=True)
+    return np.asarray(Z / np.where(lengths > 0, lengths, 1.0), np.float32)
+
+
+def needs(sizes: Sizes, shape: tuple[int, int, int], dim: int) -> dict[str, int]:
+    """Bytes of the model and of the fit of the largest cluster's regressor."""
+    _, n_clusters, n_learners = shape
+    c, m = clusters.number_of(n_clusters, sizes.n), clusters.largest(n_clusters, sizes.n)
+    features = min(sizes.d, -(-sizes.nnz // c))
+    one = Sizes(n=m, d=features, L=sizes.L, nnz=-(-sizes.nnz * m // max(sizes.n, 1)), assertions=sizes.assertions)
+    return {
+        f"regressors, 4 B x {n_learners} learners x {c} clusters x up to {features:,} features x {dim}": (
+            4 * n_learners * c * (features + 1) * dim
+        ),
+        f"centres, 4 B x {n_learners} learners x {c} x {sizes.d:,} features": 4 * (n_learners + 1) * c * sizes.d,
+        f"projected instances, 4 B x {n_learners} learners x {sizes.n:,} x {dim}": 4 * n_learners * sizes.n * (dim + 1),
+        f"similarities to centres, 4 B x {sizes.n:,} x {c}": 4 * sizes.n * c,
+        f"least squares in a cluster of {m:,}": ridge.needs(one, dim) + 8 * 4 * m * dim,
+    }

@@ -1,0 +1,112 @@
+"""ExMLDS1: instances embedded by the mutual information of their labels, a regressor, and neighbours.
+
+Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (2017), algorithms 1 and 2.
+
+Differences from the paper: the regressor is fitted by ridge regression (``core/methods/embeddings/ridge.py``), where
+the paper has ADMM and SLEEC's l1 penalty; the shift of the mutual information is 1, where equation 4 takes off log k
+for k negative samples. What the methods of this family share, and where it differs, is in
+``core/methods/embeddings/cluster_ensemble.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.methods.embeddings import cluster_ensemble, sppmi
+from abound.core.methods.embeddings.cluster_ensemble import Model
+from abound.core.methods.embeddings.ridge import Floats, Ridge
+from abound.core.methods.training import clusters, param_checks
+from abound.core.methods.training.matrices import Csr, Matrices, Sizes
+from abound.core.methods.training.progress import Progress, part
+
+__all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs"]
+
+COST = "fit O(learners (sum of squared label counts + pairs dim) / clusters); rank O(learners (l + n / clusters) dim)"
+USE = "Several labels an instance that come together in groups; the most accurate of the fast multi-label methods."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """The embedding, the regressor and the vote.
+
+    Attributes
+    ----------
+    dim : int
+        Dimensions of the embedding.
+    neighbors : int
+        That vote, of each learner. Where there are fewer instances than the default, all of them.
+    clusters : int
+        Of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
+    learners : int
+        Clusterings, whose votes are added.
+    shift : float
+        Of the mutual information: its logarithm is taken off.
+    ridge : float
+        Penalty of the regressor.
+    """
+
+    dim: int = 100
+    neighbors: int = 30
+    clusters: int = 0
+    learners: int = 5
+    shift: float = 1.0
+    ridge: float = 1.0
+
+    def __post_init__(self) -> None:
+        param_checks.whole("dim", self.dim, 1, 10_000)
+        param_checks.whole("neighbors", self.neighbors, 1, 100_000)
+        param_checks.whole("clusters", self.clusters, 0, 100_000)
+        param_checks.whole("learners", self.learners, 1, 1_000)
+        param_checks.number("shift", self.shift, 1e-6, 1e6)
+        param_checks.number("ridge", self.ridge, 1e-6, 1e9)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the ensemble."""
+        return self.neighbors, self.clusters, self.learners
+
+
+def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+    """Bytes of memory, by what they are for."""
+    pairs = sizes.pairs_among(clusters.largest(params.clusters, sizes.n))
+    own = {f"mutual information of a cluster, 16 B x up to {pairs:,} pairs, and a block": 16 * pairs + 8 * sppmi.BLOCK}
+    return cluster_ensemble.needs(sizes, params.shape, params.dim) | own
+
+
+def check(data: Matrices, params: Params) -> None:
+    """ValueError when there are fewer instances than the neighbours that were asked for, or than clusters."""
+    cluster_ensemble.check(data, params.shape, Params().neighbors)
+
+
+def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
+    """Embed each cluster and regress onto the embedding.
+
+    Raises
+    ------
+    Cancelled
+        By ``progress``.
+    """
+
+    def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
+        Z = embed(Y, params, rng, part(progress, 0.0, 0.7))
+        return Ridge(X, params.ridge, progress=part(progress, 0.7, 0.9)).fit(Z, part(progress, 0.9, 1.0))
+
+    return cluster_ensemble.fit(data, params.shape, learn, rng, progress)
+
+
+def embed(Y: Csr, params: Params, rng: np.random.Generator, progress: Progress) -> Floats:
+    """The embedding Z of instances, shape (n, dim), out of their labels; columns of 0 for what is missing.
+
+    Where labels tell no instances from others, as where all have the same one, all are embedded in one point.
+    """
+    P = sppmi.of_labels(Y, params.shift, part(progress, 0.0, 0.5))
+    Z = np.zeros((Y.shape[0], params.dim))
+    if not P.nnz:
+        Z[:, 0] = 1.0
+        return Z
+    found = sppmi.embedding(P, params.dim, rng, part(progress, 0.5, 1.0))
+    Z[:, : found.shape[1]] = found
+    return Z

@@ -1,0 +1,136 @@
+"""ExMLDS2: instances embedded as words are, by skip-grams with negative sampling; else as ``exmlds1``.
+
+Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (2017), equation 3: an instance is a
+word, and its contexts are its nearest neighbours by the cosine of label vectors.
+
+Differences from the paper: ridge regression in place of ADMM; embeddings are scaled to length 1 before it; one
+cluster by default, where the paper has SLEEC's partition; 10 epochs and 15 negative samples on data of any size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.kernels.batch.skip_grams import learn_skip_grams
+from abound.core.methods.embeddings import cluster_ensemble
+from abound.core.methods.embeddings.cluster_ensemble import Model, unit
+from abound.core.methods.embeddings.contexts import nearest_by_label
+from abound.core.methods.embeddings.ridge import Ridge
+from abound.core.methods.training import clusters, param_checks
+from abound.core.methods.training.matrices import Csr, Matrices, Sizes
+from abound.core.methods.training.progress import Progress, part
+
+__all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs"]
+
+COST = "fit O(learners (sum of squared label counts / clusters + epochs n contexts negatives dim)); rank as exmlds1"
+USE = "As exmlds1, where its pairs of instances would not fit in memory: it holds none of them."
+
+SMALLEST_STEP = 1e-4
+
+ROWS = 2_000
+"""Instances between two reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """The embedding, the regressor and the vote.
+
+    Attributes
+    ----------
+    dim : int
+        Dimensions of the embedding.
+    neighbors : int
+        That vote, of each learner. Where there are fewer instances than the default, all of them.
+    clusters : int
+        Of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
+    learners : int
+        Clusterings and embeddings, whose votes are added.
+    ridge : float
+        Penalty of the regressor.
+    contexts : int
+        Of an instance.
+    negatives : int
+        Random contexts for each of them.
+    epochs : int
+        Passes over the contexts of all instances.
+    step : float
+        Length of a step at the start; it falls to 0.
+    """
+
+    dim: int = 100
+    neighbors: int = 20
+    clusters: int = 1
+    learners: int = 5
+    ridge: float = 1.0
+    contexts: int = 20
+    negatives: int = 15
+    epochs: int = 10
+    step: float = 0.1
+
+    def __post_init__(self) -> None:
+        param_checks.whole("dim", self.dim, 1, 10_000)
+        param_checks.whole("neighbors", self.neighbors, 1, 100_000)
+        param_checks.whole("clusters", self.clusters, 0, 100_000)
+        param_checks.whole("learners", self.learners, 1, 1_000)
+        param_checks.number("ridge", self.ridge, 1e-6, 1e9)
+        param_checks.whole("contexts", self.contexts, 1, 10_000)
+        param_checks.whole("negatives", self.negatives, 0, 10_000)
+        param_checks.whole("epochs", self.epochs, 1, 10_000)
+        param_checks.number("step", self.step, 1e-6, 10.0)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the ensemble."""
+        return self.neighbors, self.clusters, self.learners
+
+
+def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+    """Bytes of memory, by what they are for."""
+    m = clusters.largest(params.clusters, sizes.n)
+    own = {f"vectors and contexts of {m:,} instances": 4 * m * (2 * params.dim + params.contexts)}
+    return cluster_ensemble.needs(sizes, params.shape, params.dim) | own
+
+
+def check(data: Matrices, params: Params) -> None:
+    """ValueError when there are fewer instances than the neighbours that were asked for, or than clusters."""
+    cluster_ensemble.check(data, params.shape, Params().neighbors)
+
+
+def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
+    """Embed each cluster and regress onto the embedding.
+
+    Raises
+    ------
+    Cancelled
+        By ``progress``.
+    """
+
+    def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
+        Z = unit(embed(Y, params, rng, part(progress, 0.0, 0.9)))
+        least = Ridge(X, params.ridge, progress=part(progress, 0.9, 0.95))
+        return least.fit(Z.astype(np.float64), part(progress, 0.95, 1.0))
+
+    return cluster_ensemble.fit(data, params.shape, learn, rng, progress)
+
+
+def embed(Y: Csr, params: Params, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float32]:
+    """The vectors of the instances as centres, shape (n, dim). On one thread, so that a seed gives one outcome."""
+    n = Y.shape[0]
+    pairs = nearest_by_label(Y, params.contexts, rng, part(progress, 0.0, 0.1))
+    centres = ((rng.random((n, params.dim)) - 0.5) / params.dim).astype(np.float32)
+    contexts = np.zeros((n, params.dim), np.float32)
+    state = rng.integers(1, 2**63, 1, dtype=np.uint64)
+    total = params.epochs * n
+    for epoch in range(params.epochs):
+        order = rng.permutation(n)
+        for first in range(0, n, ROWS):
+            done = (epoch * n + first) / total
+            progress("skip-grams", 0.1 + 0.9 * done)
+            rows = order[first : first + ROWS]
+            ends = (done, done + len(rows) / total)
+            steps = (params.step * (1 - ends[0]) + SMALLEST_STEP, params.step * (1 - ends[1]) + SMALLEST_STEP)
+            learn_skip_grams(centres, contexts, pairs, rows, params.negatives, steps, state)
+    return centres

@@ -1,0 +1,1 @@
+"""Batch forms of the live index, and its simple rivals."""

@@ -1,0 +1,189 @@
+"""Feature Focus as a batch method: the live index, gone through the data several times (JMLR 2009, section 4).
+
+Instances come in the same order in each pass. The update is FSU; ``update: sls`` and Boolean features are those of the
+live index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.errors import Damaged
+from abound.core.index.index import Index
+from abound.core.index.params import IndexParams
+from abound.core.methods.training import array_checks, param_checks
+from abound.core.methods.training.holdout import best, held_out
+from abound.core.methods.training.matrices import Csr, Matrices, Sizes
+from abound.core.methods.training.progress import Progress, part
+from abound.core.metrics import Rankings
+
+COST = "fit O(passes nnz d_max log d_max); rank O(l d_max); memory 16 d bytes + up to 8 for each 1 / w_min of a feature"
+USE = "First choice: very many classes, few passes, little memory; the same index goes on learning online."
+IDF = False
+"""The index rates features by itself, and idf weights would not suit its margins."""
+
+CHUNK = 1000
+"""Instances between two reports of progress."""
+
+PASSES = 10
+MARGINS = (0.0, 0.1, 0.5)
+"""What the search tries: the margins and the passes of the paper (section 6), on held-out rows of the training part."""
+
+MOST_VOTES = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """The index's own parameters (``abound.core.config.ModelConfig``), and how often the data are gone through.
+
+    Attributes
+    ----------
+    passes : int
+        Features count as seen in the first one only.
+    w_min : float
+        Connections of less weight are dropped. With 0 a feature keeps its 65,535 heaviest.
+    d_max : int
+        Only so many connections of a feature, the heaviest, vote.
+    vote_min : float or None
+        Connections of at least this weight vote, in place of the ``d_max`` heaviest (section 6.3.2); above ``w_min``
+        to change anything. None: ``d_max`` decides.
+    margin : float
+        A true class whose score exceeds the best other one by no more than this is updated. The paper uses 0, 0.1 and
+        0.5; a new live index has 0.
+    leak : bool
+        Keep the weight of dropped connections in the feature's total.
+    rating : bool
+        Features seen fewer than ten times vote less.
+    memory : float or None
+        Horizon of the update, in feature weight: what is older fades. None: all instances count alike.
+    """
+
+    passes: int = 1
+    w_min: float = 0.01
+    d_max: int = 25
+    margin: float = 0.5
+    leak: bool = True
+    rating: bool = True
+    memory: float | None = None
+    vote_min: float | None = None
+
+    def __post_init__(self) -> None:
+        param_checks.whole("passes", self.passes, 1, 1000)
+        param_checks.number("w_min", self.w_min, 0.0, 1.0)
+        param_checks.whole("d_max", self.d_max, 1, MOST_VOTES)
+        param_checks.number("margin", self.margin, 0.0, 1e9)
+        param_checks.flag("leak", self.leak)
+        param_checks.flag("rating", self.rating)
+        if self.memory is not None:
+            param_checks.number("memory", self.memory, 1e-6, 1e12)
+        if self.vote_min is not None:
+            param_checks.number("vote_min", self.vote_min, 1e-6, 1.0)
+
+    @property
+    def index(self) -> IndexParams:
+        """What the index is told."""
+        own = asdict(self)
+        del own["passes"]
+        if self.vote_min is None:
+            own["vote_min"] = 0.0
+        else:
+            own["d_max"] = MOST_VOTES
+        return IndexParams(**own)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """The index, with columns as ids."""
+
+    params: Params
+    index: Index
+
+    def rank(self, X: Csr, k: int) -> Rankings:
+        """The best ``k`` labels that have a vote. One thread; others may rank at the same time."""
+        index = self.index.reader()
+        starts, ids, scores = [0], [np.zeros(0, np.int32)], [np.zeros(0)]
+        for row in range(X.shape[0]):
+            found = index.rank(*_active(X, row), k)
+            ids.append(found.class_ids)
+            scores.append(found.scores)
+            starts.append(starts[-1] + len(found.class_ids))
+        flat = np.concatenate(ids).astype(np.int64), np.concatenate(scores)
+        return Rankings(np.array(starts, np.int64), *flat)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The model as named arrays."""
+        own = [np.nan if value is None else float(value) for value in asdict(self.params).values()]
+        return {"params": np.array(own)} | self.index.to_arrays()
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
+        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        own = arrays.get("params")
+        if own is None or own.dtype != np.float64 or own.shape not in ((7,), (8,)):
+            raise Damaged("the parameters of the index are not those of one")
+        passes, w_min, d_max, margin, leak, rating, memory, vote_min = [*own.tolist(), np.nan][:8]
+        params = Params(
+            passes=int(passes),
+            w_min=w_min,
+            d_max=int(d_max),
+            margin=margin,
+            leak=bool(leak),
+            rating=bool(rating),
+            memory=None if np.isnan(memory) else memory,
+            vote_min=None if np.isnan(vote_min) else vote_min,
+        )
+        if len(array_checks.taken(arrays, "lengths", np.uint16, None)) > d:
+            raise Damaged("the index has more features than there are names")
+        array_checks.numbers("class_ids", array_checks.taken(arrays, "class_ids", np.uint32, None), n_labels)
+        return cls(params, Index.from_arrays(params.index, {name: arrays[name] for name in arrays if name != "params"}))
+
+
+def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+    """Bytes of memory, by what they are for."""
+    most = int(min(sizes.L, 1 / params.w_min if params.w_min else 65_535))
+    connections = min(sizes.d * most, sizes.nnz * -(-sizes.assertions // max(sizes.n, 1)))
+    return {
+        f"headers of {sizes.d:,} features, 16 B": 16 * sizes.d,
+        f"up to {connections:,} connections, 12 B": 12 * connections,
+    }
+
+
+def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
+    """Learn the instances in their order, ``passes`` times."""
+    index = Index(params.index)
+    for number in range(params.passes):
+        _learn(index, data, number == 0, part(progress, number / params.passes, (number + 1) / params.passes))
+    return Model(params, index)
+
+
+def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Params:
+    """``passes`` and ``margin`` by R@1 on held-out rows; each margin is fitted once and ranked after each pass."""
+    train, test = held_out(data, rng)
+    candidates = [Params(passes=passes, margin=margin) for margin in MARGINS for passes in range(1, PASSES + 1)]
+    indexes = {margin: Index(Params(margin=margin).index) for margin in MARGINS}
+
+    def rankings(params: Params) -> Rankings:
+        done = candidates.index(params) / len(candidates)
+        index = indexes[params.margin]
+        _learn(index, train, params.passes == 1, part(progress, done, done))
+        return Model(params, index).rank(test.X, 1)
+
+    return best(candidates, rankings, test, progress, "R@1")
+
+
+def _active(X: Csr, row: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    place = slice(X.indptr[row], X.indptr[row + 1])
+    return X.indices[place], X.data[place]
+
+
+def _learn(index: Index, data: Matrices, first_pass: bool, progress: Progress) -> None:
+    n, starts, labels = data.X.shape[0], data.Y.indptr, data.Y.indices
+    for row in range(n):
+        if row % CHUNK == 0:
+            progress("learning", row / n)
+        index.learn(*_active(data.X, row), labels[starts[row] : starts[row + 1]], first_pass)

@@ -1,0 +1,111 @@
+"""A model that is nothing but sparse weights from features to labels: what IND and the unweighted index give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from abound.core.errors import Damaged
+from abound.core.kernels.batch.linear import rank_rows
+from abound.core.methods.training import array_checks
+from abound.core.methods.training.matrices import Csr, Sizes
+from abound.core.methods.training.progress import Progress
+from abound.core.methods.training.rankings import in_blocks, of_padded
+from abound.core.metrics import Rankings
+
+ROWS = 1024
+"""Rows ranked at a time by one thread."""
+
+MOST = float(np.finfo(np.float32).max)
+
+BLOCK = 500_000
+"""Active features that are counted at a time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """Sparse weights.
+
+    Attributes
+    ----------
+    matrix : csr_matrix of float32, shape (d, L)
+        >= 0.
+    boolean : bool
+        Whether every active feature counts as 1.
+    """
+
+    matrix: Csr
+    boolean: bool
+
+    def rank(self, X: Csr, k: int) -> Rankings:
+        """The best ``k`` labels by the sum of the weights of the active features, those above 0."""
+        k = min(k, self.matrix.shape[1])
+        weights = (self.matrix.indptr, self.matrix.indices, self.matrix.data)
+
+        def rank(first: int, end: int) -> Rankings:
+            rows = X[first:end]
+            ids, scores = np.zeros((end - first, k), np.int32), np.zeros((end - first, k))
+            parts = (rows.indptr, rows.indices, rows.data)
+            counts = rank_rows(parts, weights, self.boolean, self.matrix.shape[1], ids, scores)
+            return of_padded(ids, scores, counts)
+
+        return in_blocks(X.shape[0], ROWS, rank)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The weights as named arrays."""
+        return {
+            "starts": self.matrix.indptr,
+            "labels": self.matrix.indices,
+            "weights": self.matrix.data,
+            "shape": np.array([*self.matrix.shape, self.boolean], np.int64),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Weights:
+        """The weights that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        told = array_checks.taken(arrays, "shape", np.int64, 3).tolist()
+        if told[:2] != [d, n_labels]:
+            raise Damaged("the weights are not those of the features and labels")
+        matrix = array_checks.rows(arrays, "starts", "labels", "weights", (d, n_labels))
+        # A label whose score is 0 counts as untouched, and there is room for each label once.
+        array_checks.within("weights", matrix.data, 0.0, MOST)
+        return cls(matrix, bool(told[2]))
+
+
+def needs(sizes: Sizes) -> dict[str, int]:
+    """Bytes of memory, by what they are for: of ``counted``, on a part of the data that is copied as well."""
+    pairs = sizes.told_feature_labels
+    return {
+        f"counts and weights, 2 x 8 B x up to {pairs:,} pairs of a feature and a label": 16 * pairs,
+        f"what is counted, 20 B x {sizes.nnz:,} active features": 20 * sizes.nnz + 24 * (sizes.d + sizes.n),
+        "labels": 16 * sizes.assertions,
+        "a block": 8 * 2 * BLOCK,
+    }
+
+
+def at_least(weights: Csr, least: float) -> Csr:
+    """The weights without those that are less; changed in place, since a copy takes what there may be no room for."""
+    weights.data[weights.data < np.float32(least)] = 0.0
+    weights.eliminate_zeros()
+    return weights
+
+
+def counted(X: Csr, Y: Csr, progress: Progress) -> Csr:
+    """n_fc: how many instances have the feature and the label; float32 (exact up to 2^24), shape (d, L)."""
+    ones = sparse.csr_matrix((np.ones(X.nnz, np.float32), X.indices, X.indptr), shape=X.shape).T.tocsr()
+    truth = Y.astype(np.float32)
+    parts = [sparse.csr_matrix(np.zeros((0, Y.shape[1]), np.float32))]
+    first = 0
+    while first < ones.shape[0]:
+        progress("counting", first / ones.shape[0])
+        end = max(first + 1, int(np.searchsorted(ones.indptr, ones.indptr[first] + BLOCK, "right")) - 1)
+        parts.append(sparse.csr_matrix(ones[first:end] @ truth))
+        first = end
+    counts = sparse.csr_matrix(sparse.vstack(parts, format="csr"))
+    counts.sort_indices()
+    return counts

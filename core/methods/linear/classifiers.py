@@ -1,0 +1,94 @@
+"""Linear classifiers of one class against the rest: perceptrons, committees of them, support vector machines.
+
+The rivals of Madani, Connor and Greiner (JMLR 2009), section 5.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.kernels.batch.perceptron import learn_perceptron
+from abound.core.methods.training import param_checks
+from abound.core.methods.training.matrices import Csr, Sizes
+
+Kind = Literal["perceptron", "committee", "svm"]
+KINDS = ("perceptron", "committee", "svm")
+Floats = npt.NDArray[np.float64]
+
+MOST_PASSES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """What is fitted for each class.
+
+    Attributes
+    ----------
+    kind : ``perceptron`` | ``committee`` | ``svm``
+        A perceptron; several that are averaged into one classifier, whose weights begin at random in [-1, 1] when they
+        are updated for the first time; liblinear's support vector machine with squared hinge loss.
+    C : float
+        Of the support vector machine: what an error costs.
+    members : int
+        Of a committee.
+    patience : int
+        A perceptron ends when so many passes in a row have made no fewer errors, and after ``MOST_PASSES``. Errors are
+        counted during a pass; the paper counts them again at its end, which costs as much as the pass.
+    """
+
+    kind: Kind = "svm"
+    C: float = 1.0
+    members: int = 10
+    patience: int = 5
+
+    def __post_init__(self) -> None:
+        param_checks.choice("kind", self.kind, KINDS)
+        param_checks.number("C", self.C, 1e-9, 1e9)
+        param_checks.whole("members", self.members, 1, 10_000)
+        param_checks.whole("patience", self.patience, 1, 1_000)
+
+    def fit(self, X: Csr, positive: npt.NDArray[np.bool_], rng: np.random.Generator) -> Floats:
+        """Weights of shape (d + 1,), the last one the bias: score = x w + b, > 0 for the class."""
+        d = X.shape[1]
+        if positive.all() or not positive.any():
+            return np.append(np.zeros(d), 1.0 if positive.all() else -1.0)
+        if self.kind == "svm":
+            from sklearn.svm import LinearSVC  # here, since it takes a second and 50 MB, and most have no use for it
+
+            seed = int(rng.integers(2**31))
+            machine = LinearSVC(C=self.C, dual="auto", max_iter=2_000, random_state=seed).fit(X, positive)
+            return np.append(machine.coef_.ravel(), machine.intercept_).astype(np.float64)
+        rows = (X.indptr, X.indices, X.data)
+        total = np.zeros(d)
+        members = self.members if self.kind == "committee" else 1
+        for _ in range(members):
+            weights = np.zeros(d)
+            initial = rng.uniform(-1.0, 1.0, d) if self.kind == "committee" else np.zeros(d)
+            learn_perceptron(rows, positive, rng.permutation(X.shape[0]), weights, initial, self.patience, MOST_PASSES)
+            total += weights
+        return np.append(total / members, 0.0)
+
+
+def needs(sizes: Sizes, params: Params) -> int:
+    """Bytes that the fit of one class takes at most."""
+    if params.kind != "svm":
+        return 32 * sizes.n + 41 * (sizes.d + 1)
+    # Its data as float64, and then once more as liblinear wants them: 16 B a value, and two more values a row.
+    return 12 * sizes.nnz + 16 * (sizes.nnz + 2 * sizes.n) + 128 * sizes.n + 64 * (sizes.d + 1)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """liblinear may end before it has converged to the last digit, which changes nothing that ranks."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield

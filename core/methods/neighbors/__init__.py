@@ -1,0 +1,1 @@
+"""Methods that vote by nearest neighbors."""

@@ -1,0 +1,165 @@
+"""The nearest of many dense vectors: exactly, by a graph (usearch), or by locality-sensitive hashing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.errors import InvalidInstance
+from abound.core.kernels.batch.neighbors import sort_nearest
+from abound.core.kernels.batch.projection import keep_candidates, keep_tile
+from abound.core.methods.neighbors.projection import Vectors
+from abound.core.methods.training.progress import Progress, quietly
+
+TILE = 4096
+"""Vectors that are multiplied with a block of queries at a time: the products of a tile stay in the cache."""
+
+TABLES = 16
+"""Of locality-sensitive hashing, at most."""
+
+BUCKET = 64
+"""Vectors that have the same key in a table, in the mean."""
+
+
+ADDED = 1000
+"""Vectors that are added to a graph between two reports."""
+
+
+class Neighbors(NamedTuple):
+    """The neighbours of m queries, nearest first.
+
+    Attributes
+    ----------
+    ids, sims : int32, float64 array, shape (m, k)
+    counts : int64 array, shape (m,)
+        So many of a row are used: only similarities above 0 count.
+    """
+
+    ids: npt.NDArray[np.int32]
+    sims: npt.NDArray[np.float64]
+    counts: npt.NDArray[np.int64]
+
+    @classmethod
+    def none(cls, m: int, k: int) -> Neighbors:
+        """Room for ``k`` of each."""
+        return cls(np.zeros((m, k), np.int32), np.zeros((m, k)), np.zeros(m, np.int64))
+
+    def sort(self) -> Neighbors:
+        """Out of heaps into order, in place."""
+        for row in range(len(self.ids)):
+            sort_nearest(self.ids[row], self.sims[row], self.counts[row])
+        return self
+
+
+def exact(queries: Vectors, vectors: Vectors, k: int, progress: Progress = quietly) -> Neighbors:
+    """The k vectors with the greatest dot products, of equal ones the first; by BLAS, a tile at a time.
+
+    O(m n dim). Memory: ``TILE`` x m products.
+    """
+    found = Neighbors.none(len(queries), min(k, len(vectors)))
+    room = np.empty((len(queries), min(TILE, len(vectors))), np.float32)
+    for first in range(0, len(vectors), TILE):
+        progress("neighbours", first / len(vectors))
+        part = vectors[first : first + TILE]
+        tile = room[:, : len(part)] if len(part) == room.shape[1] else np.empty((len(queries), len(part)), np.float32)
+        np.matmul(queries, part.T, out=tile)
+        keep_tile(tile, first, *found)
+    return found.sort()
+
+
+def tables_of(n: int, dim: int) -> tuple[int, int]:
+    """Tables for ``n`` vectors, and the signs of a key: as many as give ``BUCKET`` of them the same one."""
+    bits = int(min(dim, 30, max(1, round(np.log2(max(n, 1) / BUCKET)))))
+    return max(1, min(TABLES, dim // bits)), bits
+
+
+def hash_keys(vectors: Vectors, n_stored: int) -> npt.NDArray[np.int32]:
+    """The key of each vector in each table, shape (tables, n): signs of coordinates that no other table has.
+
+    How many of both goes by the ``n_stored`` vectors (``tables_of``).
+    """
+    n, dim = vectors.shape
+    tables, bits = tables_of(n_stored, dim)
+    powers = (1 << np.arange(bits)).astype(np.int32)
+    keys = np.empty((tables, n), np.int32)
+    for table in range(len(keys)):
+        keys[table] = (vectors[:, table * bits : (table + 1) * bits] > 0) @ powers
+    return keys
+
+
+def hashed(
+    queries: Vectors, vectors: Vectors, keys: npt.NDArray[np.int32], k: int, progress: Progress = quietly
+) -> Neighbors:
+    """The k nearest of those vectors that have the key of the query in some table."""
+    found = Neighbors.none(len(queries), min(k, len(vectors)))
+    orders, sorted_keys = [], []
+    for table, row in enumerate(keys):
+        progress("neighbours", table / len(keys))
+        orders.append(np.argsort(row, kind="stable"))
+        sorted_keys.append(row[orders[-1]])
+    candidates = [np.zeros(0, np.int32)]
+    for wanted in hash_keys(queries, len(vectors)).T:
+        buckets = [
+            order[np.searchsorted(row, key) : np.searchsorted(row, key, "right")]
+            for order, row, key in zip(orders, sorted_keys, wanted, strict=True)
+        ]
+        candidates.append(np.unique(np.concatenate(buckets)).astype(np.int32))
+    starts = np.cumsum([len(part) for part in candidates])
+    keep_candidates(queries, vectors, np.concatenate(candidates), starts, *found)
+    return found.sort()
+
+
+class Graph:
+    """A navigable small-world graph over vectors (Malkov and Yashunin, 2018), by the library usearch.
+
+    Parameters
+    ----------
+    vectors : float32 array, shape (n, dim)
+        Of length 1.
+    saved : uint8 array or None
+        The graph as ``saved`` gave it; None: an empty one. ``made`` adds the vectors on one thread, so that the same
+        ones give the same graph.
+
+    Raises
+    ------
+    InvalidInstance
+        usearch is not installed.
+    """
+
+    def __init__(self, vectors: Vectors, saved: npt.NDArray[np.uint8] | None = None) -> None:
+        try:
+            from usearch.index import Index
+        except ImportError as error:
+            raise InvalidInstance("index=graph needs usearch: pip install abound[approximate]", "index") from error
+        self._index = Index(ndim=vectors.shape[1], metric="ip", dtype="f32")
+        if saved is not None:
+            self._index.load(saved.tobytes())
+
+    @classmethod
+    def made(cls, vectors: Vectors, progress: Progress = quietly) -> Graph:
+        """A new one of these vectors, which have the numbers from 0 on."""
+        graph = cls(vectors)
+        for first in range(0, len(vectors), ADDED):
+            progress("graph", first / len(vectors))
+            graph._add(first, vectors[first : first + ADDED])
+        return graph
+
+    def _add(self, first: int, vectors: Vectors) -> None:
+        self._index.add(np.arange(first, first + len(vectors), dtype=np.uint64), vectors, threads=1)
+
+    def saved(self) -> npt.NDArray[np.uint8]:
+        """The graph as bytes."""
+        return np.frombuffer(bytes(self._index.save() or b""), np.uint8)
+
+    def search(self, queries: Vectors, k: int) -> Neighbors:
+        """Nearly the k nearest."""
+        m, k = len(queries), min(k, len(self._index))
+        found = Neighbors.none(m, k)
+        for row in range(m):
+            matches = self._index.search(queries[row], k, threads=1)
+            n = len(matches.keys)
+            found.ids[row, :n], found.sims[row, :n] = matches.keys, 1.0 - np.asarray(matches.distances)
+            found.counts[row] = np.count_nonzero(found.sims[row, :n] > 0)
+        return found

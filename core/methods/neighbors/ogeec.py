@@ -1,0 +1,290 @@
+"""On-the-fly global embeddings: random projections, the nearest neighbours there, and their labels (OGEEC, 2021).
+
+z = R'x of length 1, R of independent N(0, 1); score of a label = sum of the cosines of those of the k nearest training
+instances that carry it, the mean over an ensemble of projections. Nothing is learned. What is stored are seeds,
+projected training data and labels; R never is.
+
+Differences from the paper: on text, values are weighted by idf unless ``idf`` is false; neighbours whose cosine is
+not above 0 do not vote. ``lsh`` is there to compare accuracy: it collects the candidates of each query in Python, and
+is slower than the exact search on the data at hand, so the paper's comparison of times does not hold for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.errors import Damaged
+from abound.core.kernels.batch.neighbors import vote_rows
+from abound.core.methods.neighbors import nearest
+from abound.core.methods.neighbors.nearest import Graph, Neighbors
+from abound.core.methods.neighbors.projection import Vectors, project
+from abound.core.methods.training import array_checks, param_checks
+from abound.core.methods.training.holdout import best, held_out
+from abound.core.methods.training.matrices import Csr, Matrices, Sizes
+from abound.core.methods.training.parallel import spread, threads
+from abound.core.methods.training.progress import Progress, part, quietly
+from abound.core.methods.training.rankings import in_blocks, of_padded
+from abound.core.metrics import Rankings
+
+COST = "fit O(learners nnz dim); rank O(learners n dim), less by a graph; memory 4 learners n dim bytes"
+USE = "Millions of features and no time to learn; short texts; a graph where n is beyond some hundred thousand."
+
+ROWS = 256
+"""Queries that are ranked together by one thread."""
+
+BLOCK = 2**16
+"""Training rows that are projected at a time."""
+
+SAMPLE = 200
+"""Training rows on which the recall of an approximate search is measured."""
+
+TRIED = (5, 10, 20, 50, 100)
+"""Values of ``neighbors`` that the search tries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """The embedding and the vote.
+
+    Attributes
+    ----------
+    dim : int
+        Dimensions of the embedding.
+    neighbors : int
+        No more than there are instances. Where there are fewer than the default, all of them.
+    learners : int
+        Projections, each with its own seed.
+    index : ``exact`` | ``graph`` | ``lsh``
+        How neighbours are found: all products; a graph (usearch); hashing by signs, for comparison.
+    """
+
+    dim: int = 200
+    neighbors: int = 20
+    learners: int = 5
+    index: Literal["exact", "graph", "lsh"] = "exact"
+
+    def __post_init__(self) -> None:
+        param_checks.whole("dim", self.dim, 1, 100_000)
+        param_checks.whole("neighbors", self.neighbors, 1, 100_000)
+        param_checks.whole("learners", self.learners, 1, 1000)
+        param_checks.choice("index", self.index, ("exact", "graph", "lsh"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learner:
+    """One projection: its seed, the projected training data, and what finds neighbours among them.
+
+    Attributes
+    ----------
+    order : int32 array, shape (n,)
+        The instance of each vector. Of equally near instances the first ones count, so the learners go through one
+        shuffled order, each from another place on: where many are equal, they take different ones.
+    """
+
+    seed: np.uint64
+    order: npt.NDArray[np.int32]
+    vectors: Vectors
+    graph: Graph | None
+    keys: npt.NDArray[np.int32] | None
+
+    def search(self, queries: Vectors, k: int, progress: Progress = quietly) -> Neighbors:
+        """The neighbours of projected queries, as this learner finds them, by their places in ``vectors``."""
+        if self.graph is not None:
+            return self.graph.search(queries, k)
+        if self.keys is not None:
+            return nearest.hashed(queries, self.vectors, self.keys, k, progress)
+        return nearest.exact(queries, self.vectors, k, progress)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """The ensemble, and the labels of the training data.
+
+    Attributes
+    ----------
+    recall : float
+        Share of the true neighbours that the learners' searches find, on training rows; 1 for an exact one.
+    """
+
+    params: Params
+    learners: tuple[Learner, ...]
+    Y: Csr
+    recall: float
+
+    def rank(self, X: Csr, k: int) -> Rankings:
+        """The best ``k`` labels of the neighbours; a label that no neighbour has is not ranked."""
+        k = min(k, self.Y.shape[1])
+
+        def rank(first: int, end: int) -> Rankings:
+            found = self.neighbors(X[first:end])
+            ids, scores = np.zeros((end - first, k), np.int32), np.zeros((end - first, k))
+            room = np.zeros(self.Y.shape[1])
+            counts = vote_rows(*found, (self.Y.indptr, self.Y.indices, room), 1.0, ids, scores)
+            scores /= len(self.learners)
+            return of_padded(ids, scores, counts)
+
+        return in_blocks(X.shape[0], ROWS, rank)
+
+    def neighbors(self, X: Csr) -> Neighbors:
+        """Those that all learners find, one learner after the other."""
+        parts = [self._of(learner, X) for learner in self.learners]
+        sims = np.concatenate([part.sims for part in parts], axis=1)
+        ids = np.concatenate([part.ids for part in parts], axis=1)
+        # What a learner does not use has similarity 0, which votes for nothing.
+        return Neighbors(ids, sims, np.full(X.shape[0], ids.shape[1], np.int64))
+
+    def _of(self, learner: Learner, X: Csr) -> Neighbors:
+        found = learner.search(project(X, learner.seed, self.params.dim), self.params.neighbors)
+        found.sims[np.arange(found.sims.shape[1]) >= found.counts[:, None]] = 0.0
+        return found._replace(ids=learner.order[found.ids])
+
+    def facts(self) -> dict[str, Any]:
+        """What there is to know of the model besides its measures."""
+        return {"recall_of_neighbors": self.recall}
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The model as named arrays: seeds, projected training data, labels, and graphs."""
+        sizes = [self.params.dim, self.params.neighbors, self.params.learners, self.Y.shape[1]]
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "sizes": np.array(sizes, np.int64),
+            "index": np.array(self.params.index),
+            "recall": np.array(self.recall),
+            "label_starts": self.Y.indptr,
+            "labels": self.Y.indices,
+            "seeds": np.array([learner.seed for learner in self.learners], np.uint64),
+        }
+        for number, learner in enumerate(self.learners):
+            arrays[f"vectors/{number}"] = learner.vectors
+            arrays[f"order/{number}"] = learner.order
+            if learner.graph is not None:
+                arrays[f"graph/{number}"] = learner.graph.saved()
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
+        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        dim, neighbors, n_learners, told = array_checks.taken(arrays, "sizes", np.int64, 4).tolist()
+        index = str(array_checks.taken(arrays, "index", tuple(f"<U{n}" for n in range(1, 9))))
+        params = Params(dim=dim, neighbors=neighbors, learners=n_learners, index=index)  # type: ignore[arg-type]
+        Y = array_checks.rows(arrays, "label_starts", "labels", None, (None, n_labels))
+        n = Y.shape[0]
+        if told != n_labels or not n:
+            raise Damaged("the sizes of the ensemble are not those of its labels")
+        learners = []
+        for number, seed in enumerate(array_checks.taken(arrays, "seeds", np.uint64, n_learners)):
+            vectors = array_checks.taken(arrays, f"vectors/{number}", np.float32, n, dim)
+            order = array_checks.numbers(
+                f"order/{number}", array_checks.taken(arrays, f"order/{number}", np.int32, n), n
+            )
+            graph = (
+                Graph(vectors, array_checks.taken(arrays, f"graph/{number}", np.uint8, None))
+                if index == "graph"
+                else None
+            )
+            keys = nearest.hash_keys(vectors, len(vectors)) if index == "lsh" else None
+            learners.append(Learner(seed, order, vectors, graph, keys))
+        return cls(params, tuple(learners), Y, float(array_checks.taken(arrays, "recall", np.float64)))
+
+
+def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+    """Bytes of memory, by what they are for."""
+    n, learners = sizes.n, params.learners
+    copies = 2 if params.index == "graph" else 1
+    at_once = min(threads(), max(1, -(-n // BLOCK)))
+    active = sizes.nnz * min(n, at_once * BLOCK) // max(n, 1)
+    features = min(at_once * sizes.d, active)
+    own = {f"similarities to {SAMPLE} instances": 4 * SAMPLE * nearest.TILE} if params.index != "exact" else {}
+    if params.index == "graph":
+        own |= {"graphs, 200 B an instance and learner": 200 * learners * n}
+    elif params.index == "lsh":
+        tables = nearest.tables_of(n, params.dim)[0]
+        own |= {
+            f"keys, 4 B x {learners} learners x {n:,} instances x {tables} tables": 4 * learners * n * tables,
+            "those of a learner, in order": 12 * n * tables,
+        }
+    return {
+        f"projected data, 4 B x {learners} learners x {n:,} instances x {params.dim}": (
+            4 * learners * n * params.dim * copies
+        ),
+        "those of a learner, in blocks": 4 * n * params.dim,
+        "orders of the instances": 4 * (learners + 3) * n,
+        f"parts of the projection, 4 B x up to {features:,} features of {at_once} blocks x {params.dim}": (
+            4 * features * params.dim
+        ),
+        f"what is being projected, 40 B x {active:,} active features": 40 * active,
+        **own,
+    }
+
+
+def check(data: Matrices, params: Params) -> None:
+    """ValueError when there are fewer instances than the neighbours that were asked for."""
+    if data.X.shape[0] < params.neighbors != Params().neighbors:
+        raise ValueError(
+            f"neighbors must be at most the {data.X.shape[0]} instances that have labels and active features"
+        )
+
+
+def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
+    """Project the training data; nothing is learned."""
+    seeds = rng.integers(0, 2**63, params.learners, dtype=np.uint64)
+    n, learners = data.X.shape[0], []
+    order = rng.permutation(n).astype(np.int32)
+    projecting = part(progress, 0.0, 1.0 if params.index == "exact" else 0.9)
+    for number, seed in enumerate(seeds):
+        whole = part(projecting, number / len(seeds), (number + 1) / len(seeds))
+        learners.append(_learner(data.X, seed, np.roll(order, -(number * n // len(seeds))), params, whole))
+    recall = 1.0
+    if params.index != "exact":
+        places = rng.choice(n, min(SAMPLE, n), replace=False)
+        starts = 0.9 + 0.1 * np.arange(len(learners) + 1) / len(learners)
+        told = [part(progress, start, end) for start, end in pairwise(starts.tolist())]
+        shares = [
+            _recall(learner, places, params.neighbors, tell) for learner, tell in zip(learners, told, strict=True)
+        ]
+        recall = float(np.mean(shares))
+    return Model(params, tuple(learners), data.Y, recall)
+
+
+def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Params:
+    """``neighbors`` by P@1 on held-out rows; the other parameters have their defaults."""
+    train, test = held_out(data, rng)
+    most = min(max(TRIED), train.X.shape[0])
+    model = fit(train, Params(neighbors=most), rng, part(progress, 0.0, 0.3))
+
+    def rankings(params: Params) -> Rankings:
+        return replace(model, params=params).rank(test.X, 5)
+
+    sizes = sorted({min(size, most) for size in TRIED})
+    return best([Params(neighbors=size) for size in sizes], rankings, test, part(progress, 0.3, 1.0))
+
+
+def _learner(X: Csr, seed: np.uint64, order: npt.NDArray[np.int32], params: Params, progress: Progress) -> Learner:
+    n = X.shape[0]
+    firsts = range(0, n, BLOCK)
+
+    def projected(first: int) -> Vectors:
+        return project(X[order[first : first + BLOCK]], seed, params.dim)
+
+    blocks = spread(projected, [(first,) for first in firsts], lambda done: progress("projecting", done / len(firsts)))
+    vectors = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+    graph = Graph.made(vectors, progress) if params.index == "graph" else None
+    keys = nearest.hash_keys(vectors, len(vectors)) if params.index == "lsh" else None
+    return Learner(seed, order, vectors, graph, keys)
+
+
+def _recall(learner: Learner, places: npt.NDArray[np.int64], k: int, progress: Progress) -> float:
+    """Share of the k nearest of some training rows that the learner finds."""
+    queries = learner.vectors[places]
+    true = nearest.exact(queries, learner.vectors, k, part(progress, 0.0, 0.5))
+    found = learner.search(queries, k, part(progress, 0.5, 1.0))
+    hits = sum(
+        len(np.intersect1d(true.ids[row, : true.counts[row]], found.ids[row, : found.counts[row]]))
+        for row in range(len(places))
+    )
+    return hits / max(1, int(true.counts.sum()))

@@ -1,0 +1,1 @@
+"""What batch methods share: matrices, clusters, parallel work, checks."""

@@ -1,0 +1,75 @@
+"""The arrays of an artifact, checked before anything runs over them: a kernel takes what it is given at its word.
+
+All of these raise Damaged. Checking costs O(size of the array), once, when an artifact is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from abound.core.errors import Damaged
+from abound.core.methods.training.matrices import Csr
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+
+IDS = (np.int32, np.int64)
+"""What compressed rows count with: scipy takes the wider one for large matrices."""
+
+
+def taken(arrays: Arrays, name: str, kinds: npt.DTypeLike | tuple[npt.DTypeLike, ...], *shape: int | None) -> Array:
+    """An array of one of these types and of this shape (None: of any length), its floats finite."""
+    array = arrays.get(name)
+    if array is None:
+        raise Damaged(f"there is no array {name}")
+    known = kinds if isinstance(kinds, tuple) else (kinds,)
+    if array.dtype not in [np.dtype(kind) for kind in known]:
+        raise Damaged(f"the array {name} is of {array.dtype}")
+    if array.ndim != len(shape) or any(
+        wanted not in (None, found) for wanted, found in zip(shape, array.shape, strict=True)
+    ):
+        raise Damaged(f"the array {name} has the shape {array.shape}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise Damaged(f"the array {name} has a number that is none")
+    return np.require(array, requirements="A")
+
+
+def within(name: str, array: Array, low: float, high: float) -> Array:
+    """The array, whose least and greatest numbers lie from ``low`` to ``high``."""
+    if array.size and not (array.min() >= low and array.max() <= high):
+        raise Damaged(f"the array {name} has a number that is not from {low:g} to {high:g}")
+    return array
+
+
+def numbers(name: str, array: Array, n: int) -> Array:
+    """The array, whose elements are numbers of ``n`` things."""
+    return within(name, array, 0, n - 1)
+
+
+def ascending(name: str, array: Array) -> Array:
+    """The array, in which every element is greater than the one before."""
+    if (array[1:] <= array[:-1]).any():
+        raise Damaged(f"the array {name} does not ascend")
+    return array
+
+
+def rows(arrays: Arrays, starts: str, ids: str, values: str | None, shape: tuple[int | None, int]) -> Csr:
+    """Compressed rows out of three arrays, or two where each value is 1; float32, or int8.
+
+    Parameters
+    ----------
+    shape : (int or None, int)
+        None: as many rows as ``starts`` has.
+    """
+    n, width = shape
+    ends = taken(arrays, starts, IDS, None if n is None else n + 1)
+    columns = numbers(ids, taken(arrays, ids, IDS, None), width)
+    if not len(ends) or ends[0] != 0 or ends[-1] != len(columns) or (ends[1:] < ends[:-1]).any():
+        raise Damaged(f"the array {starts} does not divide {ids} into rows")
+    filled = np.ones(len(columns), np.int8) if values is None else taken(arrays, values, np.float32, len(columns))
+    return sparse.csr_matrix((filled, columns, ends), shape=(len(ends) - 1, width))

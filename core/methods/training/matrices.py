@@ -1,0 +1,272 @@
+"""What a batch method learns from: a data set as two sparse matrices, with the names of their columns.
+
+Columns stand in an order that the data decide and not their rows: shorter names first, then by their bytes, so that
+numbers stand in the order of numbers. So the order of the instances changes nothing but the order of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from abound.core.instances.vocabulary import Vocabulary
+from abound.core.kernels.names.table import find_vector
+from abound.core.metrics import Ints, LabelSets
+
+Csr = sparse.csr_matrix
+"""Compressed sparse rows."""
+
+VALUES_AT_ONCE = 2**16
+"""Of a matrix, that are worked on in a copy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How large a data set is, for the arithmetic of memory before anything starts.
+
+    Attributes
+    ----------
+    n, d, L : int
+        Instances, features, labels.
+    nnz : int
+        Active features of all instances together.
+    assertions : int
+        Labels of all instances together.
+    pairs : int or None
+        Pairs of instances that share a label, counted once a label that they share, each instance with itself as well:
+        the sum of the squares of the label counts. None: not known.
+    label_pairs : int or None
+        Pairs of labels that come together, counted once an instance that has both, each label with itself as well.
+        None: not known.
+    feature_labels : int or None
+        Pairs of a feature and a label that come together, counted once an instance that has both. None: not known.
+    """
+
+    n: int
+    d: int
+    L: int
+    nnz: int
+    assertions: int
+    pairs: int | None = None
+    label_pairs: int | None = None
+    feature_labels: int | None = None
+
+    def pairs_among(self, m: int) -> int:
+        """At most so many pairs of ``m`` of the instances share a label."""
+        return m * m if self.pairs is None else min(m * m, self.pairs)
+
+    @property
+    def told_label_pairs(self) -> int:
+        """``label_pairs``; where they are not known as many as there are at least, if all have equally many labels."""
+        return self.assertions**2 // max(self.n, 1) if self.label_pairs is None else self.label_pairs
+
+    @property
+    def told_feature_labels(self) -> int:
+        """At most so many different ones; where ``feature_labels`` are not known as if all had equally many labels."""
+        mean = self.nnz * -(-self.assertions // max(self.n, 1))
+        return min(self.d * self.L, mean if self.feature_labels is None else self.feature_labels)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Hierarchy:
+    """Classes above the labels.
+
+    Attributes
+    ----------
+    parents : csr_matrix of int8, shape (L + m, L + m)
+        1 at (i, j): node j is a parent of node i. The first L nodes are the labels, m more stand only above others.
+    """
+
+    parents: Csr
+
+    def __post_init__(self) -> None:
+        if self.parents.shape[0] != self.parents.shape[1]:
+            raise ValueError("hierarchy must be a square matrix of nodes")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Matrices:
+    """A data set as matrices.
+
+    Attributes
+    ----------
+    X : csr_matrix of float32, shape (n, d)
+        Values > 0. Rows have length 1 (l2) or are empty; indices ascend in a row and come once.
+    Y : csr_matrix of int8, shape (n, L)
+        1 for a label that the instance has; indices ascend in a row and come once.
+    features : Vocabulary
+        The id of a feature's key is its column.
+    labels : list of str
+        Of each column of ``Y``.
+    text : bool
+        Whether some instance came as a text.
+    cooccurrence : csr_matrix of float32, shape (L, L), or None
+        How often two labels come together, where that is known beyond ``Y``.
+    hierarchy : Hierarchy or None
+
+    Raises
+    ------
+    ValueError
+        Shapes do not fit, a column is out of range, indices do not ascend, a value is not finite or not > 0.
+    """
+
+    X: Csr
+    Y: Csr
+    features: Vocabulary
+    labels: list[str]
+    text: bool = False
+    cooccurrence: Csr | None = None
+    hierarchy: Hierarchy | None = None
+
+    def __post_init__(self) -> None:
+        n, n_labels = self.Y.shape
+        if self.X.shape[0] != n:
+            raise ValueError(f"X has {self.X.shape[0]} rows and Y {n}")
+        if self.X.shape[1] != len(self.features) or n_labels != len(self.labels):
+            raise ValueError("X and Y must have a column for each feature and each label")
+        for name, matrix in (("X", self.X), ("Y", self.Y)):
+            check_csr(name, matrix)
+        if not np.all(np.isfinite(self.X.data)):
+            raise ValueError("X has a value that is not finite")
+        if self.X.nnz and self.X.data.min() <= 0:
+            raise ValueError("X has a value that is not above 0")
+        if self.cooccurrence is not None and self.cooccurrence.shape != (n_labels, n_labels):
+            raise ValueError("cooccurrence must have a row and a column for each label")
+        if self.hierarchy is not None and self.hierarchy.parents.shape[0] < n_labels:
+            raise ValueError("hierarchy must have a node for each label")
+
+    @property
+    def sizes(self) -> Sizes:
+        """Instances, features, labels and how many of them there are; takes a pass over the labels."""
+        counts, per_row = self.label_counts, np.diff(self.Y.indptr).astype(np.int64)
+        return Sizes(
+            n=self.X.shape[0],
+            d=self.X.shape[1],
+            L=self.Y.shape[1],
+            nnz=self.X.nnz,
+            assertions=self.Y.nnz,
+            pairs=int(counts @ counts),
+            label_pairs=int(per_row @ per_row) if self.cooccurrence is None else self.cooccurrence.nnz,
+            feature_labels=int(np.diff(self.X.indptr).astype(np.int64) @ per_row),
+        )
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The feature key of each column of ``X``."""
+        return [self.features.key(column) for column in range(len(self.features))]
+
+    @property
+    def learnable(self) -> Ints:
+        """Rows that have a label and an active feature, in order."""
+        rows: Ints = np.flatnonzero((np.diff(self.X.indptr) > 0) & (np.diff(self.Y.indptr) > 0))
+        return rows
+
+    @property
+    def label_sets(self) -> LabelSets:
+        """The labels of each instance, as columns of ``Y``."""
+        return LabelSets(self.Y.indptr.astype(np.int64), self.Y.indices.astype(np.int64))
+
+    @property
+    def label_counts(self) -> Ints:
+        """Instances that carry each label, shape (L,)."""
+        return np.bincount(self.Y.indices, minlength=self.Y.shape[1]).astype(np.int64)
+
+    def rows(self, places: npt.NDArray[np.int64]) -> Matrices:
+        """Some of the instances, with all columns."""
+        return replace(self, X=self.X[places], Y=self.Y[places])
+
+    def first(self, n: int) -> Matrices:
+        """The first ``n`` instances, with all columns; nothing is copied."""
+        return replace(self, X=_span(self.X, 0, n), Y=_span(self.Y, 0, n))
+
+    def last(self, n: int) -> Matrices:
+        """The last ``n`` instances, with all columns; nothing is copied."""
+        rows = self.X.shape[0]
+        return replace(self, X=_span(self.X, rows - n, rows), Y=_span(self.Y, rows - n, rows))
+
+    def with_values(self, X: Csr) -> Matrices:
+        """The same with other values, for the same instances and features."""
+        return replace(self, X=X)
+
+
+def check_csr(name: str, matrix: Csr) -> None:
+    """ValueError unless the rows of a matrix are well formed: columns in range, ascending, each once."""
+    indptr, indices = matrix.indptr, matrix.indices
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < matrix.shape[1]:
+        raise ValueError(f"{name} has a column out of range: it has {matrix.shape[1]}")
+    falls = np.flatnonzero(indices[1:] <= indices[:-1]) + 1
+    if len(falls) and not np.isin(falls, indptr, assume_unique=False).all():
+        raise ValueError(f"{name} has a row whose columns do not ascend")
+
+
+def vector_rows(vectors: Iterable[bytes], features: Vocabulary) -> Csr:
+    """The rows of ``X`` for vectors, in the columns of a vocabulary; unknown features are left out."""
+    ids, values, ends = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)], [0]
+    for vector in vectors:
+        n = int.from_bytes(vector[:4], "little")
+        ids.append(np.empty(n, np.int32))
+        find_vector(features.arrays, vector, ids[-1])
+        values.append(np.frombuffer(vector, "<f4", n, 4))
+        ends.append(ends[-1] + n)
+    shape = (len(ends) - 1, len(features))
+    X = without_unknown(sparse.csr_matrix((np.concatenate(values), np.concatenate(ids), ends), shape=shape))
+    X.sort_indices()
+    l2_normalise(X)
+    return X
+
+
+def l2_normalise(X: Csr) -> None:
+    """Give every row that is not empty the length 1, in place; some rows at a time, so that it takes no memory."""
+    first, n = 0, X.shape[0]
+    while first < n:
+        start = int(X.indptr[first])
+        end = max(first + 1, int(np.searchsorted(X.indptr, start + VALUES_AT_ONCE, side="right")) - 1)
+        values, sizes = X.data[start : X.indptr[end]], np.diff(X.indptr[first : end + 1])
+        # reduceat gives something else for an empty row, which is then repeated no times.
+        squares = np.add.reduceat(np.append(values.astype(np.float64) ** 2, 0.0), X.indptr[first:end] - start)
+        values /= np.repeat(np.sqrt(squares), sizes).astype(np.float32)
+        first = end
+
+
+def hide_labels(data: Matrices, share: float, rng: np.random.Generator) -> Matrices:
+    """Forget a share of all label assertions, each with the same chance; labels keep their columns.
+
+    How often two labels come together is still told, from all of them (Wadbude et al., section "Coping with missing
+    labels"). Instances may be left without any label.
+
+    Parameters
+    ----------
+    data : Matrices
+    share : float
+        0 to 1.
+    rng : Generator
+    """
+    Y = data.Y.astype(np.float32)
+    together = sparse.csr_matrix(Y.T @ Y)
+    hidden = rng.permutation(data.Y.nnz)[: round(share * data.Y.nnz)]
+    kept = data.Y.copy()
+    kept.data[hidden] = 0
+    kept.eliminate_zeros()
+    return replace(data, Y=kept, cooccurrence=together)
+
+
+def _span(matrix: Csr, first: int, end: int) -> Csr:
+    """Rows ``first`` to ``end`` over the same arrays."""
+    start, stop = int(matrix.indptr[first]), int(matrix.indptr[end])
+    return sparse.csr_matrix(
+        (matrix.data[start:stop], matrix.indices[start:stop], matrix.indptr[first : end + 1] - start),
+        shape=(end - first, matrix.shape[1]),
+    )
+
+
+def without_unknown(X: Csr) -> Csr:
+    """The matrix without the entries of column -1."""
+    known = X.indices >= 0
+    if known.all():
+        return X
+    before = np.concatenate(([0], np.cumsum(known)))
+    return sparse.csr_matrix((X.data[known], X.indices[known], before[X.indptr]), shape=X.shape)

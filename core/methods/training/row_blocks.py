@@ -1,0 +1,48 @@
+"""A matrix in pieces of some rows, of bounded work each, between which a method can be heard of and stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import sparse
+
+from abound.core.methods.training.matrices import Csr
+from abound.core.methods.training.progress import Progress
+from abound.core.metrics import Ints
+
+
+def pieces(costs: Ints, most: int, rows: int | None = None) -> Iterator[tuple[int, int]]:
+    """Rows from one to another, that cost ``most`` together and are ``rows`` at most; or one row.
+
+    Parameters
+    ----------
+    costs : int64 array, shape (n,)
+        Of each row, >= 0.
+    most : int
+    rows : int or None
+        None: as many as there are.
+    """
+    n = len(costs)
+    sums = np.concatenate(([0], np.cumsum(costs)))
+    first = 0
+    while first < n:
+        many = int(np.searchsorted(sums, sums[first] + most, side="right")) - 1 - first
+        end = min(first + max(1, many if rows is None else min(many, rows)), n)
+        yield first, end
+        first = end
+
+
+def stacked(parts: list[Csr], stage: str, progress: Progress) -> Csr:
+    """Rows of one matrix, one part below the other. The parts are used up, so that no more than one is held twice."""
+    starts = np.concatenate(([0], np.cumsum([part.nnz for part in parts])))
+    wide = np.int32 if max(starts[-1], parts[0].shape[1]) < 2**31 else np.int64
+    data, indices = np.empty(starts[-1], parts[0].dtype), np.empty(starts[-1], wide)
+    ends, columns = [np.zeros(1, wide)], parts[0].shape[1]
+    for number, start in enumerate(starts[:-1].tolist()):
+        progress(stage, number / len(parts))
+        part, parts[number] = parts[number], parts[-1][:0]
+        data[start : start + part.nnz], indices[start : start + part.nnz] = part.data, part.indices
+        ends.append((part.indptr[1:] + start).astype(wide))
+    indptr = np.concatenate(ends)
+    return sparse.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, columns), copy=False)

@@ -1,0 +1,45 @@
+"""Compile the kernels of all batch methods.
+
+Each method is fitted on, and ranks, a few instances, by its defaults and by the parameters that have kernels of their
+own; what it compiles for these serves for all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from abound.core.instances.record import pack_vector
+from abound.core.methods import fitted, registry
+from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.matrices import Matrices
+from abound.core.methods.training.progress import quietly
+
+INSTANCES, CLASSES, FEATURES = 120, 6, 40
+FITS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in registry.METHODS),
+    ("one_vs_rest", {"kind": "perceptron"}),
+    ("ogeec", {"index": "lsh"}),
+]
+
+
+def warmup() -> None:
+    """Compile, or load from numba's cache."""
+    data = few()
+    for name, params in FITS:
+        made = fitted.fit(name, data, registry.params_of(name, params), np.random.default_rng(0), quietly)
+        made.model.rank(data.X[:3], 5)
+
+
+def few() -> Matrices:
+    """A few instances."""
+    rng = np.random.default_rng(0)
+    gathering = Gathering((1, 2))
+    for i in range(INSTANCES):
+        words = {f"class{i % CLASSES}word{w}": 1.0 for w in range(3)}
+        words |= {f"noise{w}": 0.5 for w in rng.choice(FEATURES, 5, replace=False)}
+        values = np.array(list(words.values()), np.float32)
+        vector = pack_vector([word.encode() for word in words], values / np.linalg.norm(values))
+        gathering.add(vector, [f"class {i % CLASSES}", f"class {(i + 1) % CLASSES}"][: 1 + i % 2])
+    return gathering.matrices()

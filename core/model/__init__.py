@@ -1,0 +1,1 @@
+"""The replicated state of a model: learning, answering, calibration, receipts."""

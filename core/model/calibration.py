@@ -1,0 +1,154 @@
+"""Calibration: what a label's score is worth as a probability, learned from the stream and checked on it.
+
+A model that is configured to ``calibrate`` has 42 numbers more, a logistic model of the scores, and counts how reliable
+its estimates are: each is taken before the outcome is known, as in the prequential score, and so is what is told of
+it. All of it is part of the model's state: the same log gives the same numbers on every replica. How it learns is in
+``core/kernels/model/calibration.py``.
+
+Reliability is kept over all time and for the **newest** pairs of a label and its outcome, 10,000 to 20,000 of them, in
+tenths of the estimate. The calibration error is the mean distance between estimate and share of true ones (expected
+calibration error: Naeini, Cooper and Hauskrecht, AAAI 2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.kernels.model.calibration import (
+    ALL,
+    BEFORE,
+    ERRORS,
+    ESTIMATES,
+    N_BINS,
+    N_COLUMNS,
+    N_ROWS,
+    N_TERMS,
+    NOW,
+    PAIRS,
+    RIDGE,
+    TRUE,
+    estimate,
+)
+from abound.core.types import Ranking
+
+FIRST_WEIGHTS = (-2.0, 4.0, 0.0, 0.0, 0.0, 0.0)
+"""What is believed before the first event: half a score is an even chance."""
+
+Floats = npt.NDArray[np.float64]
+
+
+class CalibrationArrays(NamedTuple):
+    """What the kernels see; all of it is empty where nothing is calibrated.
+
+    Attributes
+    ----------
+    weights : float64 array, shape (N_TERMS,)
+    curvature : float64 array, shape (N_TERMS, N_TERMS)
+        The lower triangle of H.
+    bins : float64 array, shape (N_ROWS, N_BINS, N_COLUMNS)
+        Counts and sums by tenths of the estimate.
+    """
+
+    weights: Floats
+    curvature: Floats
+    bins: Floats
+
+
+class Calibration:
+    """The calibration of a model; changed only by the apply kernel.
+
+    Parameters
+    ----------
+    on : bool
+        False: there is none, and nothing is kept.
+    """
+
+    def __init__(self, on: bool) -> None:
+        self.on = on
+        if on:
+            bins = np.zeros((N_ROWS, N_BINS, N_COLUMNS))
+            self.arrays = CalibrationArrays(np.array(FIRST_WEIGHTS), RIDGE * np.eye(N_TERMS), bins)
+        else:
+            self.arrays = CalibrationArrays(np.zeros(0), np.zeros((0, N_TERMS)), np.zeros((0, N_BINS, N_COLUMNS)))
+
+    def probabilities(self, ranking: Ranking) -> Floats:
+        """Of the classes of a ranking of all classes, shape (k,)."""
+        estimates = np.empty(len(ranking.scores))
+        ids, scores = ranking.class_ids, ranking.scores
+        if len(ids):
+            estimate(self.arrays.weights, ids, scores, ids[:2], scores[:2], estimates)
+        return estimates
+
+    def reliability(self) -> dict[str, Any] | None:
+        """``all`` and ``newest``: pairs, calibration error, Brier score and bins; None where nothing is calibrated."""
+        if not self.on:
+            return None
+        bins = self.arrays.bins
+        return {"all": reliability_of(bins[ALL]), "newest": reliability_of(bins[BEFORE] + bins[NOW])}
+
+    def to_arrays(self) -> dict[str, Floats]:
+        """The state as named arrays; none where nothing is calibrated."""
+        return self.arrays._asdict() if self.on else {}
+
+    @classmethod
+    def from_arrays(cls, on: bool, arrays: Mapping[str, npt.NDArray[Any]]) -> Calibration:
+        """The state that ``to_arrays`` gave; ValueError when it cannot be."""
+        fresh = cls(on)
+        if set(arrays) != set(fresh.to_arrays()):
+            raise ValueError(f"a calibration has the arrays {sorted(fresh.to_arrays())}, not {sorted(arrays)}")
+        for name, own in fresh.to_arrays().items():
+            given = arrays[name]
+            if given.shape != own.shape or given.dtype != own.dtype or not np.all(np.isfinite(given)):
+                raise ValueError(f"calibration {name} is not {own.dtype} of the shape {own.shape}, all finite")
+            own[...] = given
+        bins = fresh.arrays.bins
+        if np.any(bins < 0) or np.any(bins[..., [TRUE, ESTIMATES, ERRORS]] > bins[..., [PAIRS]]):
+            raise ValueError("calibration bins have counts that cannot be")
+        return fresh
+
+    def digest_bytes(self) -> bytes:
+        """All the state, in a fixed order; empty where nothing is calibrated."""
+        return b"".join(array.tobytes() for array in self.arrays)
+
+
+def reliability_of(bins: Floats) -> dict[str, Any]:
+    """What the bins of one row say; None for what cannot be said of no pairs.
+
+    Parameters
+    ----------
+    bins : float64 array, shape (N_BINS, N_COLUMNS)
+    """
+    pairs = bins[:, PAIRS]
+    n = int(pairs.sum())
+    some = np.maximum(pairs, 1.0)
+    means, shares = bins[:, ESTIMATES] / some, bins[:, TRUE] / some
+    return {
+        "n": n,
+        "error": float((np.abs(means - shares) * pairs).sum() / n) if n else None,
+        "brier": float(bins[:, ERRORS].sum() / n) if n else None,
+        "bins": [
+            {"n": int(count), "estimate": float(mean), "true": float(share)} if count else _EMPTY
+            for count, mean, share in zip(pairs, means, shares, strict=True)
+        ],
+    }
+
+
+_EMPTY = {"n": 0, "estimate": None, "true": None}
+
+
+def binned(estimates: Floats, true: npt.NDArray[np.bool_]) -> Floats:
+    """The bins of estimates whose outcomes are known, shape (N_BINS, N_COLUMNS)."""
+    bins = np.zeros((N_BINS, N_COLUMNS))
+    at = np.minimum((estimates * N_BINS).astype(np.int64), N_BINS - 1)
+    for column, summands in (
+        (PAIRS, np.ones(len(at))),
+        (TRUE, true.astype(np.float64)),
+        (ESTIMATES, estimates),
+        (ERRORS, (true - estimates) ** 2),
+    ):
+        bins[:, column] = np.bincount(at, summands, N_BINS)
+    return bins

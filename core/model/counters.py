@@ -1,0 +1,80 @@
+"""What is kept beside the ids: how often each label was learned, and the credits of the clock that evicts features.
+
+The rule of eviction stands in ``abound.core.kernels.model.apply``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.kernels.model.apply import HAND, MAX_CREDIT, MAX_FEATURES
+
+_PARTS = {"label_counts": np.int64, "credits": np.uint8, "hand": np.int64}
+
+
+class Tallies:
+    """Counts by class id and credits by feature id; changed by the apply kernel.
+
+    Attributes
+    ----------
+    label_counts : int64 array, shape (>= n_classes,)
+        Times each label was learned.
+    credits : uint8 array, shape (>= n_features,) or (0,)
+        0 to ``MAX_CREDIT``; empty without ``max_features``.
+    control : int64 array, shape (2,)
+        The bound (0: none), and the feature id that the clock's hand is at.
+    """
+
+    def __init__(self) -> None:
+        self.label_counts = np.zeros(0, np.int64)
+        self.credits = np.zeros(0, np.uint8)
+        self.control = np.zeros(2, np.int64)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is a ``max_features``."""
+        return bool(self.control[MAX_FEATURES])
+
+    def set_bound(self, max_features: int | None) -> None:
+        """Take over ``max_features``; without a bound the credits are forgotten."""
+        if max_features is None:
+            self.credits = np.zeros(0, np.uint8)
+            self.control[:] = 0
+        else:
+            self.control[MAX_FEATURES] = max_features
+
+    def make_room(self, n_features: int, n_classes: int) -> None:
+        """Grow to so many ids; arrays may move."""
+        if n_classes > len(self.label_counts):
+            self.label_counts.resize(n_classes + n_classes // 8 + 64, refcheck=False)
+        if self.is_bounded and n_features > len(self.credits):
+            self.credits.resize(n_features + n_features // 8 + 64, refcheck=False)
+
+    def to_arrays(self, n_features: int, n_classes: int) -> dict[str, npt.NDArray[Any]]:
+        """Copies for so many ids: ``label_counts``, ``credits`` and ``hand``."""
+        return {
+            "label_counts": self.label_counts[:n_classes].copy(),
+            "credits": self.credits[: n_features if self.is_bounded else 0].copy(),
+            "hand": self.control[[HAND]],
+        }
+
+    def take(self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_classes: int) -> None:
+        """Take over what ``to_arrays`` gave, for the same bound; ValueError when it does not fit so many ids."""
+        sizes = {"label_counts": n_classes, "credits": n_features if self.is_bounded else 0, "hand": 1}
+        for name, dtype in _PARTS.items():
+            part = arrays[name]
+            if part.dtype != dtype or part.shape != (sizes[name],) or int(part.min(initial=0)) < 0:
+                raise ValueError(f"{name} does not fit the ids of the model")
+        if int(arrays["credits"].max(initial=0)) > MAX_CREDIT or int(arrays["hand"][0]) > n_features:
+            raise ValueError("the clock of the model has credits or a hand that cannot be")
+        self.label_counts, self.credits = arrays["label_counts"].copy(), arrays["credits"].copy()
+        self.control[HAND] = arrays["hand"][0]
+
+    def digest_bytes(self, n_features: int, n_classes: int) -> bytes:
+        """All of it, for so many ids, in a fixed order."""
+        own_credits = self.credits[:n_features].tobytes() if self.is_bounded else b""
+        return self.label_counts[:n_classes].tobytes() + own_credits + self.control.tobytes()

@@ -1,0 +1,479 @@
+"""The live model: the state of one model that answers, and is changed only by applying what the log holds.
+
+The same events in the same order give the same ``abound.core.model.state``, bit for bit; its ``digest`` says so in 32
+hex characters. There is no clock, no randomness and no thread in here: the secret of the key tables decides where a key
+lies in memory and nothing else.
+
+Learning goes in slices, so that the one event loop that owns the model can answer in between::
+
+    applying = model.begin(records, n, units, entry)
+    while not applying.done:
+        applying.step(32)
+        await asyncio.sleep(0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+from numba import typeof
+
+from abound.core.config import FIXED_FOR_GOOD, ModelConfig
+from abound.core.errors import Conflict, InvalidInstance
+from abound.core.index import index
+from abound.core.index.index import EVERYTHING, Index
+from abound.core.index.params import IndexParams
+from abound.core.instances import record, vectorizer, vocabulary
+from abound.core.instances.record import pack_labels, pack_vector, unpack_vector
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.kernels.model.answer import Held, explain_vector, rank_estimated, rank_vector
+from abound.core.kernels.model.apply import (
+    ACTIVE,
+    AT,
+    CALIBRATED,
+    DONE,
+    ENOUGH,
+    INDEX_FULL,
+    NAMES_FULL,
+    STATUS,
+    ApplyScratch,
+    LiveArrays,
+    apply_calibrated,
+    apply_records,
+    has_names_room,
+    intern_bounded,
+    intern_labels,
+    pass_over_records,
+)
+from abound.core.kernels.model.prequential import count_ranks
+from abound.core.kernels.records.record import record_shape
+from abound.core.limits import Limits
+from abound.core.model.active_version import LIVE
+from abound.core.model.apply import Applying, Unit
+from abound.core.model.calibration import Calibration
+from abound.core.model.prequential import Prequential
+from abound.core.model.receipts import Receipts
+from abound.core.model.state import State
+from abound.core.types import START, Offset, Ranking
+
+INTERCEPT = "(intercept)"
+"""Among the reasons for a class: what every instance has of its score."""
+
+
+class Tables(NamedTuple):
+    """Larger key tables for the vocabularies of a model, None for one that needs none."""
+
+    features: npt.NDArray[np.uint64] | None
+    labels: npt.NDArray[np.uint64] | None
+
+
+class LiveModel(State):
+    """A model that learns from every event.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    secret : (int, int)
+        Two random 64-bit numbers, local to the process: they key the hash tables against crafted collisions.
+    limits : Limits
+        What the door lets in. Not part of the state: what is in the log applies, whatever the limits are now.
+    """
+
+    def __init__(self, config: ModelConfig, secret: tuple[int, int], limits: Limits | None = None) -> None:
+        super().__init__(config, secret)
+        self.limits = limits or Limits()
+        self._scratch = _scratch(64, 16)
+        self._cursor = np.zeros(5, np.int64)
+        self._take_config(config)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        meta: Mapping[str, Any],
+        arrays: Mapping[str, npt.NDArray[Any]],
+        secret: tuple[int, int],
+        limits: Limits | None = None,
+    ) -> Self:
+        """The model that ``meta`` and ``to_arrays`` described; Damaged when they do not fit together."""
+        model = super().from_arrays(meta, arrays, secret)
+        model.limits = limits or Limits()
+        model._take_config(model.config)
+        return model
+
+    # --- the configuration
+
+    def _take_config(self, config: ModelConfig) -> None:
+        self.config = config
+        self.vectorizer = Vectorizer(config, self.limits)
+        self.index.params = IndexParams.of(config)
+        self._tallies.set_bound(config.max_features)
+        if config.calibrate != self.calibration.on:
+            self.calibration = Calibration(config.calibrate)
+        self._make_room(0, 0, 0, 0)
+
+    def check_change(self, changes: dict[str, Any]) -> ModelConfig:
+        """The configuration that ``changes`` lead to.
+
+        Raises
+        ------
+        InvalidInstance
+            A field is unknown or out of range.
+        Conflict
+            The model has learned, and a field is one that would change what its state means; or a version is active,
+            and it is one that would change what reaches that.
+        """
+        config = self.config.changed(changes)
+        refused = self.config.refused_once_learned(config) if self.n_learned else []
+        if refused:
+            way = "a new model can be created instead"
+            if not set(refused) & set(FIXED_FOR_GOOD):
+                way = "the job refit learns its past anew with other values (settings)"
+            raise Conflict(f"{', '.join(refused)} cannot change on a model that has learned; {way}")
+        refused = [name for name in FIXED_FOR_GOOD if getattr(config, name) != getattr(self.config, name)]
+        if refused and not self.serving.is_live:
+            raise Conflict(
+                f"{', '.join(refused)} cannot change while a version is active: it was fitted on instances as they are "
+                f"read now; activate {LIVE} before"
+            )
+        return config
+
+    def configure(self, changes: dict[str, Any]) -> None:
+        """Apply a configuration event. Fields that may not change any more by now keep their value."""
+        config = self.config.changed(changes)
+        if self.n_learned:
+            kept = {name: getattr(self.config, name) for name in self.config.refused_once_learned(config)}
+            config = config.changed(kept)
+        self._take_config(config)
+
+    # --- learning
+
+    def begin(self, records: bytes, n: int, units: Sequence[Unit], entry: Offset = START) -> Applying:
+        """Start to apply the checked records of one log entry; see ``abound.core.model.apply``."""
+        return Applying(self, records, n, units, entry)
+
+    def apply(
+        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+    ) -> tuple[int, int]:
+        """Apply at most ``len(ranks)`` records from byte ``at`` on, at least one.
+
+        Returns
+        -------
+        at : int
+            Where the next record begins.
+        done : int
+            Records applied; ``ranks[:done]`` and ``updated[:done]`` are written.
+        """
+        self._cursor[AT], self._cursor[CALIBRATED] = at, -1
+        calibrating, done = self.calibration.on, 0
+        apply_next = apply_calibrated if calibrating else apply_records
+        ranks_left, updated_left = ranks, updated
+        while True:
+            apply_next(buffer, self._cursor, self._held, ranks_left, updated_left)
+            done += int(self._cursor[DONE])
+            if self._cursor[STATUS] == ENOUGH or (done > 0 and not calibrating):
+                return int(self._cursor[AT]), done
+            # One that is calibrated is applied in the same call, so that it is not calibrated again in the next.
+            ranks_left, updated_left = ranks[done : done + 1], updated[done : done + 1]
+            shape = record_shape(buffer, int(self._cursor[AT]))
+            if self._cursor[STATUS] == NAMES_FULL:
+                key_bytes, label_bytes = shape.end - shape.keys_at, shape.end - shape.labels_at
+                self._make_room(shape.n_features, key_bytes, shape.n_labels, label_bytes)
+            elif self._cursor[STATUS] == INDEX_FULL:
+                ids, class_ids = self._scratch.ids, self._scratch.class_ids
+                self.index.make_room_for(ids[: self._cursor[ACTIVE]], class_ids[: shape.n_labels])
+                self._bind()
+
+    def continue_score(self, other: LiveModel) -> None:
+        """Go on with the prequential score and the receipts of another state of the same model.
+
+        A model that was fitted anew has not been asked yet; what is told of it is how well it did as it was.
+        """
+        self.prequential = Prequential.from_arrays(other.prequential.to_arrays())
+        self.receipts = Receipts.from_arrays(other.receipts.to_arrays())
+        self._bind()
+
+    def learn_again(
+        self, ids: npt.NDArray[np.int32], values: npt.NDArray[np.float32], class_ids: npt.NDArray[np.int32]
+    ) -> None:
+        """Learn an instance in a later pass: features do not count as seen again, and nothing is scored.
+
+        Parameters
+        ----------
+        ids, values : int32, float32 array, shape (l,)
+            Known features and their values.
+        class_ids : int32 array, shape (m,)
+            Known classes.
+        """
+        before = self.index.arrays
+        self.index.learn(ids, values, class_ids, count_seen=False)
+        if self.index.arrays is not before:
+            self._bind()
+
+    def pass_over(self, buffer: bytes, at: int, n: int) -> int:
+        """Where the record after the next ``n`` begins."""
+        return int(pass_over_records(buffer, at, n))
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a vocabulary is so large and so full that it is better ``enlarged`` before it must grow."""
+        return self.features.crowded or self.labels.crowded
+
+    def enlarged(self) -> Tables:
+        """Larger tables for the vocabularies that are crowded: the long part of their growth, ahead of time.
+
+        Only reads. It may run in another thread beside whatever asks the model, while nothing changes it.
+        """
+        return Tables(
+            self.features.enlarged() if self.features.crowded else None,
+            self.labels.enlarged() if self.labels.crowded else None,
+        )
+
+    def take(self, tables: Tables) -> None:
+        """Go on with what ``enlarged`` gave; nothing was learned since. Changes where keys lie, and no state."""
+        if tables.features is not None:
+            self.features.take(tables.features)
+        if tables.labels is not None:
+            self.labels.take(tables.labels)
+        self._bind()
+
+    def _make_room(self, n_features: int, key_bytes: int, n_labels: int, label_bytes: int) -> None:
+        """Room for the names of one more record: ids, their bytes, and what is kept beside each id."""
+        self.features.make_room(n_features, key_bytes)
+        self.labels.make_room(n_labels, label_bytes)
+        features, classes = self.features.n_ids + n_features, self.labels.n_ids + n_labels
+        self.index.make_room(features, classes, n_labels)
+        self._tallies.make_room(features, classes)
+        if n_features > len(self._scratch.ids) or n_labels > len(self._scratch.class_ids):
+            self._scratch = _scratch(
+                max(n_features, len(self._scratch.ids)), max(n_labels, len(self._scratch.class_ids))
+            )
+        self._bind()
+
+    def _bind(self) -> None:
+        """Make a handle on the present arrays; after any of them has moved."""
+        self._held = Held(self._arrays(), self._scratch, self.calibration.arrays)
+
+    def _arrays(self) -> LiveArrays:
+        return LiveArrays(
+            self.features.arrays,
+            self.labels.arrays,
+            self.index.arrays,
+            self.index.kernel_params,
+            self.prequential.arrays,
+            self._tallies.label_counts,
+            self._tallies.credits,
+            self._tallies.control,
+        )
+
+    # --- answering
+
+    def rank(
+        self,
+        vector: bytes,
+        k: int,
+        include: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+        threshold: float | None = None,
+    ) -> Ranking:
+        """The best classes for a vector, at most ``k``, best first; equal scores by the class seen first.
+
+        Parameters
+        ----------
+        vector : bytes
+            From ``vectorizer``.
+        include, exclude : collections of labels
+            Only these, all but these; labels that were never learned change nothing.
+        threshold : float
+            Only classes with at least this score.
+        """
+        class_ids, scores, mask = self._asked(k, include, exclude)
+        n = rank_vector(vector, self._held, mask, class_ids, scores)
+        if n < 0:
+            self._make_scratch(vector)
+            n = rank_vector(vector, self._held, mask, class_ids, scores)
+        if threshold is not None:
+            n = int(np.count_nonzero(scores[:n] >= threshold))
+        return Ranking(class_ids[:n], scores[:n])
+
+    def rank_estimated(
+        self,
+        vector: bytes,
+        k: int,
+        include: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+        threshold: float | None = None,
+        min_probability: float | None = None,
+    ) -> Ranking:
+        """``rank`` by a model that calibrates, with ``probabilities``; of the best k those of at least one are kept.
+
+        Raises
+        ------
+        InvalidInstance
+            The model does not calibrate.
+        """
+        if not self.calibration.on:
+            raise InvalidInstance(
+                "min_probability is for a model that calibrates: configure it with calibrate true", "min_probability"
+            )
+        class_ids, scores, mask = self._asked(k, include, exclude)
+        estimates = np.empty(len(scores), np.float64)
+        n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
+        if n < 0:
+            self._make_scratch(vector)
+            n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
+        if threshold is not None:
+            n = int(np.count_nonzero(scores[:n] >= threshold))
+        if min_probability is None:
+            return Ranking(class_ids[:n], scores[:n], estimates[:n])
+        kept = np.flatnonzero(estimates[:n] >= min_probability)
+        return Ranking(class_ids[kept], scores[kept], estimates[kept])
+
+    def explain(self, vector: bytes, ranking: Ranking) -> list[list[tuple[str, float]]]:
+        """Which features speak for each class of a ranking, and which against it: (key, contribution), largest first.
+
+        The contributions of a class sum to its score, up to the rounding of the sum. Where it has an intercept
+        (``sls`` in rows), that is one of them, under the key ``INTERCEPT``.
+        """
+        keys = [*unpack_vector(vector)[0], INTERCEPT]
+        if len(keys) > len(self._scratch.ids) + 1:
+            self._make_scratch(vector)
+        contributions = np.empty(len(keys), np.float64)
+        because = []
+        for class_id in ranking.class_ids.tolist():
+            explain_vector(vector, self._held, class_id, contributions[:-1])
+            contributions[-1] = self.index.intercept(class_id)
+            order = np.argsort(-contributions, kind="stable")
+            order = order[contributions[order] != 0.0]  # what says nothing lies between what speaks for and against
+            because.append([(keys[i], float(contributions[i])) for i in order.tolist()])
+        return because
+
+    def _asked(
+        self, k: int, include: Collection[str] | None, exclude: Collection[str] | None
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
+        """Room for the class ids and scores of a ranking, and which classes may be in it."""
+        if k > self.labels.n_ids:
+            k = self.labels.n_ids
+        mask = EVERYTHING if include is None and exclude is None else self._mask(include, exclude)
+        return np.empty(k, np.int32), np.empty(k, np.float64), mask
+
+    def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:
+        mask = np.full(self.labels.n_ids, include is None, np.uint8)
+        for labels, value in ((include or (), 1), (exclude or (), 0)):
+            for label in labels:
+                class_id = self.labels.find(label.encode())
+                if class_id >= 0:
+                    mask[class_id] = value
+        return mask
+
+    def _make_scratch(self, vector: bytes) -> None:
+        n = int.from_bytes(vector[:4], "little")
+        self._scratch = _scratch(max(n, len(self._scratch.ids)), len(self._scratch.class_ids))
+        self._bind()
+
+
+def _scratch(n_features: int, n_labels: int) -> ApplyScratch:
+    return ApplyScratch(
+        np.zeros(n_features, np.int32),
+        np.zeros(n_features, np.float32),
+        np.zeros(n_labels, np.int32),
+        np.zeros(n_labels, np.int32),
+    )
+
+
+# --- compiling
+
+FIRST = ("learning", "answering")
+"""The groups of kernels that a model of the default configuration uses. No other model uses less."""
+
+
+def groups_of(config: ModelConfig) -> list[str]:
+    """Return the groups of kernels that a model uses beside ``FIRST``."""
+    return [group for group, used in (("sls", config.update == "sls"), ("calibrated", config.calibrate)) if used]
+
+
+def warmup(*groups: str) -> None:
+    """Compile the kernels of these groups, of all without any, or load them from numba's cache.
+
+    ``learning`` and ``answering`` have little in common and take equally long, so two processes can compile one each.
+    """
+    for group in groups or GROUPS:
+        GROUPS[group]()
+
+
+def _warm_learning() -> None:
+    ids, values = np.arange(2, dtype=np.int32), np.ones(2, np.float32)
+    Index(IndexParams.of(ModelConfig())).learn(ids, values, ids)
+    model = _learned(ModelConfig())  # the other process has compiled what this takes from _warm_naming
+    vocabulary.warmup()
+    index.warmup("fsu")
+    _keep(model)
+
+
+def _warm_answering() -> None:
+    _warm_naming()
+    vectorizer.warmup()
+    record.warmup()
+    _answer(LiveModel(ModelConfig(), (1, 2)))
+
+
+def _warm_naming() -> None:
+    """What applying records takes beside learning."""
+    model = LiveModel(ModelConfig(), (1, 2))
+    live, scratch, buffer = model._arrays(), model._scratch, _WARMING + pack_labels(["a"], model.limits)
+    shape = record_shape(buffer, 0)
+    for kernel, arguments in (
+        (intern_bounded, (live, buffer, shape, scratch)),
+        (intern_labels, (live, buffer, shape, scratch.class_ids)),
+        (has_names_room, (live, scratch, shape)),
+        (count_ranks, (live.score, live.label_counts, scratch.class_ids, scratch.ranks, True)),
+    ):
+        kernel.compile(tuple(typeof(argument) for argument in arguments))  # type: ignore[no-untyped-call]
+
+
+def _warm_sls() -> None:
+    model = _learned(ModelConfig(update="sls"))
+    _answer(model)
+    _keep(model)
+    index.warmup("sls")
+
+
+def _warm_calibrated() -> None:
+    for update in ("fsu", "sls"):
+        model = _learned(ModelConfig(update=update, calibrate=True))
+        model.rank_estimated(_WARMING, 10)
+
+
+_WARMING = pack_vector([b"wheat", b"price"], np.array([0.6, 0.8], np.float32))
+
+
+def _learned(config: ModelConfig) -> LiveModel:
+    """A model that has learned two instances."""
+    model = LiveModel(config, (1, 2))
+    for label in ("a", "b"):
+        learned = _WARMING + pack_labels([label], model.limits)
+        applying = model.begin(learned, 1, [Unit(1)])
+        while not applying.done:
+            applying.step(1)
+    model.pass_over(learned, 0, 1)
+    return model
+
+
+def _answer(model: LiveModel) -> None:
+    model.rank(_WARMING, 10)
+    explain_vector(_WARMING, model._held, 0, np.empty(2))
+
+
+def _keep(model: LiveModel) -> None:
+    model.take(Tables(model.features.enlarged(), None))
+    LiveModel.from_arrays(model.meta(), model.to_arrays(), (1, 2)).digest()
+
+
+GROUPS = {
+    "learning": _warm_learning,
+    "answering": _warm_answering,
+    "sls": _warm_sls,
+    "calibrated": _warm_calibrated,
+}

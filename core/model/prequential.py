@@ -1,0 +1,192 @@
+"""The prequential score: every event is ranked before it is learned, and these ranks are the running accuracy.
+
+Kept over all time and over a window of the newest, for whole instances (the rank of the best true label) and for
+single labels by how often the label had been learned before: **tail** fewer than 10 times, **torso** fewer than
+100, **head** the rest. It is part of a model's state: the same log gives the same figures on every replica.
+
+The **trace** is the score over time in bounded room: the counts as they stood after every ``stride`` instances. When
+there is no room for another point, every second one is dropped and the stride doubles, so a model of any age has
+between ``TRACE_POINTS / 2`` and ``TRACE_POINTS`` of them, evenly spaced over all that it learned.
+
+R_k, MRR: Madani, Connor and Greiner (JMLR 2009), section 3.3. Prequential evaluation: Dawid (1984).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.kernels.model.prequential import (
+    GROUP_BITS,
+    HITS_AT_1,
+    HITS_AT_5,
+    LABELS,
+    LEARNED,
+    N_COUNTS,
+    N_GROUPS,
+    UPDATED,
+)
+
+WINDOW = 10_000
+"""Length of the window, in instances for the whole and in labels for the groups."""
+
+TRACE_POINTS = 256
+FIRST_STRIDE = 10
+
+GROUPS = ("tail", "torso", "head")
+MEASURES = ("R@1", "R@5", "MRR")
+
+
+class PrequentialArrays(NamedTuple):
+    """What the kernels see.
+
+    Attributes
+    ----------
+    counts : int64 array, shape (N_GROUPS + 1, N_COUNTS)
+        Row 0 the instances, then a row a group of labels.
+    reciprocal : float64 array, shape (N_GROUPS + 1,)
+        Sums of 1/rank.
+    window : int32 array, shape (WINDOW,)
+        Ring of the newest instances' ranks, 0 where no true label was retrieved.
+    label_window : int32 array, shape (WINDOW,)
+        Ring of the newest labels: rank << GROUP_BITS | group.
+    trace_counts : int64 array, shape (TRACE_POINTS, N_GROUPS + 1, N_COUNTS)
+        ``counts`` after each ``stride`` instances; 0 beyond the points that there are.
+    trace_reciprocal : float64 array, shape (TRACE_POINTS, N_GROUPS + 1)
+        ``reciprocal`` then.
+    stride : int64 array, shape (1,)
+        Instances from one point to the next.
+    """
+
+    counts: npt.NDArray[np.int64]
+    reciprocal: npt.NDArray[np.float64]
+    window: npt.NDArray[np.int32]
+    label_window: npt.NDArray[np.int32]
+    trace_counts: npt.NDArray[np.int64]
+    trace_reciprocal: npt.NDArray[np.float64]
+    stride: npt.NDArray[np.int64]
+
+
+class Prequential:
+    """The running score of a model; changed only by the apply kernel."""
+
+    def __init__(self) -> None:
+        self.arrays = PrequentialArrays(
+            counts=np.zeros((N_GROUPS + 1, N_COUNTS), np.int64),
+            reciprocal=np.zeros(N_GROUPS + 1, np.float64),
+            window=np.zeros(WINDOW, np.int32),
+            label_window=np.zeros(WINDOW, np.int32),
+            trace_counts=np.zeros((TRACE_POINTS, N_GROUPS + 1, N_COUNTS), np.int64),
+            trace_reciprocal=np.zeros((TRACE_POINTS, N_GROUPS + 1), np.float64),
+            stride=np.full(1, FIRST_STRIDE, np.int64),
+        )
+
+    @property
+    def n_learned(self) -> int:
+        """Instances learned since the beginning."""
+        return int(self.arrays.counts[0, LEARNED])
+
+    @property
+    def n_updated(self) -> int:
+        """Of these, the ones that changed the index."""
+        return int(self.arrays.counts[0, UPDATED])
+
+    def scores(self) -> dict[str, Any]:
+        """R@1, R@5 and MRR (each 0..1, None before the first event) over all time and over the window, and by group.
+
+        ``drift`` is how far the window is from all time: below 0 where the newest events are ranked worse.
+        """
+        counts, reciprocal, window, label_window = self.arrays[:4]
+        newest = window[: min(self.n_learned, WINDOW)]
+        labels = label_window[: min(int(counts[0, LABELS]), WINDOW)]
+        all_groups, window_groups = {}, {}
+        for group, name in enumerate(GROUPS):
+            row = group + 1
+            all_groups[name] = _of_counts(counts[row], float(reciprocal[row]))
+            window_groups[name] = _of_ranks(labels[(labels & ((1 << GROUP_BITS) - 1)) == group] >> GROUP_BITS)
+        ever, lately = _of_counts(counts[0], float(reciprocal[0])), _of_ranks(newest)
+        return {
+            "all": ever | {"groups": all_groups},
+            "window": lately | {"groups": window_groups},
+            "drift": {name: None if ever["n"] == 0 else lately[name] - ever[name] for name in MEASURES},
+        }
+
+    def newest(self, n: int) -> dict[str, Any]:
+        """R@1, R@5 and MRR over the newest ``n`` instances, of which there are ``WINDOW`` at most."""
+        learned = self.n_learned
+        n = min(n, learned, WINDOW)
+        return _of_ranks(self.arrays.window[np.arange(learned - n, learned) % WINDOW])
+
+    def trace(self) -> dict[str, Any]:
+        """R@1, R@5 and MRR over time: each point is over the ``stride`` instances that end with it.
+
+        Lists of one length: ``learned`` has the instances learned by then, ``groups`` the ``n`` labels of each group
+        that came in between and their measures, None where none did.
+        """
+        n_points = self.n_learned // int(self.arrays.stride[0])
+        counts = np.diff(self.arrays.trace_counts[:n_points], axis=0, prepend=0)
+        reciprocal = np.diff(self.arrays.trace_reciprocal[:n_points], axis=0, prepend=0.0)
+        groups = {
+            name: _series(counts[:, row], reciprocal[:, row]) | {"n": counts[:, row, LEARNED].tolist()}
+            for row, name in enumerate(GROUPS, start=1)
+        }
+        return {
+            "stride": int(self.arrays.stride[0]),
+            "learned": self.arrays.trace_counts[:n_points, 0, LEARNED].tolist(),
+            **_series(counts[:, 0], reciprocal[:, 0]),
+            "groups": groups,
+        }
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The state as named arrays."""
+        return self.arrays._asdict()
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> Prequential:
+        """The state that ``to_arrays`` gave; ValueError when a shape or dtype is not as it was."""
+        fresh = cls()
+        for name, own in fresh.arrays._asdict().items():
+            given = arrays[name]
+            if given.shape != own.shape or given.dtype != own.dtype:
+                raise ValueError(f"prequential {name} has shape {given.shape} and dtype {given.dtype}")
+            if not np.all(given >= 0):
+                raise ValueError(f"prequential {name} has a number below 0 or none at all")
+            own[...] = given
+        stride = int(fresh.arrays.stride[0])
+        if stride < FIRST_STRIDE or fresh.n_learned // stride > TRACE_POINTS:
+            raise ValueError(f"prequential stride is {stride} after {fresh.n_learned} instances")
+        n_points = fresh.n_learned // stride
+        learned = fresh.arrays.trace_counts[:, 0, LEARNED]
+        if not np.array_equal(learned[:n_points], stride * np.arange(1, n_points + 1)) or np.any(learned[n_points:]):
+            raise ValueError("prequential trace has points that are not its own")
+        return fresh
+
+    def digest_bytes(self) -> bytes:
+        """All the state, in a fixed order."""
+        return b"".join(array.tobytes() for array in self.arrays)
+
+
+def _of_counts(counts: npt.NDArray[np.int64], reciprocal: float) -> dict[str, Any]:
+    n = int(counts[LEARNED])
+    return _scores(n, int(counts[HITS_AT_1]), int(counts[HITS_AT_5]), reciprocal)
+
+
+def _of_ranks(ranks: npt.NDArray[np.int32]) -> dict[str, Any]:
+    found = ranks[ranks > 0]
+    return _scores(len(ranks), int((found == 1).sum()), int((found <= 5).sum()), float((1.0 / found).sum()))
+
+
+def _scores(n: int, hits_at_1: int, hits_at_5: int, reciprocal: float) -> dict[str, Any]:
+    if n == 0:
+        return {"n": 0, "R@1": None, "R@5": None, "MRR": None}
+    return {"n": n, "R@1": hits_at_1 / n, "R@5": hits_at_5 / n, "MRR": reciprocal / n}
+
+
+def _series(counts: npt.NDArray[np.int64], reciprocal: npt.NDArray[np.float64]) -> dict[str, list[Any]]:
+    points = [
+        _scores(int(row[LEARNED]), int(row[HITS_AT_1]), int(row[HITS_AT_5]), float(total))
+        for row, total in zip(counts, reciprocal, strict=True)
+    ]
+    return {name: [None if point[name] is None else round(point[name], 4) for point in points] for name in MEASURES}

@@ -1,0 +1,106 @@
+"""Fitting the live index anew: several passes over a stream, with settings that a held-out newest part chose.
+
+The stream is given piece by piece, as often as there are passes, so memory is that of the model. The first pass is
+what the service does; in later ones features do not count as seen again and nothing is scored (Madani, Connor and
+Greiner, JMLR 2009, section 4.1: several passes are of use where instances are few).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.instances.record import record_ends, unpack
+from abound.core.kernels.names.table import find_vector
+from abound.core.kernels.records.record import vector_end
+from abound.core.model.apply import Outcomes, Unit
+from abound.core.model.live_model import LiveModel
+from abound.core.types import Offset
+
+MOST_RANKED = 50
+"""A true label that is ranked after so many counts as not found."""
+
+
+class Fitting:
+    """One model on its way: ``learn`` each entry of the stream in each pass, ``next_pass`` between two.
+
+    Parameters
+    ----------
+    live : LiveModel
+        Empty, or what is to be learned on top of.
+    most : int or None
+        Instances that are learned; those after them are held out.
+    """
+
+    def __init__(self, live: LiveModel, most: int | None = None) -> None:
+        self.live = live
+        self.n_learned = 0
+        self._receipts = live.receipts.to_arrays()
+        self._most = most
+        self._pass = 0
+        self._outcomes = self._fresh()
+
+    def next_pass(self) -> None:
+        """Begin the stream again."""
+        self._pass += 1
+        self.n_learned = 0
+        self._outcomes = self._fresh()
+
+    def learn(self, records: bytes, units: Sequence[Unit], entry: Offset) -> list[bytes]:
+        """Learn the next entry of the stream; the records of it that are held out."""
+        learned = self._outcomes.of(records, units, entry)
+        ends = record_ends(records, sum([unit.n for unit in units if not unit.emptied])).tolist()
+        places: list[int] = []
+        at = 0
+        for unit, good in zip(units, learned, strict=True):
+            if unit.emptied:
+                continue
+            if good:
+                places += range(at, at + unit.n)
+            at += unit.n
+        room = len(places) if self._most is None else max(0, self._most - self.n_learned)
+        now, held = places[:room], places[room:]
+        if now:
+            wanted = [records[ends[place] : ends[place + 1]] for place in now]
+            if self._pass == 0:
+                self._learn_first(wanted)
+            else:
+                for record in wanted:
+                    self._learn_again(record)
+        self.n_learned += len(places)
+        return [records[ends[place] : ends[place + 1]] for place in held]
+
+    def _fresh(self) -> Outcomes:
+        return Outcomes(type(self.live.receipts).from_arrays(self._receipts))
+
+    def _learn_first(self, records: list[bytes]) -> None:
+        n = len(records)
+        applying = self.live.begin(b"".join(records), n, [Unit(n)])
+        while not applying.done:
+            applying.step(n)
+
+    def _learn_again(self, record: bytes) -> None:
+        ids, values = _active(self.live, record)
+        labels = [self.live.labels.find(label.encode()) for label in unpack(record).labels]
+        known = ids >= 0  # all, unless max_features made the model forget some
+        self.live.learn_again(ids[known], values[known], np.array(labels, dtype=np.int32))
+
+
+def reciprocal_rank(live: LiveModel, record: bytes) -> float:
+    """1 / rank of the best true label of a record, 0 when it is not among the ``MOST_RANKED`` best."""
+    true = set(unpack(record).labels)
+    ranking = live.rank(record[: int(vector_end(record, 0))], MOST_RANKED)
+    for rank, class_id in enumerate(ranking.class_ids.tolist(), start=1):
+        if live.label(class_id) in true:
+            return 1.0 / rank
+    return 0.0
+
+
+def _active(live: LiveModel, record: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """The ids of a record's features, -1 where the model has none, and their values."""
+    n = int.from_bytes(record[:4], "little")
+    ids = np.empty(n, dtype=np.int32)
+    find_vector(live.features.arrays, record, ids)
+    return ids, np.frombuffer(record, "<f4", n, offset=4).copy()

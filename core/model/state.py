@@ -1,0 +1,203 @@
+"""The whole replicated state of one model: what replicas must agree on, its digest, and the arrays it is kept as.
+
+The feature-to-class index, the two vocabularies that give dense ids in log order, how often each label was learned,
+the prequential score, what scores are worth as probabilities, the receipts of idempotency keys, the configuration,
+and which version answers. ``abound.core.model.live_model`` changes it, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import msgspec
+import numpy.typing as npt
+
+from abound.core.config import ModelConfig
+from abound.core.errors import Damaged, InvalidInstance
+from abound.core.index.index import Index
+from abound.core.index.params import IndexParams
+from abound.core.instances.vocabulary import Vocabulary
+from abound.core.model.active_version import FROM_THE_START, Serving
+from abound.core.model.calibration import Calibration
+from abound.core.model.counters import Tallies
+from abound.core.model.prequential import Prequential
+from abound.core.model.receipts import Receipts
+
+STATE_FORMAT = 3
+"""Of the arrays that a state is kept as, and of what its digest is over; raised when either changes.
+
+3: receipts lie in pages, each packed by itself. (2: packed by pages. 1: no pages.)
+"""
+
+DIGEST_SLICE = 8
+"""Pages of 256 features or labels that are digested between two chances for others to go on."""
+
+_json = msgspec.json.Encoder()
+
+
+class State:
+    """The parts of a model.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    secret : (int, int)
+        Two random 64-bit numbers, local to the process: they key the hash tables against crafted collisions.
+    """
+
+    def __init__(self, config: ModelConfig, secret: tuple[int, int]) -> None:
+        self.config = config
+        self.features = Vocabulary(secret)
+        self.labels = Vocabulary(secret)
+        self.index = Index(IndexParams.of(config))
+        self.prequential = Prequential()
+        self.calibration = Calibration(config.calibrate)
+        self.receipts = Receipts()
+        self.serving = FROM_THE_START
+        self._tallies = Tallies()
+        self._tallies.set_bound(config.max_features)
+
+    @property
+    def n_learned(self) -> int:
+        """Instances learned since the beginning."""
+        return self.prequential.n_learned
+
+    def stats(self) -> dict[str, Any]:
+        """The prequential score and the size of the model, as plain values."""
+        learned = {"learned": self.n_learned, "updated": self.prequential.n_updated}
+        told = {"trace": self.prequential.trace(), "calibration": self.calibration.reliability()}
+        return {**learned, **self.prequential.scores(), **told, **self.sizes()}
+
+    def sizes(self) -> dict[str, Any]:
+        """Counts, and bytes of memory."""
+        features = len(self.features)
+        return {
+            "connections": self.index.n_connections,
+            "features": features,
+            "classes": len(self.labels),
+            "mean_out_degree": self.index.n_connections / features if features else 0.0,
+            "in_rows": self.index.in_rows,
+            "memory": {
+                "index": self.index.n_bytes,
+                "features": self.features.n_bytes,
+                "labels": self.labels.n_bytes + self._tallies.label_counts.nbytes,
+                "receipts": self.receipts.n_bytes,
+            },
+        }
+
+    def label(self, class_id: int) -> str:
+        """The label that a class id stands for."""
+        return self.labels.key(class_id).decode()
+
+    def times_learned(self, class_id: int) -> int:
+        """How often a label was learned."""
+        return int(self._tallies.label_counts[class_id])
+
+    @property
+    def n_assertions(self) -> int:
+        """Labels of all instances together that it has learned."""
+        return int(self._tallies.label_counts[: self.labels.n_ids].sum())
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs of instances that share a label, counted once a label they share, each instance with itself as well."""
+        counts = self._tallies.label_counts[: self.labels.n_ids]
+        return int(counts @ counts)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory, with what is reserved for growth."""
+        labels = self.labels.n_bytes + self._tallies.label_counts.nbytes
+        return self.index.n_bytes + self.features.n_bytes + labels + self.receipts.n_bytes
+
+    @property
+    def n_bytes_ahead(self) -> int:
+        """Bytes that growing may take soon: what ``max_memory`` must leave, so that it is never passed."""
+        return self.index.n_bytes_ahead + self.features.n_bytes_ahead + self.labels.n_bytes_ahead
+
+    def digest_steps(self) -> Iterator[None]:
+        """Do the work of ``digest`` in slices of a millisecond or so; the model must not learn in between."""
+        for part in (self.features, self.labels, self.index):
+            while not part.digest_pages(DIGEST_SLICE):
+                yield
+
+    def digest(self) -> str:
+        """32 hex characters over the whole logical state, whatever its layout.
+
+        Costs what changed since the last time, by pages of 256 features; equal for a model that never stopped and
+        one that was loaded from a snapshot and caught up.
+        """
+        hashed = hashlib.blake2b(digest_size=16)
+        for part in (
+            _json.encode(self.config.written()),
+            self.features.digest(),
+            self.labels.digest(),
+            self.index.digest(),
+            self._tallies.digest_bytes(self.features.n_ids, self.labels.n_ids),
+            self.prequential.digest_bytes(),
+            self.receipts.digest_bytes(),
+        ):
+            hashed.update(len(part).to_bytes(8, "little"))
+            hashed.update(part)
+        hashed.update(self.calibration.digest_bytes())
+        if self.serving != FROM_THE_START:
+            hashed.update(self.serving.packed())
+        return hashed.hexdigest()
+
+    # --- as arrays
+
+    def meta(self) -> dict[str, Any]:
+        """What goes beside the arrays: plain JSON values."""
+        serving = {} if self.serving == FROM_THE_START else {"serving": msgspec.to_builtins(self.serving)}
+        return {"config": self.config.written(), **serving}
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The whole logical state as named arrays, ``index/counts`` and so on; ``from_arrays`` gives an equal model."""
+        parts: dict[str, Mapping[str, npt.NDArray[Any]]] = {
+            "features": self.features.to_arrays(),
+            "labels": self.labels.to_arrays(),
+            "index": self.index.to_arrays(),
+            "prequential": self.prequential.to_arrays(),
+            "receipts": self.receipts.to_arrays(),
+            "tallies": self._tallies.to_arrays(self.features.n_ids, self.labels.n_ids),
+            "calibration": self.calibration.to_arrays(),
+        }
+        return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
+
+    @classmethod
+    def from_arrays(
+        cls, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], secret: tuple[int, int]
+    ) -> Self:
+        """The state that ``meta`` and ``to_arrays`` described; Damaged when they do not fit together."""
+        parts: dict[str, dict[str, npt.NDArray[Any]]] = {
+            name: {} for name in ("features", "labels", "index", "prequential", "receipts", "tallies", "calibration")
+        }
+        try:
+            for name, array in arrays.items():
+                part, _, rest = name.partition("/")
+                parts[part][rest] = array
+            state = cls(ModelConfig.stored(meta["config"]), secret)
+            state.features = Vocabulary.from_arrays(secret, parts["features"])
+            state.labels = Vocabulary.from_arrays(secret, parts["labels"])
+            _check_ids(parts["index"], state.features.n_ids, state.labels.n_ids)  # memory is taken by them
+            state.index = Index.from_arrays(IndexParams.of(state.config), parts["index"])
+            state.serving = msgspec.convert(meta.get("serving", {}), Serving)
+            state.prequential = Prequential.from_arrays(parts["prequential"])
+            state.receipts = Receipts.from_arrays(parts["receipts"])
+            state.calibration = Calibration.from_arrays(state.config.calibrate, parts["calibration"])
+            state._tallies.take(parts["tallies"], state.features.n_ids, state.labels.n_ids)
+        except (KeyError, TypeError, ValueError, InvalidInstance, msgspec.MsgspecError) as error:
+            raise Damaged(f"the arrays of a model do not fit together: {error}") from error
+        if not (state.features.is_text() and state.labels.is_text()):
+            raise Damaged("a feature key or a label is not UTF-8")
+        if state.index.n_classes > state.labels.n_ids or len(state.labels) != state.labels.n_ids:
+            raise Damaged("the index of a model does not fit its vocabularies")
+        return state
+
+
+def _check_ids(index: Mapping[str, npt.NDArray[Any]], n_features: int, n_labels: int) -> None:
+    """Damaged when the arrays of an index have features or classes without a name."""
+    if len(index["lengths"]) > n_features or (len(index["class_ids"]) and index["class_ids"].max() >= n_labels):
+        raise Damaged("the index of a model does not fit its vocabularies")

@@ -1,0 +1,277 @@
+"""The application: the one place where the parts of the service are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.routing import Route
+
+from abound.core.errors import Forbidden, StoreUnavailable, Unauthorized
+from abound.core.limits import Limits
+from abound.service.api import problems
+from abound.service.api.asgi import Disconnected, Held, Message, Receive, Scope, Send, request_id_of
+from abound.service.api.dependencies import Parts
+from abound.service.api.hot_route import DEFAULT_MODEL, HotRoute, Work
+from abound.service.api.learning import Changing, Learning
+from abound.service.api.openapi import document
+from abound.service.api.protocol import AtOnce
+from abound.service.api.routes import activation, contenders, health, jobs, labels, models, page, snapshots, transfer
+from abound.service.api.routes import datasets as dataset_routes
+from abound.service.api.routes import keys as key_routes
+from abound.service.api.routes import versions as version_routes
+from abound.service.api.routes.classify import Classify
+from abound.service.api.routes.learn import Learn
+from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, Artifacts
+from abound.service.artifacts.file_cache import cache_in
+from abound.service.jobs.submission import Desk
+from abound.service.log.stream import LogParams
+from abound.service.metrics import REQUEST_ID, Telemetry
+from abound.service.replica.loaded_versions import ServingParams
+from abound.service.replica.memory_budget import Budget
+from abound.service.replica.predictions import RememberParams
+from abound.service.replica.rankers import Ways
+from abound.service.replica.replica import Replica, ReplicaParams
+from abound.service.security.guard import Guard, tell_of_request
+from abound.service.security.key_ring import KeyRing
+from abound.service.security.rate_limits import RateParams, Rates
+from abound.service.settings import Settings, is_loopback
+from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.store.client import Store, StoreParams
+from abound.service.tasks import end
+from abound.service.versions.retention import VersionParams
+
+DESCRIPTION = """\
+Applications post instances to `/classify` and stream label feedback to `/learn`; an index in memory is updated on every
+event and answers in microseconds. Errors are problem documents (RFC 9457).
+"""
+
+FLUSH_SECONDS = 1.0
+JOBS_SECONDS = 5.0
+
+Report = Callable[[str, float], None]
+
+
+def create_app(settings: Settings, report: Report | None = None) -> Application:
+    """The application, not started: its lifespan starts the replica, waits until it has caught up, and stops it.
+
+    Parameters
+    ----------
+    report : callable, optional
+        Told the stage of the start, and how far it is, 0..1.
+    """
+    return Application(settings, report or _silent)
+
+
+class Application(FastAPI):
+    """FastAPI, with a way around it for the hot routes, and with what all answers have in common.
+
+    Every request gets its id and every answer carries it; ``HEAD`` is answered where ``GET`` is, ``OPTIONS`` wherever
+    there is a path.
+    """
+
+    def __init__(self, settings: Settings, report: Report) -> None:
+        telemetry = Telemetry()
+        held = Held()
+        changing = Changing()
+        store = Store(settings.store_url(), settings.group(StoreParams))
+        bounds = ReplicaParams(
+            durability=settings.durability,
+            max_models=settings.max_models,
+            limits=settings.group(Limits),
+            log=settings.group(LogParams),
+            snapshots=settings.group(SnapshotParams),
+            serving=settings.group(ServingParams),
+        )
+        place = settings.artifacts_place()
+        cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
+        replica = Replica(store, bounds, Artifacts(place, cache, PATIENCE_SECONDS) if place is not None else None)
+        remember = settings.group(RememberParams)
+        is_exposed = not is_loopback(settings.host)
+        ring = KeyRing(store, locked=is_exposed and not settings.insecure)
+        guard = Guard(ring, any_host=is_exposed or settings.insecure)
+        rates = Rates(store, settings.group(RateParams))
+        budget = Budget.of(settings.max_memory, settings.processes)
+        desk = Desk(settings)
+        ways = Ways(replica.shelf, bounds.serving)
+
+        @asynccontextmanager
+        async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+            await replica.start(report)
+            report("reading the keys", 0.0)
+            await ring.start(store.params.start_seconds)
+            tasks = [asyncio.create_task(_flush_for_ever(self.state.parts)), asyncio.create_task(ring.keep())]
+            tasks.append(asyncio.create_task(_watch_jobs(self.state.parts)))
+            try:
+                yield
+            finally:
+                await end(*tasks)
+                ways.close()
+                await desk.close()
+                await replica.stop()
+
+        super().__init__(
+            title="Abound",
+            version="0.1.0",
+            summary="An online streaming learner for problems with very many classes.",
+            description=DESCRIPTION,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            lifespan=lifespan,
+        )
+        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, rates, budget, desk, ways)
+        self.state.draining = False
+        self.state.stopping = False
+        problems.install(self)
+        self.add_exception_handler(Disconnected, _answer_nobody)
+        self._measures = telemetry
+        self._guard = guard
+        self._tells = settings.access_log
+        learning = Learning(replica, settings, remember, changing, budget)
+        works: dict[str, Work] = {
+            "classify": Classify(replica, settings, remember, rates, ways),
+            "learn": Learn(replica, learning, rates, settings.max_batch),
+        }
+        self._hot = {
+            f"/{name}": HotRoute(work, name, telemetry.meter(f"/{name}"), settings, held, guard)
+            for name, work in works.items()
+        }
+        self._classify_default = partial(self._hot["/classify"].at_once, DEFAULT_MODEL)
+        for name, route in self._hot.items():
+            for path in (name, f"/models/{{model}}{name}"):
+                self.router.routes.append(Route(path, route, methods=["POST"], include_in_schema=False))
+        for routes in (
+            models,
+            labels,
+            transfer,
+            snapshots,
+            version_routes,
+            dataset_routes,
+            activation,
+            contenders,
+            jobs,
+            key_routes,
+            health,
+            page,
+        ):
+            self.include_router(routes.router)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        try:
+            if scope["type"] != "http":
+                await super().__call__(scope, receive, send)
+            elif scope["method"] != "POST":
+                await self._answer(scope, receive, send)
+            elif (route := self._hot.get(scope["path"])) is not None:
+                await route.handle(DEFAULT_MODEL, scope, receive, send)
+            elif (target := self._target(scope["path"])) is not None:
+                await target[0].handle(target[1], scope, receive, send)
+            else:
+                await self._answer(scope, receive, send)
+        except asyncio.CancelledError:
+            # The service stops, and nothing can be sent to this client any more: the server hangs up.
+            return
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document, hot routes and all."""
+        if self.openapi_schema is None:
+            self.openapi_schema = document(self)
+        return self.openapi_schema
+
+    def unready(self) -> str | None:
+        """Why ``/readyz`` is 503; None: it is not."""
+        return health.unready(self, self.state.parts.replica.status())
+
+    def shortcut(self, url: bytes) -> AtOnce | None:
+        """What may answer a POST to a path at once."""
+        if url == b"/classify":
+            return self._classify_default
+        if url.startswith(b"/models/") and url.endswith(b"/classify") and url.isascii():
+            target = self._target(url.decode("ascii"))
+            if target is not None:
+                return partial(target[0].at_once, target[1])
+        return None
+
+    def _target(self, path: str) -> tuple[HotRoute, str] | None:
+        """The hot route and the model that a path under ``/models`` names."""
+        parts = path.split("/")
+        if len(parts) == 4 and parts[1] == "models" and parts[2]:
+            route = self._hot.get(f"/{parts[3]}")
+            return None if route is None else (route, parts[2])
+        return None
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer by way of the routes."""
+        started = perf_counter()
+        headers = dict(scope["headers"])
+        request_id = request_id_of(headers)
+        scope["request_id"] = request_id
+        REQUEST_ID.set(request_id)
+        header = (b"x-request-id", request_id.encode("ascii"))
+        method = scope["method"]
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), header]}
+            elif method == "HEAD":
+                message = {**message, "body": b""}
+            await send(message)
+
+        inner = scope
+        try:
+            self._guard.admit_to(headers, scope)
+            if method == "OPTIONS" and (allow := problems.allowed_methods(self, scope)):
+                start = {"type": "http.response.start", "status": 204, "headers": [(b"allow", allow.encode())]}
+                await send_with_id(start)
+                await send_with_id({"type": "http.response.body", "body": b""})
+                return
+            inner = {**scope, "method": "GET"} if method == "HEAD" else scope
+            await super().__call__(inner, receive, send_with_id)
+        except (Unauthorized, Forbidden) as error:
+            problem = problems.problem_of(error, request_id)
+            await problems.ProblemResponse(problem)(inner, receive, send_with_id)
+        except asyncio.CancelledError:
+            if status:
+                raise
+            problem = problems.problem_of(problems.stopping(), request_id)
+            await problems.ProblemResponse(problem)(inner, receive, send_with_id)
+        finally:
+            seconds = perf_counter() - started
+            route = getattr(inner.get("route"), "path", "other")
+            self._measures.meter(route).note(status or 500, seconds)
+            if self._tells:
+                tell_of_request(scope, status or 500, seconds)
+
+
+async def _flush_for_ever(parts: Parts) -> None:
+    while True:
+        await asyncio.sleep(FLUSH_SECONDS)
+        parts.observe()
+
+
+async def _watch_jobs(parts: Parts) -> None:
+    """Keep the measures of jobs up to date, for ever."""
+    while True:
+        with contextlib.suppress(StoreUnavailable):
+            parts.telemetry.set_jobs(await parts.desk.figures())
+        await asyncio.sleep(JOBS_SECONDS)
+
+
+async def _answer_nobody(request: Request, error: Exception) -> Response:
+    """The client is gone; what is sent now goes nowhere."""
+    return Response(status_code=400)
+
+
+def _silent(stage: str, progress: float) -> None:
+    """Tell nobody."""

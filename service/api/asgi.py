@@ -1,0 +1,159 @@
+"""One HTTP exchange below any framework: what its headers say, its bounded body, its answer.
+
+The hot routes use this directly; the other routes read their bodies through it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any
+
+from abound.core.errors import Overloaded, TooLarge
+from abound.service.api.problems import UnsupportedMedia
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = Mapping[bytes, bytes]
+
+JSON = b"application/json"
+NDJSON = b"application/x-ndjson"
+
+HELD_BYTES = 512 * 2**20
+"""Bytes of bodies in several pieces that one process holds at once; more is refused as overload."""
+
+_sane_request_id = re.compile(rb"[!-~]{1,128}").fullmatch
+_process = secrets.token_hex(6)
+_numbers = itertools.count(1)
+
+
+class Disconnected(Exception):
+    """The other side is gone: there is nobody to answer."""
+
+
+def request_id_of(headers: Headers) -> str:
+    """The ``X-Request-Id`` that came, if it is short and printable, else a new one."""
+    given = headers.get(b"x-request-id")
+    if given is not None and _sane_request_id(given):
+        return given.decode("ascii")
+    return f"{_process}-{next(_numbers):x}"
+
+
+def media_of(headers: Headers, accepted: tuple[bytes, ...]) -> bytes:
+    """The media type of the body, JSON where none is named; UnsupportedMedia when it is not an accepted one."""
+    given = headers.get(b"content-type", JSON)
+    if given == JSON and b"content-encoding" not in headers:
+        return JSON
+    media, _, parameters = given.partition(b";")
+    media = media.strip().lower() or JSON
+    if media not in accepted:
+        names = " or ".join(name.decode() for name in accepted)
+        raise UnsupportedMedia(f"the body must be {names}, not {media[:100].decode('latin-1')}")
+    for parameter in parameters.split(b";"):
+        name, _, value = parameter.strip().lower().partition(b"=")
+        if name == b"charset" and value.strip(b'"') not in (b"utf-8", b"utf8", b"us-ascii"):
+            raise UnsupportedMedia("the body must be UTF-8")
+    check_coding(headers)
+    return media
+
+
+def check_coding(headers: Headers) -> None:
+    """UnsupportedMedia when the body is compressed."""
+    coding = headers.get(b"content-encoding", b"identity").strip().lower()
+    if coding not in (b"identity", b""):
+        raise UnsupportedMedia("a compressed body is not read; send it plain")
+
+
+def check_length(headers: Headers, limit: int) -> None:
+    """TooLarge when ``Content-Length`` tells that the body is over ``limit`` bytes."""
+    length = headers.get(b"content-length")
+    if length is not None and len(length) > 3 and length.isdigit() and int(length[:20]) > limit:
+        raise too_large(limit)
+
+
+def too_large(limit: int) -> TooLarge:
+    """The error for a body over ``limit`` bytes."""
+    return TooLarge(f"the body is over {limit} bytes")
+
+
+class Held:
+    """Counts the bytes of bodies that came in several pieces and are not answered yet."""
+
+    def __init__(self, limit: int = HELD_BYTES) -> None:
+        self._limit = limit
+        self._bytes = 0
+
+    def take(self, size: int) -> None:
+        """Count ``size`` more bytes; Overloaded when that is over the limit (they are not counted then)."""
+        if self._bytes + size > self._limit:
+            raise Overloaded("too many large bodies at once")
+        self._bytes += size
+
+    def give_back(self, size: int) -> None:
+        """These bytes are let go."""
+        self._bytes -= size
+
+
+async def read_body(receive: Receive, headers: Headers, limit: int, held: Held) -> bytes:
+    """The whole body.
+
+    Raises
+    ------
+    TooLarge
+        It is over ``limit`` bytes; known from Content-Length before anything is read, else as soon as it shows.
+    Overloaded
+        The process holds too many bytes of bodies.
+    Disconnected
+    """
+    check_length(headers, limit)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Disconnected
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        if len(body) > limit:
+            raise too_large(limit)
+        return body
+    pieces = [body]
+    size = len(body)
+    counted = 0
+    try:
+        held.take(size)
+        counted = size
+        while message.get("more_body"):
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size > limit:
+                raise too_large(limit)
+            held.take(len(piece))
+            counted += len(piece)
+            pieces.append(piece)
+    finally:
+        held.give_back(counted)
+    return b"".join(pieces)
+
+
+async def send_answer(
+    send: Send,
+    status: int,
+    media: bytes,
+    body: bytes,
+    request_id: str,
+    more: Iterable[tuple[bytes, bytes]] = (),
+) -> None:
+    """Send a whole answer."""
+    headers = [
+        (b"content-type", media),
+        (b"content-length", b"%d" % len(body)),
+        (b"x-request-id", request_id.encode("ascii")),
+        *more,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

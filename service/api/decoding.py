@@ -1,0 +1,100 @@
+"""From the bytes of a request to checked values: decoding, and instances to vectors."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, TypeVar
+
+import msgspec
+
+from abound.core.errors import InvalidInstance, Malformed
+from abound.core.model.live_model import LiveModel
+from abound.service.api.problems import unreadable
+
+_T = TypeVar("_T")
+
+ABSENT = (b"", b"null")
+
+LONGEST_WHOLE = 4300
+"""Characters of a whole number that the decoder reads."""
+
+MOST_OF_A_PATH = 200
+
+
+def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    """Decode JSON; Malformed when it is none, InvalidInstance when a field is wrong, missing or unknown."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if not body or body.isspace():
+            raise Malformed("the body is empty") from None
+        refusal = unreadable(error)
+        if isinstance(refusal, InvalidInstance) and "[...]" in refusal.field and "out of range" in str(refusal):
+            refusal = _out_of_range(body) or refusal
+        raise refusal from None
+
+
+def _out_of_range(body: bytes) -> InvalidInstance | None:
+    """The refusal of the first number that is too large, by its path; the decoder does not tell keys of objects."""
+    try:
+        whole = json.loads(body, parse_int=lambda digits: 0 if len(digits) <= LONGEST_WHOLE else math.inf)
+    except (ValueError, RecursionError):
+        return None
+    waiting: list[tuple[str, Any]] = [("", whole)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, float) and math.isinf(value):
+            field = path[:MOST_OF_A_PATH].encode("utf-8", "replace").decode()
+            return InvalidInstance(f"{field}: the number is out of range", field)
+        if isinstance(value, dict):
+            parts = [(f"{path}.{key}" if path else key, part) for key, part in value.items()]
+        elif isinstance(value, list):
+            parts = [(f"{path}[{at}]", part) for at, part in enumerate(value)]
+        else:
+            continue
+        waiting.extend(reversed(parts))
+    return None
+
+
+def vector_of(live: LiveModel, features: Any, text: str | None) -> bytes:
+    """The vector of an instance.
+
+    Parameters
+    ----------
+    features : msgspec.Raw
+        The bytes of the JSON object as they came, empty or ``null`` when there is none.
+    """
+    raw = bytes(features)
+    if raw in ABSENT:
+        if text is None:
+            raise InvalidInstance("an instance has features, a text, or both", "features")
+        return live.vectorizer.vectorize(None, text)
+    try:
+        return live.vectorizer.vectorize(raw, text)
+    except InvalidInstance:
+        _refuse_bad_utf8(raw)
+        raise
+
+
+def features_alone(body: bytes) -> bytes | None:
+    """The features of a request that seems to have nothing else, None for any other.
+
+    Only the first and the last bytes are looked at: it is such a request if ``Vectorizer.usual`` takes what this gives,
+    since that takes nothing but one whole object.
+    """
+    if body[:12] != b'{"features":' or body[-1:] != b"}":
+        return None
+    return body[13:-1] if body[12:13] == b" " else body[12:-1]
+
+
+def is_empty(vector: bytes) -> bool:
+    """Whether a vector has no active feature."""
+    return vector[:4] == b"\0\0\0\0"
+
+
+def _refuse_bad_utf8(raw: bytes) -> None:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        raise Malformed("the body is not valid UTF-8") from None

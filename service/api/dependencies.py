@@ -1,0 +1,137 @@
+"""What the routes are given: the one replica of the process, a checked model name, a bounded JSON body."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from fastapi import Depends, Path, Request
+
+from abound.core.errors import UnknownModel
+from abound.core.types import Offset
+from abound.service.api.asgi import JSON, Held, media_of, read_body
+from abound.service.api.decoding import decode
+from abound.service.api.learning import Changing
+from abound.service.api.problems import take_told
+from abound.service.api.schemas.hot import MODEL_NAME
+from abound.service.jobs.submission import Desk
+from abound.service.metrics import Telemetry
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.replica.memory_budget import Budget
+from abound.service.replica.models import check_name
+from abound.service.replica.rankers import Ways
+from abound.service.replica.replica import Replica
+from abound.service.security.audit import Actor
+from abound.service.security.guard import actor_of
+from abound.service.security.key_ring import Grant, KeyRing
+from abound.service.security.rate_limits import Rates
+from abound.service.settings import Settings
+
+
+class Parts(NamedTuple):
+    """What the application is made of; lies in ``app.state.parts``."""
+
+    settings: Settings
+    replica: Replica
+    telemetry: Telemetry
+    held: Held
+    changing: Changing
+    ring: KeyRing
+    rates: Rates
+    budget: Budget
+    desk: Desk
+    ways: Ways
+
+    def observe(self) -> None:
+        """Bring the measures up to date."""
+        self.telemetry.flush()
+        self.telemetry.count_refused(take_told())
+        self.telemetry.count_unchecked(self.rates.let_through())
+        self.telemetry.set_log(self.replica.status().log == "connected")
+        figures = {}
+        for name in self.replica.models.names():
+            model = self.replica.model(name)
+            sizes = model.live.sizes()
+            figures[name] = {
+                "learned": model.live.n_learned,
+                "features": sizes["features"],
+                "classes": sizes["classes"],
+                "connections": sizes["connections"],
+                "memory": sum(sizes["memory"].values()) + model.n_loaded_bytes + model.n_shadow_bytes,
+                "lag": model.lag or 0,
+                "log_max_bytes": self.replica.params.log.max_log_bytes,
+                "activated": 0
+                if model.live.serving.is_live
+                else Offset.parse(model.live.serving.at).milliseconds / 1e3,
+                "loaded": len(model.versions or ()),
+            }
+            if (appender := model.appender) is not None:
+                requests, n_bytes = appender.waiting
+                figures[name] |= {"waiting_requests": requests, "waiting_bytes": n_bytes}
+                for lane, timer in appender.timers().items():
+                    self.telemetry.add_appends(name, lane, *timer.take())
+            if (kept := self.replica.keeping.of(model)) is not None:
+                figures[name] |= kept.figures()
+        self.telemetry.set_models(figures)
+        for kind, timer in self.ways.timers.items():
+            self.telemetry.add_rankings(kind, *timer.take())
+        self.budget.observe(self.replica.models.all())
+
+
+def parts(request: Request) -> Parts:
+    """The parts of the application that this request came to."""
+    found: Parts = request.app.state.parts
+    return found
+
+
+def replica(found: Annotated[Parts, Depends(parts)]) -> Replica:
+    """The replica."""
+    return found.replica
+
+
+def actor(request: Request) -> Actor:
+    """Who sent this request, for the audit log."""
+    return actor_of(request.scope)
+
+
+def grant(request: Request) -> Grant | None:
+    """The key that this request showed; None where none is asked for."""
+    found: Grant | None = request.scope.get("grant")
+    return found
+
+
+def trusted_model(replica: Replica, name: str) -> ModelReplica:
+    """The model of this name, to answer from or to teach.
+
+    Raises
+    ------
+    UnknownModel, InvalidInstance
+        There is none; there cannot be one of such a name.
+    NotReady
+        Its state is not to be trusted now.
+    """
+    try:
+        model = replica.model(name)
+    except UnknownModel:
+        check_name(name)
+        raise
+    model.check_ready()
+    return model
+
+
+async def json_object(request: Request, found: Annotated[Parts, Depends(parts)]) -> dict[str, Any]:
+    """The body as a JSON object, empty when there is no body."""
+    headers = dict(request.scope["headers"])
+    media_of(headers, (JSON,))
+    body = await read_body(request.receive, headers, found.settings.max_body_bytes, found.held)
+    return decode(_object, body) if body else {}
+
+
+_object = msgspec.json.Decoder(dict[str, Any])
+
+PartsDep = Annotated[Parts, Depends(parts)]
+ReplicaDep = Annotated[Replica, Depends(replica)]
+ActorDep = Annotated[Actor, Depends(actor)]
+GrantDep = Annotated[Grant | None, Depends(grant)]
+ModelName = Annotated[str, Path(pattern=MODEL_NAME, description="Name of the model.", examples=["default"])]
+JsonObject = Annotated[dict[str, Any], Depends(json_object)]

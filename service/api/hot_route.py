@@ -1,0 +1,175 @@
+"""The hot routes' way through the service: POST of instances, as plain ASGI under FastAPI.
+
+A request for a hot route is recognised by its path before any middleware or routing runs; what reaches the routes
+the usual way (in a test, or mounted somewhere) ends in the same place. One :class:`HotRoute` does for its
+:class:`Work` what all of them need: media types, bounds, request ids, problem documents, measures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from typing import Protocol
+
+from abound.core.errors import AboundError, OutcomeUnknown
+from abound.service.api.asgi import (
+    JSON,
+    NDJSON,
+    Disconnected,
+    Headers,
+    Held,
+    Receive,
+    Scope,
+    Send,
+    check_length,
+    media_of,
+    read_body,
+    request_id_of,
+    send_answer,
+)
+from abound.service.api.ndjson import AnswerLines, RequestLines, together
+from abound.service.api.problems import PROBLEM_JSON, internal_problem, problem_headers, problem_of, stopping
+from abound.service.api.schemas.hot import encoder
+from abound.service.metrics import REQUEST_ID, Meter
+from abound.service.security.guard import Guard, tell_of_request
+from abound.service.security.key_ring import Grant
+from abound.service.settings import Settings
+
+DEFAULT_MODEL = "default"
+BOTH_MEDIA = (JSON, NDJSON)
+
+
+class Work(Protocol):
+    """What a hot route does, below HTTP."""
+
+    def at_once(self, model: str, body: bytes, grant: Grant | None) -> bytes | None:
+        """The JSON for a JSON body where it needs no waiting, else None; raises what ``answer`` raises."""
+
+    async def answer(self, model: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
+        """Status and JSON for a JSON body: one instance or a batch."""
+
+    async def answer_lines(
+        self,
+        model: str,
+        headers: Headers,
+        request_id: str,
+        lines: RequestLines,
+        answers: AnswerLines,
+        grant: Grant | None,
+    ) -> None:
+        """Put an answer for each line, in order. What is refused as a whole is raised before the first."""
+
+
+class HotRoute:
+    """An ASGI application for POST on ``/<name>`` and ``/models/{model}/<name>``; keys need ``scope`` for it."""
+
+    def __init__(self, work: Work, scope: str, meter: Meter, settings: Settings, held: Held, guard: Guard) -> None:
+        self._work = work
+        self._scope = scope
+        self._meter = meter
+        self._held = held
+        self._guard = guard
+        self._tells = settings.access_log
+        self._max_body = settings.max_body_bytes
+        self._max_ndjson = settings.max_ndjson_bytes
+        self._max_lines = settings.max_ndjson_lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what came through the router."""
+        await self.handle(scope["path_params"].get("model", DEFAULT_MODEL), scope, receive, send)
+
+    def at_once(self, model: str, headers: Headers, body: bytes) -> tuple[bytes, str] | None:
+        """The answer to a whole request for ``model`` and the request's id.
+
+        None when ``handle`` has to answer it: it has to wait for something, is to be logged, or is refused.
+        """
+        started = perf_counter()
+        try:
+            if self._tells or len(body) > self._max_body or media_of(headers, BOTH_MEDIA) == NDJSON:
+                return None
+            grant = self._guard.grant_of(headers, self._scope, model)
+            answer = self._work.at_once(model, body, grant)
+        except AboundError:
+            return None
+        if answer is None:
+            return None
+        self._meter.note(200, perf_counter() - started)
+        return answer, request_id_of(headers)
+
+    async def handle(self, model: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request for ``model``."""
+        started = perf_counter()
+        headers: Headers = dict(scope["headers"])
+        request_id: str = scope.get("request_id") or request_id_of(headers)
+        REQUEST_ID.set(request_id)
+        begun = streams = False
+        status = 200
+        try:
+            grant = self._guard.admit(headers, self._scope, model, scope)
+            if media_of(headers, BOTH_MEDIA) == NDJSON:
+                streams = True
+                await self._stream(model, headers, request_id, scope, receive, send, grant)
+                return
+            body = await read_body(receive, headers, self._max_body, self._held)
+            status, answer = await self._work.answer(model, body, headers, grant)
+            begun = True
+            await send_answer(send, status, JSON, answer, request_id)
+        except AboundError as error:
+            problem = problem_of(error, request_id)
+            status = problem.status
+            await send_answer(
+                send, problem.status, PROBLEM_JSON, encoder.encode(problem), request_id, problem_headers(problem)
+            )
+        except Disconnected:
+            status = 499
+        except asyncio.CancelledError:
+            # The service stops and this request has had its time; a begun answer breaks off with the connection.
+            problem = problem_of(stopping(), request_id)
+            status = problem.status
+            if not (begun or scope.get("answer_begun")):
+                await send_answer(
+                    send, problem.status, PROBLEM_JSON, encoder.encode(problem), request_id, problem_headers(problem)
+                )
+        except Exception:
+            # Nobody meant this one. It goes on to the server, which logs it; the sender is told what can be told.
+            status = 500
+            if not (begun or scope.get("answer_begun")):
+                answer = encoder.encode(internal_problem(request_id))
+                await send_answer(send, 500, PROBLEM_JSON, answer, request_id, [(b"connection", b"close")])
+            raise
+        finally:
+            seconds = perf_counter() - started
+            self._meter.note(status, None if streams else seconds)
+            if self._tells:
+                tell_of_request(scope, status, seconds)
+
+    async def _stream(
+        self,
+        model: str,
+        headers: Headers,
+        request_id: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        grant: Grant | None,
+    ) -> None:
+        check_length(headers, self._max_ndjson)
+        lines = RequestLines(receive, self._held, self._max_ndjson, self._max_lines, self._max_body)
+        answers = AnswerLines(send, request_id)
+        reading = asyncio.create_task(lines.pump())
+
+        async def work() -> None:
+            await self._work.answer_lines(model, headers, request_id, lines, answers, grant)
+            answers.end()
+
+        try:
+            await together(work(), answers.pump())
+        except asyncio.CancelledError:
+            if lines.used and not answers.started:
+                raise OutcomeUnknown("the service stopped before the lines were answered.") from None
+            raise
+        finally:
+            scope["answer_begun"] = answers.started
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            lines.let_go()

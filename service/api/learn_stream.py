@@ -1,0 +1,200 @@
+"""The lines of an NDJSON request to ``/learn``: each stands alone, and is a draft of its own.
+
+Drafts are appended in groups, several of which are on their way at once, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from abound.core.config import ModelConfig
+from abound.core.errors import AboundError, InvalidInstance
+from abound.service.api.decoding import decode
+from abound.service.api.learning import Brought, Learning, Room, Terms, answer_of, draft_of
+from abound.service.api.ndjson import AnswerLines, Line, RequestLines, together
+from abound.service.api.problems import problem_of
+from abound.service.api.schemas.hot import encoder, learn_decoder
+from abound.service.log.append_group import Draft, Learned
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.security.key_ring import Grant
+from abound.service.security.rate_limits import Rates
+from abound.service.tasks import Pace
+
+GROUP_LINES = 256
+"""Most lines that are appended together."""
+
+GROUP_BYTES = 2**21
+"""Bytes of records at which a group is full."""
+
+GROUPS_AT_ONCE = 4
+"""Groups of one request that may be on their way to the log."""
+
+
+class Sent(NamedTuple):
+    """A group of lines on its way: what is wrong with a line or came of it before, and what becomes of the others."""
+
+    lines: list[tuple[int, AboundError | Learned | None]]
+    learned: asyncio.Task[list[Learned]] | None
+
+
+class LearnLines:
+    """Learns the lines of requests and answers them.
+
+    Parameters
+    ----------
+    learning : Learning
+    rates : Rates
+    request_bytes : int
+        Most that one line may be in the log.
+    """
+
+    def __init__(self, learning: Learning, rates: Rates, request_bytes: int) -> None:
+        self._learning = learning
+        self._rates = rates
+        self._request_bytes = request_bytes
+        self._under_way: set[asyncio.Task[list[Learned]]] = set()
+
+    async def answer(
+        self,
+        model: ModelReplica,
+        request_id: str,
+        lines: RequestLines,
+        answers: AnswerLines,
+        grant: Grant | None,
+    ) -> None:
+        """Learn all lines, and answer each of them in order."""
+        groups: asyncio.Queue[Sent | None] = asyncio.Queue(GROUPS_AT_ONCE)
+        with self._learning.new_classes(model) as new:
+            await together(
+                self._read_groups(model, lines, groups, grant, new), _answer_groups(groups, answers, request_id)
+            )
+
+    async def _read_groups(
+        self,
+        model: ModelReplica,
+        lines: RequestLines,
+        groups: asyncio.Queue[Sent | None],
+        grant: Grant | None,
+        new: Brought,
+    ) -> None:
+        pace = Pace()
+        group = _Group()
+        async for some in lines.groups():
+            if self._rates.watches(grant):
+                await self._rates.admit_lines(grant, some, learns=True)
+            for line in some:
+                config = model.live.config
+                try:
+                    terms, draft = await self._line(model, config, line, new)
+                except AboundError as error:
+                    group.lines.append((line.number, error))
+                else:
+                    if isinstance(draft, Draft) and not group.takes(terms, config, draft):
+                        await groups.put(self._send(model, group, lines))
+                        group = _Group()
+                    group.add(line.number, terms, config, draft)
+                if group.is_full:
+                    await groups.put(self._send(model, group, lines))
+                    group = _Group()
+                if pace.due():
+                    await pace.rest()
+            if group.lines and not lines.at_hand:
+                await groups.put(self._send(model, group, lines))
+                group = _Group()
+        if group.lines:
+            await groups.put(self._send(model, group, lines))
+        await groups.put(None)
+
+    def _send(self, model: ModelReplica, group: _Group, lines: RequestLines) -> Sent:
+        if group.terms is None or group.config is None:
+            return Sent(group.lines, None)
+        lines.used = True
+        learned = asyncio.create_task(self._learning.append(model, group.config, group.drafts, group.terms))
+        self._under_way.add(learned)
+        learned.add_done_callback(self._ended)
+        return Sent(group.lines, learned)
+
+    def _ended(self, learned: asyncio.Task[list[Learned]]) -> None:
+        """Let go of a group; its error, if any, is looked at even when the client is gone."""
+        self._under_way.discard(learned)
+        if not learned.cancelled():
+            learned.exception()
+
+    async def _line(
+        self, model: ModelReplica, config: ModelConfig, line: Line, new: Brought
+    ) -> tuple[Terms, Draft | Learned]:
+        """What a line is to be learned as, or what came of it the first time."""
+        if line.error is not None:
+            raise line.error
+        request = decode(learn_decoder, line.body)
+        if request.instances is not None:
+            raise InvalidInstance("instances: a line is one instance", "instances")
+        terms = self._learning.terms(request, request.key is not None)
+        learned = await self._learning.again(model, request, request.source, request.durability)
+        if learned is not None:
+            return terms, learned
+        record = await self._learning.record(model, config, request, new)
+        Room(self._request_bytes).take(len(record))
+        return terms, draft_of(request, record, request.source)
+
+
+class _Group:
+    """Lines to be appended together."""
+
+    __slots__ = ("config", "drafts", "lines", "size", "terms")
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, AboundError | Learned | None]] = []
+        self.drafts: list[Draft] = []
+        self.terms: Terms | None = None
+        self.config: ModelConfig | None = None
+        self.size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to append."""
+        return len(self.lines) >= GROUP_LINES or self.size >= GROUP_BYTES
+
+    def takes(self, terms: Terms, config: ModelConfig, draft: Draft) -> bool:
+        """Whether a line fits to the ones before it."""
+        if self.terms is None:
+            return True
+        return self.terms == terms and self.config is config and self.size + len(draft.records) <= GROUP_BYTES
+
+    def add(self, number: int, terms: Terms, config: ModelConfig, draft: Draft | Learned) -> None:
+        """A line that can be learned, or was."""
+        if isinstance(draft, Learned):
+            self.lines.append((number, draft))
+            return
+        self.lines.append((number, None))
+        self.drafts.append(draft)
+        self.terms, self.config = terms, config
+        self.size += len(draft.records)
+
+
+async def _answer_groups(groups: asyncio.Queue[Sent | None], answers: AnswerLines, request_id: str) -> None:
+    """Answer the lines of the groups in order, each group as soon as it is learned."""
+    pace = Pace()
+    while (group := await groups.get()) is not None:
+        failure: AboundError | None = None
+        learned: list[Learned] = []
+        if group.learned is not None:
+            try:
+                learned = await group.learned
+            except AboundError as error:
+                failure = error
+        outcomes = iter(learned)
+        for number, known in group.lines:
+            outcome = next(outcomes, None) if known is None else known if isinstance(known, Learned) else None
+            problem = known if isinstance(known, AboundError) else None
+            if problem is None and known is None:
+                problem = failure or (outcome.refused if outcome is not None else None)
+            if problem is not None or outcome is None:
+                assert problem is not None
+                answers.put(encoder.encode(problem_of(problem, request_id, number)))
+            else:
+                answers.put(encoder.encode(answer_of(outcome)))
+            if pace.due():
+                await pace.rest()
+        answers.flush()

@@ -1,0 +1,225 @@
+"""NDJSON in and out: a request read line by line, answers sent line by line, neither waiting for the other.
+
+Three parties work at once:
+
+1. the **pump** takes the body as it comes and never stops for the answers. The request is bounded, so what it holds
+   is; a client that sends everything before it reads anything is served.
+2. the **work** takes lines at hand, in order, and puts an answer for each. It rests while too many answers wait to
+   be sent: a client that does not read is not worked for.
+3. the **sender** sends what is there, joined, as fast as the client reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from abound.core.errors import AboundError, TooLarge
+from abound.service.api.asgi import NDJSON, Disconnected, Held, Receive, Send, too_large
+
+WAITING_BYTES = 2**20
+"""Bytes of answers that may wait to be sent before the work rests."""
+
+LINES_AT_ONCE = 512
+
+
+class Line:
+    """One line of a request: its number (from 1) and its bytes, or what is wrong with it."""
+
+    __slots__ = ("body", "error", "number")
+
+    def __init__(self, number: int, body: bytes, error: AboundError | None = None) -> None:
+        self.number = number
+        self.body = body
+        self.error = error
+
+
+class RequestLines:
+    """The lines of a request's body.
+
+    Parameters
+    ----------
+    max_bytes, max_lines, max_line_bytes : int
+        A body over the first two ends with a line that says so; a line over the third is answered with a problem
+        and skipped. Lines without anything in them have a number, and no answer, and do not count.
+    """
+
+    def __init__(self, receive: Receive, held: Held, max_bytes: int, max_lines: int, max_line_bytes: int) -> None:
+        self._receive = receive
+        self._held = held
+        self._max_bytes = max_bytes
+        self._max_lines = max_lines
+        self._max_line_bytes = max_line_bytes
+        self._pieces: deque[bytes] = deque()
+        self._arrived = asyncio.Event()
+        self._size = 0
+        self._counted = 0
+        self._ended = False
+        self._gone = False
+        self._refusal: AboundError | None = None
+        self.used = False  # something of it may be in the log
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether more of the body is here already."""
+        return bool(self._pieces) or self._ended
+
+    async def pump(self) -> None:
+        """Take the body as it comes, to its end or its limit."""
+        try:
+            more = True
+            while more and self._refusal is None:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    self._gone = True
+                    return
+                more = message.get("more_body", False)
+                self._take(message.get("body", b""))
+                self._arrived.set()
+        finally:
+            self._ended = True
+            self._arrived.set()
+
+    def _take(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > self._max_bytes:
+            self._refusal = too_large(self._max_bytes)
+            return
+        try:
+            self._held.take(len(piece))
+        except AboundError as error:
+            self._refusal = error
+            return
+        self._counted += len(piece)
+        self._pieces.append(piece)
+
+    def let_go(self) -> None:
+        """Give back what was counted as held."""
+        self._held.give_back(self._counted)
+        self._counted = 0
+
+    async def groups(self) -> AsyncIterator[list[Line]]:
+        """Whole lines as they come, some at once; Disconnected when the client is gone."""
+        number = taken = 0
+        rest: list[bytes] = []
+        rest_size = 0
+        while True:
+            while not self._pieces and not self._ended:
+                self._arrived.clear()
+                await self._arrived.wait()
+            if self._gone:
+                raise Disconnected
+            last = not self._pieces
+            piece = b"" if last else self._pieces.popleft()
+            if not rest_size:  # empty lines, of which there can be as many as there are bytes
+                number += len(piece)
+                piece = piece.lstrip(b"\n")
+                number -= len(piece)
+            bodies = piece.split(b"\n", LINES_AT_ONCE)
+            if len(bodies) > LINES_AT_ONCE:
+                self._pieces.appendleft(bodies.pop())
+                bodies.append(b"")
+            lines = []
+            for body in bodies if last else bodies[:-1]:
+                if last and (not rest_size or self._refusal is not None):
+                    break
+                number += 1
+                if rest_size:
+                    rest_size += len(body)
+                    body = b"".join([*rest, body]) if rest_size <= self._max_line_bytes else b""
+                    oversize = rest_size > self._max_line_bytes
+                    rest, rest_size = [], 0
+                else:
+                    oversize = len(body) > self._max_line_bytes
+                if not oversize and (not body or body.isspace()):
+                    continue
+                taken += 1
+                if taken > self._max_lines:
+                    lines.append(Line(number, b"", TooLarge(f"a request has at most {self._max_lines} lines")))
+                    break
+                if oversize:
+                    lines.append(Line(number, b"", TooLarge(f"a line has at most {self._max_line_bytes} bytes")))
+                else:
+                    lines.append(Line(number, body))
+            if last and self._refusal is not None:
+                lines.append(Line(number + 1, b"", self._refusal))
+            if lines:
+                yield lines
+            else:
+                await asyncio.sleep(0)
+            if last or taken > self._max_lines:
+                return
+            if bodies[-1]:
+                rest_size += len(bodies[-1])
+                rest = [*rest, bodies[-1]] if rest_size <= self._max_line_bytes else []
+
+
+class AnswerLines:
+    """The lines of an answer, sent while the request is still coming."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._request_id = request_id
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._something = asyncio.Event()
+        self._room = asyncio.Event()
+        self._ended = False
+        self.started = False
+
+    def put(self, line: bytes) -> None:
+        """Answer the next line of the request."""
+        self._lines.append(line)
+        self._size += len(line) + 1
+
+    def flush(self) -> None:
+        """Let what was put be sent."""
+        if self._lines:
+            self._something.set()
+
+    async def room(self) -> None:
+        """Wait until the client has taken enough of what was put."""
+        self.flush()
+        while self._size > WAITING_BYTES:
+            self._room.clear()
+            await self._room.wait()
+
+    def end(self) -> None:
+        """Nothing more comes: the answer is whole."""
+        self._ended = True
+        self._something.set()
+
+    async def pump(self) -> None:
+        """Send what is put until the end."""
+        while True:
+            await self._something.wait()
+            self._something.clear()
+            if not self.started:
+                self.started = True
+                headers = [(b"content-type", NDJSON), (b"x-request-id", self._request_id.encode("ascii"))]
+                await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            lines, size = self._lines, self._size
+            self._lines = []
+            if lines:
+                lines.append(b"")
+                await self._send({"type": "http.response.body", "body": b"\n".join(lines), "more_body": True})
+                self._size -= size
+                self._room.set()
+            if self._ended and not self._lines:
+                await self._send({"type": "http.response.body", "body": b""})
+                return
+
+
+async def together(*works: Coroutine[Any, Any, None]) -> None:
+    """Run these until all have ended; when one fails the others are ended and its error is raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

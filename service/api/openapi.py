@@ -1,0 +1,254 @@
+"""The OpenAPI document: FastAPI's own, and the hot routes, which FastAPI does not see, beside it.
+
+Schemas of the hot routes are those of the structs that decode and encode them, so the document cannot say anything
+else than the code does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from abound.core.limits import Limits
+from abound.service.api.problems import INTERNAL, KINDS, PROBLEM_JSON, Problem
+from abound.service.api.schemas.hot import (
+    MODEL_NAME,
+    ClassifyAnswer,
+    ClassifyBatchAnswer,
+    ClassifyRequest,
+    LearnAnswer,
+    LearnBatchAnswer,
+    LearnRequest,
+)
+from abound.service.api.schemas.models import ConfigShape
+from abound.service.api.schemas.versions import ActivateRequest
+from abound.service.jobs.methods import METHODS
+from abound.service.jobs.submission import JobRequest
+from abound.service.security.guard import need_of
+
+REF = "#/components/schemas/{name}"
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+
+WHEN = {
+    400: "The body is not JSON.",
+    401: "A key is needed, or the one that came opens nothing.",
+    403: "The key lacks the scope, or is for other models.",
+    404: "No such model, version, prediction or snapshot.",
+    405: "The path answers other methods; see `Allow`.",
+    409: "Right in itself, but not in the present state of the model.",
+    413: "Over a limit of size.",
+    415: "Not a media type that is read here.",
+    422: "A field breaks a rule; `field` names it.",
+    429: "More instances than may come in a time; see `Retry-After`.",
+    500: "An error of the service.",
+    503: "Not now; see `Retry-After`.",
+    504: "Done or not: unknown. The same Idempotency-Key may be sent again.",
+    507: "The model may not take so much memory.",
+}
+
+KEYS = "Asked for as soon as there is a key (`abound keys create`). `admin` includes the other scopes."
+
+REQUEST_ID = {
+    "name": "X-Request-Id",
+    "in": "header",
+    "required": False,
+    "description": "1 to 128 printable characters; given back with the answer.",
+    "schema": {"type": "string"},
+}
+MODEL = {
+    "name": "model",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": MODEL_NAME},
+    "example": "default",
+}
+IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "Covers a single or a batch request as a whole. A repeat with the same body answers as the first "
+    "time and learns nothing.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]{1,255}$"},
+}
+
+CLASSIFY_EXAMPLES = {
+    "features": {"value": {"features": {"wheat": 0.4, "price": 3, "country": "FI"}, "k": 3}},
+    "text": {"value": {"text": "wheat prices rise", "explain": True}},
+    "batch": {"value": {"instances": [{"text": "wheat prices rise"}, {"features": {"oil": 1}}], "k": 1}},
+}
+LEARN_EXAMPLES = {
+    "features": {"value": {"features": {"wheat": 0.4, "price": 3, "country": "FI"}, "labels": ["grain"]}},
+    "text": {"value": {"text": "wheat prices rise", "labels": ["grain", "wheat"]}},
+    "batch": {"value": {"instances": [{"text": "wheat prices rise", "labels": ["grain"]}]}},
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The entries of ``responses`` for problem documents with these statuses."""
+    schema = {"$ref": REF.format(name="Problem")}
+    return {
+        status: {"description": WHEN[status], "content": {PROBLEM_JSON.decode(): {"schema": schema}}}
+        for status in statuses
+    }
+
+
+def config_schema() -> dict[str, Any]:
+    """The configuration as a request may have it: every field, none of them needed."""
+    schema = ConfigShape.model_json_schema()
+    analyzer = schema.pop("$defs")["AnalyzerShape"]
+    schema["properties"]["analyzer"] = analyzer
+    for part in (schema, analyzer):
+        del part["required"]
+    return schema
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The whole document."""
+    whole = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+        tags=app.openapi_tags,
+    )
+    shapes = (ClassifyRequest, ClassifyAnswer, ClassifyBatchAnswer, LearnRequest, LearnAnswer, LearnBatchAnswer)
+    _, schemas = msgspec.json.schema_components((*shapes, ActivateRequest, JobRequest, Problem), ref_template=REF)
+    settings = app.state.parts.settings
+    _tidy(schemas, settings.group(Limits), settings.max_batch)
+    whole.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+    for path in ("/classify", "/models/{model}/classify"):
+        whole["paths"][path] = {"post": _classify(path)}
+    for path in ("/learn", "/models/{model}/learn"):
+        whole["paths"][path] = {"post": _learn(path)}
+    whole["paths"] = dict(sorted(whole["paths"].items()))
+    _tell_of_keys(whole)
+    return whole
+
+
+def _tell_of_keys(whole: dict[str, Any]) -> None:
+    """Say of each operation which scope it asks for, and that it asks for none while there is no key."""
+    whole["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": KEYS}}
+    for path, item in whole["paths"].items():
+        for method, operation in item.items():
+            need = need_of(method.upper(), path)
+            if need is None:
+                continue
+            operation["security"] = [{}, {"key": [] if need.scope is None else [need.scope]}]
+            for status, response in problems(401, 403).items():
+                operation["responses"].setdefault(str(status), response)
+
+
+def _classify(path: str) -> dict[str, Any]:
+    return {
+        "tags": ["learner"],
+        "summary": "Rank the classes for an instance",
+        "description": "One instance, a batch (`instances`), or NDJSON: one instance a line in, one answer a line "
+        "out, in order; a bad line is answered with its problem and does not stop the rest.",
+        "operationId": _operation_id("classify", path),
+        "parameters": [*_model(path), REQUEST_ID],
+        "requestBody": _body("ClassifyRequest", CLASSIFY_EXAMPLES),
+        "responses": _responses(
+            {"200": ("Labels, best first.", ["ClassifyAnswer", "ClassifyBatchAnswer"])},
+            (400, 404, 413, 415, 422, 429, 500, 503),
+        ),
+    }
+
+
+def _learn(path: str) -> dict[str, Any]:
+    return {
+        "tags": ["learner"],
+        "summary": "Learn a labelled instance",
+        "description": "One instance, a batch (`instances`; learned whole or not at all), or NDJSON, where each line "
+        "stands alone. Answered with an error, nothing is learned, except 504.",
+        "operationId": _operation_id("learn", path),
+        "parameters": [*_model(path), IDEMPOTENCY_KEY, REQUEST_ID],
+        "requestBody": _body("LearnRequest", LEARN_EXAMPLES),
+        "responses": _responses(
+            {
+                "200": ("Durable and applied.", ["LearnAnswer", "LearnBatchAnswer"]),
+                "202": ("Durable, not applied yet.", ["LearnAnswer", "LearnBatchAnswer"]),
+            },
+            (400, 404, 409, 413, 415, 422, 429, 500, 503, 504, 507),
+        ),
+    }
+
+
+def _operation_id(name: str, path: str) -> str:
+    return name if "{" not in path else f"{name}_with_model"
+
+
+def _model(path: str) -> list[dict[str, Any]]:
+    return [MODEL] if "{model}" in path else []
+
+
+def _body(name: str, examples: dict[str, Any]) -> dict[str, Any]:
+    schema = {"$ref": REF.format(name=name)}
+    return {
+        "required": True,
+        "content": {
+            JSON: {"schema": schema, "examples": examples},
+            NDJSON: {"schema": {"type": "string"}, "example": "\n".join(_lines(examples)) + "\n"},
+        },
+    }
+
+
+def _lines(examples: dict[str, Any]) -> list[str]:
+    return [
+        msgspec.json.encode(example["value"]).decode()
+        for example in examples.values()
+        if "instances" not in example["value"]
+    ]
+
+
+def _responses(good: dict[str, tuple[str, list[str]]], bad: tuple[int, ...]) -> dict[str, Any]:
+    header = {"X-Request-Id": {"schema": {"type": "string"}, "description": "Of this request."}}
+    responses: dict[str, Any] = {}
+    for status, (description, names) in good.items():
+        schema = {"anyOf": [{"$ref": REF.format(name=name)} for name in names]}
+        content: dict[str, Any] = {JSON: {"schema": schema}}
+        if status == "200":
+            content[NDJSON] = {"schema": {"type": "string"}}
+        responses[status] = {"description": description, "content": content, "headers": header}
+    for bad_status, response in problems(*bad).items():
+        responses[str(bad_status)] = response
+    return responses
+
+
+def _tidy(schemas: dict[str, Any], limits: Limits, max_batch: int) -> None:
+    """Say in the schemas what the decoders do beyond their types."""
+    for schema in schemas.values():
+        schema.pop("title", None)
+    for name in ("ClassifyRequest", "LearnRequest", "Instance", "LabelledInstance"):
+        schemas[name]["anyOf"] = _ways(schemas[name]["properties"])
+    for name in ("LearnRequest", "LabelledInstance"):
+        labels = schemas[name]["properties"]["labels"]["anyOf"][0]
+        labels |= {"maxItems": limits.max_labels, "items": {"type": "string", "minLength": 1}}
+        labels["items"]["maxLength"] = limits.max_label_bytes
+        labels["description"] += f" Each has 1 to {limits.max_label_bytes} bytes in UTF-8."
+    for name in ("ClassifyRequest", "LearnRequest"):
+        schemas[name]["properties"]["instances"]["anyOf"][0]["maxItems"] = max_batch
+    job = schemas["JobRequest"]["properties"]
+    job["method"]["enum"] = sorted(METHODS)
+    job["model"]["pattern"] = job["data"]["pattern"] = MODEL_NAME
+    kinds = [*KINDS.values(), INTERNAL]
+    schemas["Problem"]["properties"]["type"]["enum"] = [f"/problems/{kind.slug}" for kind in kinds]
+
+
+def _ways(fields: dict[str, Any]) -> list[dict[str, Any]]:
+    """The ways to say what a request is about: an instance, a remembered one, or a batch; one excludes the others."""
+    ways = []
+    labels = {"labels": {"type": "array"}} if "labels" in fields else {}
+    for field, kind in (("features", "object"), ("text", "string"), ("prediction", "string"), ("instances", "array")):
+        if field not in fields:
+            continue
+        given = {field: {"type": kind}} | (labels if field != "instances" else {})
+        others = {"features", "text"} if field in ("prediction", "instances") else set()
+        others |= {"prediction", "instances"} | ({"labels", "key"} if field == "instances" else set())
+        absent = {other: {"type": "null"} for other in sorted(others - given.keys()) if other in fields}
+        ways.append({"required": list(given), "properties": given | absent})
+    return ways

@@ -1,0 +1,288 @@
+"""Errors as HTTP tells them: RFC 9457 problem documents. The one place that knows a status code of an error.
+
+An error of the product becomes the document of its class; its ``type`` is a URI reference that never changes its
+meaning. An error that nobody meant is answered with 500 by the machinery around the application, which also logs it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from abound.core.errors import (
+    AboundError,
+    ArtifactsUnavailable,
+    Conflict,
+    Damaged,
+    Forbidden,
+    InvalidInstance,
+    InvalidKey,
+    Malformed,
+    NeedsMemory,
+    NoRoom,
+    NotReady,
+    OutcomeUnknown,
+    Overloaded,
+    RateLimited,
+    StoreUnavailable,
+    TooLarge,
+    Unauthorized,
+    UnknownArtifact,
+    UnknownDataset,
+    UnknownJob,
+    UnknownKey,
+    UnknownLabel,
+    UnknownModel,
+    UnknownOffset,
+    UnknownPrediction,
+    UnknownSnapshot,
+    UnknownVersion,
+)
+
+PROBLEM_JSON = b"application/problem+json"
+
+
+class UnsupportedMedia(AboundError):
+    """The body's media type, charset or coding is not one that this route reads."""
+
+
+class MethodNotAllowed(AboundError):
+    """The path is there, but not for this method."""
+
+    def __init__(self, detail: str, allow: str) -> None:
+        super().__init__(detail)
+        self.allow = allow
+
+
+class UnknownPath(AboundError):
+    """Nothing is served under this path."""
+
+
+class Kind(NamedTuple):
+    """What every problem of one class of errors has in common."""
+
+    status: int
+    slug: str
+    title: str
+
+
+KINDS: dict[type[AboundError], Kind] = {
+    Malformed: Kind(400, "malformed", "The body cannot be read"),
+    Unauthorized: Kind(401, "unauthorized", "A key is needed"),
+    InvalidKey: Kind(401, "invalid-key", "The key opens nothing"),
+    Forbidden: Kind(403, "forbidden", "Not with this key"),
+    UnknownPath: Kind(404, "unknown-path", "Nothing is served here"),
+    UnknownModel: Kind(404, "unknown-model", "No such model"),
+    UnknownVersion: Kind(404, "unknown-version", "No such version"),
+    UnknownLabel: Kind(404, "unknown-label", "No such label"),
+    UnknownPrediction: Kind(404, "unknown-prediction", "No such prediction is remembered"),
+    UnknownSnapshot: Kind(404, "unknown-snapshot", "No such snapshot"),
+    UnknownOffset: Kind(422, "unknown-offset", "History does not go back so far"),
+    UnknownArtifact: Kind(404, "unknown-artifact", "No such artifact"),
+    UnknownJob: Kind(404, "unknown-job", "No such job"),
+    UnknownDataset: Kind(404, "unknown-dataset", "No such data set"),
+    UnknownKey: Kind(404, "unknown-key", "No such key"),
+    MethodNotAllowed: Kind(405, "method-not-allowed", "Not with this method"),
+    Conflict: Kind(409, "conflict", "Not in the present state"),
+    TooLarge: Kind(413, "too-large", "Too large"),
+    UnsupportedMedia: Kind(415, "unsupported-media-type", "Not a media type that is read here"),
+    InvalidInstance: Kind(422, "invalid-field", "A field breaks a rule"),
+    NeedsMemory: Kind(422, "needs-memory", "Needs more memory than there is"),
+    RateLimited: Kind(429, "rate-limited", "Too many in this time"),
+    NotReady: Kind(503, "not-ready", "This replica cannot answer now"),
+    Overloaded: Kind(503, "overloaded", "Too much at once"),
+    StoreUnavailable: Kind(503, "store-unavailable", "The log cannot be reached"),
+    ArtifactsUnavailable: Kind(503, "artifacts-unavailable", "The artifact store cannot be used"),
+    OutcomeUnknown: Kind(504, "outcome-unknown", "Done or not: unknown"),
+    NoRoom: Kind(507, "no-room", "The model may not take so much memory"),
+    Damaged: Kind(500, "damaged", "Stored data are damaged"),
+}
+
+INTERNAL = Kind(500, "internal", "An error of the service")
+
+_told: Counter[str] = Counter()
+
+LEARNED_OR_NOT = (
+    "It may or may not have been learned; the same request with the same Idempotency-Key may be sent again."
+)
+DONE_OR_NOT = "It may or may not have been done; look whether it was before it is sent again."
+
+
+class Problem(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A problem document (RFC 9457) with what this service adds to it."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str
+    field: str | None = None
+    retry_after: float | None = None
+    lag: int | None = None
+    line: int | None = None
+    scope: str | None = None
+    model: str | None = None
+
+
+def kind_of(error: AboundError) -> Kind:
+    """The kind of the nearest class that has one."""
+    for ancestor in type(error).__mro__:
+        if ancestor in KINDS:
+            return KINDS[ancestor]
+    return INTERNAL
+
+
+def problem_of(error: AboundError, request_id: str, line: int | None = None, unknown: str = LEARNED_OR_NOT) -> Problem:
+    """The document for ``error``; ``line`` is the line of an NDJSON request that it answers.
+
+    ``unknown``: what an unknown outcome means to the sender.
+    """
+    kind = kind_of(error)
+    _told[kind.slug] += 1
+    detail = str(error)
+    if isinstance(error, OutcomeUnknown):
+        detail = f"{detail.removesuffix('.')}. {unknown}"
+    return Problem(
+        type=f"/problems/{kind.slug}",
+        title=kind.title,
+        status=kind.status,
+        detail=detail,
+        request_id=request_id,
+        field=getattr(error, "field", None) or None,
+        retry_after=getattr(error, "retry_after", None),
+        lag=getattr(error, "lag", None),
+        line=line,
+        scope=getattr(error, "scope", None),
+        model=getattr(error, "model", None),
+    )
+
+
+def take_told() -> Counter[str]:
+    """Problems told by this process, by slug, since this was last asked."""
+    told = _told.copy()
+    _told.clear()
+    return told
+
+
+def internal_problem(request_id: str) -> Problem:
+    """The document for an error that nobody meant; what happened stands in the log under the same request id."""
+    _told[INTERNAL.slug] += 1
+    return Problem(
+        type=f"/problems/{INTERNAL.slug}",
+        title=INTERNAL.title,
+        status=INTERNAL.status,
+        detail="Something went wrong in the service; its log says what, under this request id.",
+        request_id=request_id,
+    )
+
+
+def stopping() -> NotReady:
+    """The error for a request that was still being answered when the service had to stop."""
+    return NotReady("the service is stopping; nothing of the request was taken")
+
+
+def problem_headers(problem: Problem, allow: str | None = None) -> list[tuple[bytes, bytes]]:
+    """``Retry-After``, ``Allow`` and ``WWW-Authenticate`` (RFC 6750) where the problem calls for them."""
+    headers = []
+    if problem.status == 401:
+        wrong = b', error="invalid_token"' if problem.type.endswith("/invalid-key") else b""
+        headers.append((b"www-authenticate", b'Bearer realm="abound"' + wrong))
+    elif problem.status == 403 and problem.scope is not None:
+        challenge = f'Bearer realm="abound", error="insufficient_scope", scope="{problem.scope}"'
+        headers.append((b"www-authenticate", challenge.encode()))
+    if problem.retry_after is not None:
+        headers.append((b"retry-after", str(max(1, math.ceil(problem.retry_after))).encode()))
+    if allow is not None:
+        headers.append((b"allow", allow.encode()))
+    return headers
+
+
+def unreadable(error: Exception) -> AboundError:
+    """What a JSON decoder's error says to the sender: a wrong field (422) or no JSON at all (400)."""
+    if isinstance(error, msgspec.ValidationError):
+        detail, _, path = str(error).partition(" - at `$")
+        unknown = re.match(r"Object contains unknown field `(.*)`$", detail, re.DOTALL)
+        missing = re.match(r"Object missing required field `(.*)`$", detail, re.DOTALL)
+        field = path.removesuffix("`").removeprefix(".")
+        if unknown or missing:
+            name = (unknown or missing)[1]  # type: ignore[index]
+            field = f"{field}.{name}" if field else name
+            detail = "is not a field of this request" if unknown else "is missing"
+            return InvalidInstance(f"{field} {detail}", field)
+        return InvalidInstance(f"{field or 'the body'}: {detail[:1].lower()}{detail[1:]}", field)
+    if isinstance(error, RecursionError):
+        return Malformed("the JSON is nested too deeply")
+    if isinstance(error, UnicodeDecodeError):
+        return Malformed("the body is not valid UTF-8")
+    return Malformed(f"the body is not JSON: {str(error).removeprefix('JSON is malformed: ')}")
+
+
+class ProblemResponse(Response):
+    """A problem document as an answer of FastAPI's routes."""
+
+    media_type = PROBLEM_JSON.decode()
+
+    def __init__(self, problem: Problem, headers: Mapping[str, str] | None = None, allow: str | None = None) -> None:
+        super().__init__(msgspec.json.encode(problem), problem.status, headers)
+        self.raw_headers.extend(problem_headers(problem, allow))
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of ``app``'s routes a problem document."""
+
+    def request_id(request: Request) -> str:
+        return str(request.scope.get("request_id", "-"))
+
+    async def of_the_product(request: Request, error: Exception) -> Response:
+        assert isinstance(error, AboundError)
+        return ProblemResponse(
+            problem_of(error, request_id(request), unknown=DONE_OR_NOT), allow=getattr(error, "allow", None)
+        )
+
+    async def of_a_parameter(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return ProblemResponse(problem_of(_first(error.errors()), request_id(request)))
+
+    async def of_routing(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        meant: AboundError = Malformed(str(error.detail))
+        if error.status_code == 404:
+            meant = UnknownPath(f"nothing is served under {request.url.path[:200]}")
+        elif error.status_code == 405:
+            allow = allowed_methods(app, request.scope)
+            meant = MethodNotAllowed(f"{request.url.path[:200]} answers {allow}", allow)
+        return await of_the_product(request, meant)
+
+    async def of_ours(request: Request, error: Exception) -> Response:
+        return ProblemResponse(internal_problem(request_id(request)), {"connection": "close"})
+
+    app.add_exception_handler(AboundError, of_the_product)
+    app.add_exception_handler(RequestValidationError, of_a_parameter)
+    app.add_exception_handler(HTTPException, of_routing)
+    app.add_exception_handler(500, of_ours)
+
+
+def allowed_methods(app: FastAPI, scope: Mapping[str, Any]) -> str:
+    """The methods that the path of ``scope`` answers, for ``Allow``; empty when there is no such path."""
+    methods = []
+    for method in ("DELETE", "GET", "POST", "PUT"):
+        asked = {**scope, "method": method}
+        if any(route.matches(asked)[0] is Match.FULL for route in app.routes):
+            methods += ["GET", "HEAD"] if method == "GET" else [method]
+    return ", ".join(sorted([*methods, "OPTIONS"])) if methods else ""
+
+
+def _first(errors: Any) -> AboundError:
+    """The first complaint about a path or query parameter, by the parameter's name."""
+    first = errors[0]
+    field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+    return InvalidInstance(f"{field}: {first['msg'][:1].lower()}{first['msg'][1:]}", field)

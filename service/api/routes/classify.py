@@ -1,0 +1,309 @@
+"""``POST /classify``: rank the classes for an instance, a batch or a stream of them.
+
+Everything here reads the live model between two turns of the event loop, so an answer and the offset it names belong
+together. Answers come from memory; only ``remember``, a ``min_offset`` that is still to come and a version that is not
+loaded wait for something else. Versions rank in threads (``ways.py``), by what was active at the offset that their
+answer names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
+
+from abound.core.config import ModelConfig
+from abound.core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge
+from abound.core.model.active_version import LIVE
+from abound.core.types import Offset
+from abound.service.api.answer_json import Answers
+from abound.service.api.asgi import Headers
+from abound.service.api.decoding import ABSENT, decode, features_alone, vector_of
+from abound.service.api.dependencies import trusted_model
+from abound.service.api.learning import Room
+from abound.service.api.ndjson import AnswerLines, Line, RequestLines
+from abound.service.api.problems import problem_of
+from abound.service.api.schemas.hot import (
+    ClassifyAnswer,
+    ClassifyRequest,
+    Instance,
+    ScoredLabel,
+    classify_decoder,
+    encoder,
+)
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.replica.predictions import RememberParams, reading_of, remember
+from abound.service.replica.rankers import Ways
+from abound.service.replica.replica import Replica
+from abound.service.security.key_ring import Grant
+from abound.service.security.rate_limits import Rates
+from abound.service.settings import Settings
+from abound.service.tasks import Pace
+from abound.service.versions.ranking import Asked, Labels
+
+REMEMBERED_BYTES = 2**21
+"""Of vectors of one NDJSON request that wait at once for being remembered, about."""
+
+MAX_ANSWER_BYTES = 64 * 2**20
+"""Of a batch: asking for many labels of many instances is refused past this, before memory is short."""
+
+
+NOTHING_MORE = ClassifyRequest()
+"""What a request asks for that has only an instance."""
+
+
+class Later(NamedTuple):
+    """A line that a thread has to rank, and what made its vector."""
+
+    asked: Asked
+    remember: bool
+    config: ModelConfig
+
+
+class Results:
+    """The answers of a batch, as they come."""
+
+    def __init__(self) -> None:
+        self._answers: list[bytes] = []
+        self._waiting: list[Coroutine[Any, Any, bytes]] = []
+        self._size = 0
+
+    def add(self, answer: bytes, remembering: Coroutine[Any, Any, bytes] | None) -> None:
+        """The next one, and what gives it in the end; TooLarge when there is too much."""
+        if remembering is not None:
+            self._waiting.append(remembering)
+        self._answers.append(answer)
+        self._size += len(answer)
+        if self._size > MAX_ANSWER_BYTES:
+            self.abandon()
+            raise TooLarge("the answer would be too large; ask for fewer labels, or send NDJSON")
+
+    def abandon(self) -> None:
+        """Nobody is going to be told."""
+        for coroutine in self._waiting:
+            coroutine.close()
+
+    async def packed(self, offset: str, version: str) -> bytes:
+        """The JSON of the whole, once instances are remembered that have to be."""
+        results = await asyncio.gather(*self._waiting) if self._waiting else self._answers
+        return b'{"results":[%b],"offset":"%b","version":"%b"}' % (
+            b",".join(results),
+            offset.encode(),
+            version.encode(),
+        )
+
+
+class Classify:
+    """The work of the route."""
+
+    def __init__(
+        self, replica: Replica, settings: Settings, remember_params: RememberParams, rates: Rates, ways: Ways
+    ) -> None:
+        self._replica = replica
+        self._ways = ways
+        self._rates = rates
+        self._remember_params = remember_params
+        self._request_bytes = replica.params.log.request_bytes
+        self._max_batch = settings.max_batch
+        self._min_offset_seconds = settings.min_offset_seconds
+        self._answers = Answers()
+
+    def at_once(self, name: str, body: bytes, grant: Grant | None) -> bytes | None:
+        """The answer for one instance that nothing has to be asked of the store for; else None."""
+        model = trusted_model(self._replica, name)
+        features = features_alone(body)
+        if features is not None and model.live.serving.is_live and not self._rates.watches(grant):
+            vector = model.live.vectorizer.usual(features)
+            if vector is not None:
+                return self._rank(model, vector, NOTHING_MORE, model.live.config)[0]
+        request = decode(classify_decoder, body)
+        version = model.live.serving.version if request.version is None else request.version
+        usual = version == LIVE and request.min_offset is None and request.instances is None
+        if not usual or request.remember or self._rates.watches(grant):
+            return None
+        vector = vector_of(model.live, request.features, request.text)
+        return self._rank(model, vector, request, model.live.config)[0]
+
+    async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
+        """Status and answer for one instance or a batch."""
+        model = trusted_model(self._replica, name)
+        request = decode(classify_decoder, body)
+        if self._rates.watches(grant):
+            await self._rates.admit(grant, 1 if request.instances is None else len(request.instances))
+        if request.min_offset is not None:
+            await self._wait(name, model, request.min_offset)
+        if request.instances is not None:
+            return 200, await self._batch(model, request, request.instances)
+        way = await self._ways.of(model, request)
+        vector, config = vector_of(model.live, request.features, request.text), model.live.config
+        if way is None:
+            answer, remembering = self._rank(model, vector, request, config)
+        else:
+            later = Later(self._ways.ask(model, way, vector, request), request.remember, config)
+            [labels] = await self._ways.rank([later.asked])
+            answer, remembering = self._answer_later(model, later, labels)
+        return 200, answer if remembering is None else await remembering
+
+    async def answer_lines(
+        self,
+        name: str,
+        headers: Headers,
+        request_id: str,
+        lines: RequestLines,
+        answers: AnswerLines,
+        grant: Grant | None,
+    ) -> None:
+        """An answer a line, each request standing alone."""
+        model = trusted_model(self._replica, name)
+        pace = Pace()
+        async for group in lines.groups():
+            if self._rates.watches(grant):
+                await self._rates.admit_lines(grant, group, learns=False)
+            waiting: list[bytes | asyncio.Task[bytes] | Later] = []
+            size = 0
+            for line in group:
+                try:
+                    answer, remembering, vector_bytes = await self._line(name, model, line)
+                except AboundError as error:
+                    answer, remembering = encoder.encode(problem_of(error, request_id, line.number)), None
+                if remembering is not None or isinstance(answer, Later):
+                    waiting.append(answer if remembering is None else asyncio.create_task(remembering))
+                    size += vector_bytes
+                    if size >= REMEMBERED_BYTES:
+                        await self._put(model, waiting, answers)
+                        waiting, size = [], 0
+                elif waiting:
+                    waiting.append(answer)
+                else:
+                    answers.put(answer)
+                if pace.due():
+                    await answers.room()
+                    await pace.rest()
+            await self._put(model, waiting, answers)
+            await answers.room()
+
+    async def _line(
+        self, name: str, model: ModelReplica, line: Line
+    ) -> tuple[bytes | Later, Coroutine[Any, Any, bytes] | None, int]:
+        """The answer to a line, or what gives it, and the bytes of its vector."""
+        if line.error is not None:
+            raise line.error
+        request = decode(classify_decoder, line.body)
+        if request.instances is not None:
+            raise InvalidInstance("instances: a line is one instance", "instances")
+        if request.min_offset is not None:
+            await self._wait(name, model, request.min_offset)
+        way = await self._ways.of(model, request)
+        vector, config = vector_of(model.live, request.features, request.text), model.live.config
+        if way is None:
+            return *self._rank(model, vector, request, config), len(vector)
+        later = Later(self._ways.ask(model, way, vector, request), request.remember, config)
+        return later, None, len(vector)
+
+    async def _put(
+        self, model: ModelReplica, waiting: list[bytes | asyncio.Task[bytes] | Later], answers: AnswerLines
+    ) -> None:
+        """Put what is waited for, in order; what threads have to rank goes to one of them together."""
+        places = [at for at, kept in enumerate(waiting) if isinstance(kept, Later)]
+        later = [kept for kept in waiting if isinstance(kept, Later)]
+        if later:
+            ranked = await self._ways.rank([one.asked for one in later], patient=True)
+            for at, one, labels in zip(places, later, ranked, strict=True):
+                answer, remembering = self._answer_later(model, one, labels)
+                waiting[at] = answer if remembering is None else asyncio.create_task(remembering)
+        for kept in waiting:
+            if not isinstance(kept, Later):
+                answers.put(kept if isinstance(kept, bytes) else await kept)
+
+    async def _wait(self, name: str, model: ModelReplica, min_offset: str) -> None:
+        """Wait for the offset that is asked for."""
+        try:
+            offset = Offset.parse(min_offset)
+        except ValueError as error:
+            raise InvalidInstance(f"min_offset is {error}", "min_offset") from None
+        if offset > model.offset:
+            await self._replica.wait_for(name, offset, self._min_offset_seconds)
+
+    async def _batch(self, model: ModelReplica, request: ClassifyRequest, instances: list[Instance]) -> bytes:
+        check_batch(request.features, request.text, len(instances), self._max_batch)
+        pace = Pace()
+        room = Room(self._request_bytes)
+        vectors = []
+        for at, instance in enumerate(instances):
+            try:
+                vector = vector_of(model.live, instance.features, instance.text)
+            except InvalidInstance as error:
+                raise error.inside(f"instances[{at}]") from None
+            room.take(len(vector))
+            vectors.append((vector, model.live.config))
+            if pace.due():
+                await pace.rest()
+        while True:
+            serving = model.live.serving
+            way = await self._ways.of(model, request)
+            results = Results()
+            asked = []
+            for vector, config in vectors:
+                if way is None:
+                    results.add(*self._rank(model, vector, request, config))
+                else:
+                    asked.append(self._ways.ask(model, way, vector, request))
+                if pace.due():
+                    await pace.rest()
+            if self._ways.is_still(model, request, serving):
+                break
+            results.abandon()  # another version is active now, so what is answered past here is an answer by that one
+        offset = self._answers.offset_text(model.offset)
+        if way is not None:
+            ranked = await self._ways.rank(asked)
+            for one, labels, (_, config) in zip(asked, ranked, vectors, strict=True):
+                results.add(*self._answer_later(model, Later(one, request.remember, config), labels))
+                if pace.due():
+                    await pace.rest()
+        return await results.packed(offset, LIVE if way is None else way.name)
+
+    def _rank(
+        self, model: ModelReplica, vector: bytes, request: ClassifyRequest, config: ModelConfig
+    ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
+        """Rank one vector by the live index: the answer, and what gives the one to send if it is to be remembered.
+
+        ``config`` made the vector. Synchronous, so that labels and offset are of one state.
+        """
+        live = model.live
+        filters = (request.k, request.include, request.exclude, request.threshold)
+        if live.calibration.on or request.min_probability is not None:
+            ranking = live.rank_estimated(vector, *filters, request.min_probability)
+        else:
+            ranking = live.rank(vector, *filters)
+        if not request.explain and not request.remember:
+            return self._answers.plain(live, ranking, model.offset), None
+        answer = self._answers.whole(live, vector, ranking, model.offset, request.explain)
+        return encoder.encode(answer), self._remember(model, vector, answer, config) if request.remember else None
+
+    def _answer_later(
+        self, model: ModelReplica, later: Later, labels: Labels
+    ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
+        """The answer by what a thread has ranked, and what gives the one to send if it is to be remembered."""
+        asked = later.asked
+        scored = [ScoredLabel(label, score) for label, score in labels]
+        answer = ClassifyAnswer(scored, str(asked.offset), asked.way.name)
+        remembering = self._remember(model, asked.vector, answer, later.config) if later.remember else None
+        return encoder.encode(answer), remembering
+
+    async def _remember(self, model: ModelReplica, vector: bytes, answer: ClassifyAnswer, config: ModelConfig) -> bytes:
+        try:
+            answer.id = await remember(
+                self._replica.store, model.keys, vector, self._remember_params, reading_of(config)
+            )
+        except StoreUnavailable:
+            answer.remembered = False
+        return encoder.encode(answer)
+
+
+def check_batch(features: Any, text: str | None, n: int, limit: int) -> None:
+    """InvalidInstance when a batch has an instance beside it, or too many in it."""
+    if bytes(features) not in ABSENT or text is not None:
+        field = "text" if text is not None else "features"
+        raise InvalidInstance(f"{field} belongs into the instances of a batch", field)
+    if n > limit:
+        raise InvalidInstance(f"instances: a batch has at most {limit}, not {n}", "instances")

@@ -1,0 +1,206 @@
+"""``/jobs`` and ``/methods``: work that takes longer than a request, in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from abound.core.errors import Overloaded, StoreUnavailable
+from abound.service.api.dependencies import ActorDep, JsonObject, PartsDep, trusted_model
+from abound.service.api.openapi import JSON, REF, problems
+from abound.service.api.schemas.hot import MAX_KEY_CHARACTERS
+from abound.service.api.schemas.jobs import JobAnswer, JobsAnswer, MethodsAnswer, MethodShape, RangeShape
+from abound.service.jobs.record import Job
+from abound.service.jobs.submission import Desk, load_methods, read_request
+from abound.service.security.audit import act
+
+FOLLOW_SECONDS = 0.2
+"""How often a job that is followed is looked at."""
+
+MOST_FOLLOWERS = 256
+"""A process."""
+
+router = APIRouter(tags=["jobs"])
+
+JOB_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            JSON: {
+                "schema": {"$ref": REF.format(name="JobRequest")},
+                "examples": {
+                    "refit": {"summary": "Learn again from history", "value": {"method": "refit", "params": {}}},
+                },
+            }
+        },
+    }
+}
+
+JobKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=f"^[ -~]{{1,{MAX_KEY_CHARACTERS}}}$",
+        description="A repeat with the same body answers the job of the first time, as it is by then; with another "
+        "body it is refused. Known as long as the record of the job is kept.",
+    ),
+]
+JobId = Annotated[str, Path(alias="id", description="Id of the job.")]
+Accepted: dict[int | str, dict[str, Any]] = {
+    202: {
+        "model": JobAnswer,
+        "description": "Taken, and not ended yet.",
+        "headers": {"Location": {"description": "Of the job.", "schema": {"type": "string"}}},
+    }
+}
+
+
+def desk(parts: PartsDep) -> Desk:
+    """The desk of this replica."""
+    return parts.desk
+
+
+DeskDep = Annotated[Desk, Depends(desk)]
+
+
+async def known_job(job: JobId, desk: DeskDep) -> Job:
+    """The record of the job that a path names."""
+    return await desk.jobs.get(job)
+
+
+KnownJob = Annotated[Job, Depends(known_job)]
+
+
+@router.get("/methods", summary="What jobs can do")
+async def list_methods() -> MethodsAnswer:
+    """Each with the JSON Schema of its parameters."""
+    return MethodsAnswer(
+        methods=[
+            MethodShape(name=name, summary=method.about, kind=method.kind, params=method.schema)
+            for name, method in sorted((await load_methods()).items())
+        ]
+    )
+
+
+@router.post(
+    "/jobs",
+    status_code=202,
+    summary="Ask for a job",
+    responses={**Accepted, **problems(400, 404, 413, 415, 422, 503)},
+    openapi_extra=JOB_BODY,
+)
+async def submit_job(
+    body: JsonObject, parts: PartsDep, desk: DeskDep, actor: ActorDep, response: Response, key: JobKey = None
+) -> JobAnswer:
+    """It is done in the background, by a worker; where it stands is told at `Location`."""
+    request = read_request(body)
+    replica = parts.replica
+    model = trusted_model(replica, request.model)
+    async with act(replica.store, actor, "job.submit", model=request.model, method=request.method) as details:
+        details["params"] = request.params
+        job = await desk.submit(request, model, actor.key, key)
+        details["job"] = job.id
+    response.headers["location"] = f"/jobs/{job.id}"
+    return shape(job)
+
+
+@router.get("/jobs", summary="All jobs", responses=problems(422, 503))
+async def list_jobs(
+    desk: DeskDep,
+    state: Annotated[
+        Literal["queued", "running", "succeeded", "failed", "cancelled"] | None, Query(description="Only in this one.")
+    ] = None,
+    model: Annotated[str | None, Query(max_length=64, description="Only of this model.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
+) -> JobsAnswer:
+    """Newest first. Ended ones are kept for a while."""
+    return JobsAnswer(jobs=[shape(job) for job in await desk.jobs.all(state, model, limit)])
+
+
+@router.get("/jobs/{id}", summary="A job", responses=problems(404, 422, 503))
+async def get_job(job: KnownJob) -> JobAnswer:
+    """Where it stands, and what came of it."""
+    return shape(job)
+
+
+@router.delete(
+    "/jobs/{id}",
+    summary="Cancel a job",
+    responses={**Accepted, **problems(404, 409, 422, 503)},
+)
+async def cancel_job(job: KnownJob, parts: PartsDep, desk: DeskDep, actor: ActorDep, response: Response) -> JobAnswer:
+    """It stops within seconds, and leaves nothing behind. One that has ended stays as it is.
+
+    Answers 202 while it has not stopped yet, 200 when it has ended; 409 when it is about to take effect.
+    """
+    if job.has_ended:
+        return shape(job)
+    async with act(parts.replica.store, actor, "job.cancel", job=job.id, method=job.method, model=job.model):
+        by = f" with the key {actor.key}" if actor.key else ""
+        job = await desk.jobs.cancel(job.id, f"cancelled{by} from {actor.address}")
+    if not job.has_ended:
+        response.status_code = 202
+        response.headers["location"] = f"/jobs/{job.id}"
+    return shape(job)
+
+
+class Followers:
+    """How many requests of this process follow a job."""
+
+    count = 0
+
+    @classmethod
+    def check(cls) -> None:
+        """Overloaded when no further one is let in."""
+        if cls.count >= MOST_FOLLOWERS:
+            raise Overloaded(f"{MOST_FOLLOWERS} requests follow jobs here already", retry_after=5.0)
+
+
+@router.get(
+    "/jobs/{id}/events",
+    summary="Follow a job",
+    response_class=EventSourceResponse,
+    responses=problems(404, 422, 503),
+)
+async def follow_job(
+    job: KnownJob, desk: DeskDep, request: Request, room: Annotated[None, Depends(Followers.check)]
+) -> AsyncIterator[ServerSentEvent]:
+    """Server-sent events: `progress` whenever something changed, and `ended` as the last one; each a job.
+
+    Whoever connects again gets the job as it is then. The events end early when the service stops.
+    """
+    Followers.count += 1
+    try:
+        told: JobAnswer | None = None
+        while True:
+            answer = shape(job)
+            if told is None or answer.model_copy(update={"heartbeat": told.heartbeat}) != told:
+                told = answer
+                yield ServerSentEvent(
+                    raw_data=answer.model_dump_json(), event="ended" if job.has_ended else "progress", retry=1000
+                )
+            if job.has_ended or request.app.state.stopping:
+                return
+            await asyncio.sleep(FOLLOW_SECONDS)
+            try:
+                job = await desk.jobs.get(job.id)
+            except StoreUnavailable as error:
+                yield ServerSentEvent(comment=str(error))
+                await asyncio.sleep(1.0)
+    finally:
+        Followers.count -= 1
+
+
+def shape(job: Job) -> JobAnswer:
+    """The record as it is told."""
+    own = ("progress", "worker", "data_range")
+    return JobAnswer(
+        **{name: getattr(job, name) for name in JobAnswer.model_fields if name not in own},
+        progress=round(min(1.0, max(0.0, job.progress)), 6),
+        worker=(job.holder or "").rpartition(":")[0] or None,
+        data_range=None if job.data_range is None else RangeShape(**job.data_range),
+    )

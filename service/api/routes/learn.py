@@ -1,0 +1,191 @@
+"""``POST /learn``: append labelled instances to the log, and tell what applying them found.
+
+All that can be wrong with a request is found before anything is appended; a batch goes into one entry, so it is learned
+whole or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from abound.core.config import ModelConfig
+from abound.core.errors import InvalidInstance, OutcomeUnknown, UnknownPrediction
+from abound.service.api.asgi import Headers
+from abound.service.api.decoding import decode
+from abound.service.api.dependencies import trusted_model
+from abound.service.api.learn_stream import LearnLines
+from abound.service.api.learning import (
+    KEY_HEADER,
+    Brought,
+    Learning,
+    Room,
+    answer_of,
+    batch_answer_of,
+    body_hash,
+    check_keys,
+    draft_of,
+    key_of,
+    merged,
+)
+from abound.service.api.ndjson import AnswerLines, RequestLines
+from abound.service.api.routes.classify import check_batch
+from abound.service.api.schemas.hot import LabelledInstance, LearnRequest, encoder, learn_decoder
+from abound.service.log.append_group import Draft, Learned
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.replica.replica import Replica
+from abound.service.security.key_ring import Grant
+from abound.service.security.rate_limits import Rates
+from abound.service.tasks import Pace
+
+
+class Learn:
+    """The work of the route."""
+
+    def __init__(self, replica: Replica, learning: Learning, rates: Rates, max_batch: int) -> None:
+        self._replica = replica
+        self._learning = learning
+        self._rates = rates
+        self._max_batch = max_batch
+        self._request_bytes = replica.params.log.request_bytes
+        self._lines = LearnLines(learning, rates, self._request_bytes)
+
+    def at_once(self, name: str, body: bytes, grant: Grant | None) -> None:
+        """Never: learning waits for the log."""
+
+    async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
+        """Status and answer for one instance or a batch."""
+        model = trusted_model(self._replica, name)
+        header_key = key_of(headers)
+        request = decode(learn_decoder, body)
+        if self._rates.watches(grant):
+            n = 1 if request.instances is None else len(request.instances)
+            await self._rates.admit(grant, n, request.source, learns=True)
+        if request.instances is not None:
+            return await self._batch(model, request, request.instances, header_key)
+        if header_key is not None:
+            if request.key is not None and request.key != header_key:
+                raise InvalidInstance("key is not the one of the header Idempotency-Key", "key")
+            request.key = header_key
+        learned = await self._learning.again(model, request, request.source, request.durability)
+        if learned is None:
+            config = model.live.config
+            with self._learning.new_classes(model) as new:
+                record = await self._learning.record(model, config, request, new)
+                Room(self._request_bytes).take(len(record))
+                terms = self._learning.terms(request, request.key is not None)
+                [learned] = await self._surely(
+                    self._learning.append(model, config, [draft_of(request, record, request.source)], terms)
+                )
+        if learned.refused is not None:
+            raise learned.refused
+        return 200 if learned.applied else 202, encoder.encode(answer_of(learned))
+
+    async def answer_lines(
+        self,
+        name: str,
+        headers: Headers,
+        request_id: str,
+        lines: RequestLines,
+        answers: AnswerLines,
+        grant: Grant | None,
+    ) -> None:
+        """An answer a line, each request standing alone."""
+        model = trusted_model(self._replica, name)
+        if headers.get(KEY_HEADER) is not None:
+            raise InvalidInstance(
+                "the header Idempotency-Key cannot cover NDJSON; give each line its key", "Idempotency-Key"
+            )
+        await self._lines.answer(model, request_id, lines, answers, grant)
+
+    async def _batch(
+        self, model: ModelReplica, request: LearnRequest, instances: list[LabelledInstance], header_key: str | None
+    ) -> tuple[int, bytes]:
+        check_batch(request.features, request.text, len(instances), self._max_batch)
+        for field in ("labels", "prediction", "key"):
+            if getattr(request, field) is not None:
+                instead = "the header Idempotency-Key covers a batch" if field == "key" else "it goes into instances"
+                raise InvalidInstance(f"{field}: a batch has none; {instead}", field)
+        check_keys(model, request, instances, header_key)
+        if header_key is not None and any(instance.prediction is not None for instance in instances):
+            body = body_hash(instances, request.source)
+            first = await self._learning.first_time(model, header_key, body, request.durability)
+            if first is not None:
+                return 200, encoder.encode(batch_answer_of([first]))
+        with self._learning.new_classes(model) as new:
+            return await self._learn_batch(model, request, instances, header_key, new)
+
+    async def _learn_batch(
+        self,
+        model: ModelReplica,
+        request: LearnRequest,
+        instances: list[LabelledInstance],
+        header_key: str | None,
+        new: Brought,
+    ) -> tuple[int, bytes]:
+        config = model.live.config
+        outcomes, records = await self._records(model, config, request, instances, new)
+        fresh = [instance for instance, outcome in zip(instances, outcomes, strict=True) if outcome is None]
+        keyed = header_key is not None or any(instance.key is not None for instance in fresh)
+        if not fresh:
+            learned = []
+        elif header_key is not None or not keyed:
+            body = body_hash(fresh, request.source) if header_key is not None else b""
+            drafts = [Draft(b"".join(records), len(records), header_key, body, request.source)]
+        else:
+            drafts = [
+                draft_of(instance, record, request.source, len(records) if at == 0 else 1)
+                for at, (instance, record) in enumerate(zip(fresh, records, strict=True))
+            ]
+        if fresh:
+            learned = await self._surely(
+                self._learning.append(model, config, drafts, self._learning.terms(request, keyed))
+            )
+            _refuse_batch(learned)
+        if len(fresh) < len(instances):
+            learned = merged(outcomes, learned)
+        applied = all(one.applied for one in learned)
+        return 200 if applied else 202, encoder.encode(batch_answer_of(learned))
+
+    async def _records(
+        self,
+        model: ModelReplica,
+        config: ModelConfig,
+        request: LearnRequest,
+        instances: list[LabelledInstance],
+        new: Brought,
+    ) -> tuple[list[Learned | None], list[bytes]]:
+        """For each instance of a batch what came of it the first time, else None; and the records of the latter."""
+        pace = Pace()
+        room = Room(self._request_bytes)
+        outcomes: list[Learned | None] = []
+        records = []
+        for at, instance in enumerate(instances):
+            try:
+                outcomes.append(await self._learning.again(model, instance, request.source, request.durability))
+                if outcomes[-1] is None:
+                    records.append(await self._learning.record(model, config, instance, new))
+                    room.take(len(records[-1]))
+            except InvalidInstance as error:
+                raise error.inside(f"instances[{at}]") from None
+            except UnknownPrediction as error:
+                raise UnknownPrediction(str(error), f"instances[{at}].prediction") from None
+            if pace.due():
+                await pace.rest()
+        return outcomes, records
+
+    async def _surely(self, learning: Coroutine[Any, Any, list[Learned]]) -> list[Learned]:
+        """Await learning; when the service stops meanwhile, nobody knows what becomes of it."""
+        try:
+            return await learning
+        except asyncio.CancelledError:
+            raise OutcomeUnknown("the service stopped before the event was applied.") from None
+
+
+def _refuse_batch(learned: list[Learned]) -> None:
+    """Raise when a key of a batch turned out, while applying, to be taken by another body."""
+    refused = next((one.refused for one in learned if one.refused is not None), None)
+    if refused is None:
+        return
+    raise refused

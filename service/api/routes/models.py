@@ -1,0 +1,158 @@
+"""``/models``: the models, their configuration, and how well they do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Response
+
+from abound.core.config import ModelConfig
+from abound.core.errors import Damaged, StoreUnavailable
+from abound.service.api.dependencies import ActorDep, GrantDep, JsonObject, ModelName, PartsDep, ReplicaDep
+from abound.service.api.openapi import JSON, config_schema, problems
+from abound.service.api.routes.contenders import contest_of
+from abound.service.api.schemas.models import ModelAnswer, ModelsAnswer, ServingShape
+from abound.service.api.schemas.stats import ReplicaShape, StatsAnswer
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.replica.storage_status import Kept
+from abound.service.security.audit import act
+from abound.service.versions.promotion import standings
+
+router = APIRouter(tags=["models"])
+
+TOLD_SECONDS = 1.0
+"""So long the store is waited for with what it alone knows; the rest of an answer is in memory."""
+
+CONFIG_BODY = {
+    "requestBody": {
+        "required": False,
+        "content": {
+            JSON: {
+                "schema": config_schema(),
+                "examples": {
+                    "plain": {"summary": "The paper's defaults", "value": {}},
+                    "adaptive": {"summary": "Weights that follow a drifting stream", "value": {"memory": 500.0}},
+                },
+            }
+        },
+    }
+}
+
+
+@router.get("/models", summary="All models")
+async def list_models(replica: ReplicaDep, grant: GrantDep) -> ModelsAnswer:
+    """By name, without their digests: those that the key is for. And what the key may do."""
+    names = [name for name in sorted(replica.models.names()) if grant is None or grant.is_for(name)]
+    rights = {"scopes": grant.scopes, "all_models": grant.is_for(None)} if grant is not None else None
+    return ModelsAnswer.model_validate({"models": [_summary(replica.model(name)) for name in names], "key": rights})
+
+
+@router.get("/models/{model}", summary="A model", responses=problems(404, 422, 503))
+async def get_model(model: ModelName, replica: ReplicaDep) -> ModelAnswer:
+    """Its configuration, size, and the digest of its state at the offset named beside it."""
+    return await whole(replica.model(model))
+
+
+@router.put(
+    "/models/{model}",
+    summary="Create or configure a model",
+    responses={201: {"model": ModelAnswer, "description": "Created."}, **problems(400, 409, 413, 415, 422, 503, 504)},
+    openapi_extra=CONFIG_BODY,
+)
+async def put_model(
+    model: ModelName, changes: JsonObject, parts: PartsDep, actor: ActorDep, response: Response
+) -> ModelAnswer:
+    """Fields that are not named keep their value; on a model that has learned some cannot change (409)."""
+    replica = parts.replica
+    if model not in replica.models.names():
+        async with act(replica.store, actor, "model.create", model=model, config=changes):
+            created = await replica.models.create(model, ModelConfig.from_dict(changes))
+        if created:
+            response.status_code = 201
+            response.headers["location"] = f"/models/{model}"
+            return await whole(replica.model(model))
+    live = replica.model(model).live
+    changes = live.config.completed(changes)
+    if live.config.changed(changes) != live.config:
+        async with act(replica.store, actor, "model.configure", model=model, config=changes):
+            live.check_change(changes)
+            with parts.changing.to(model, changes):
+                await replica.configure(model, changes)
+    return await whole(replica.model(model))
+
+
+@router.delete("/models/{model}", status_code=204, summary="Delete a model", responses=problems(404, 422, 503, 504))
+async def delete_model(model: ModelName, replica: ReplicaDep, actor: ActorDep) -> Response:
+    """Deletes what it learned, too. The name can be used again."""
+    learned = replica.model(model).live.n_learned
+    async with act(replica.store, actor, "model.delete", model=model, learned=learned):
+        await replica.models.delete(model)
+    return Response(status_code=204)
+
+
+@router.get("/models/{model}/stats", summary="How well a model does", responses=problems(404, 422, 503))
+async def get_stats(model: ModelName, parts: PartsDep) -> StatsAnswer:
+    """Every event is ranked before it is learned; these are the measures over those ranks."""
+    replica = parts.replica
+    present = replica.model(model)
+    figures = {"offset": str(present.offset)} | present.live.stats() | _memory(present)
+    replicas, found = [], None
+    with contextlib.suppress(StoreUnavailable, TimeoutError):
+        async with asyncio.timeout(TOLD_SECONDS):
+            replicas = await replica.replicas(model)
+            with contextlib.suppress(Damaged):
+                found = await standings.read(replica.store, present.keys)
+    named = [{name: getattr(said, name) for name in ReplicaShape.model_fields} for said in replicas]
+    kept = replica.keeping.of(present)
+    contest = {
+        "drift_marks": [msgspec.structs.asdict(mark) for mark in found.drift.marks] if found else [],
+        "contenders": contest_of(found, parts.settings),
+    }
+    return StatsAnswer.model_validate({**figures, **contest, "kept": _kept(kept) if kept else None, "replicas": named})
+
+
+def _kept(kept: Kept) -> dict[str, Any]:
+    extent, newest, age = kept.history, kept.snapshot, kept.snapshot_age
+    archived: dict[str, Any] | None = None
+    if extent is not None:
+        archived = {
+            "beginning": str(extent.first),
+            "end": str(extent.last),
+            "segments": extent.n_segments,
+            "bytes": extent.n_bytes,
+        }
+    return {
+        "log": {"entries": kept.log_entries, "bytes": kept.log_bytes, "trimmed": kept.trimmed_entries},
+        "history": archived,
+        "snapshot": {"offset": newest.offset, "age": age} if newest is not None else None,
+        "trouble": kept.trouble,
+    }
+
+
+async def whole(model: ModelReplica) -> ModelAnswer:
+    """A model as it is answered, digest and all."""
+    digest = await model.take_digest()
+    return ModelAnswer(**_summary(model), digest=str(digest))
+
+
+def _summary(model: ModelReplica) -> dict[str, Any]:
+    live = model.live
+    return {
+        "name": model.name,
+        "incarnation": model.incarnation,
+        "config": live.config.to_dict(),
+        "version": live.serving.version,
+        "serving": {name: getattr(live.serving, name) for name in ServingShape.model_fields},
+        "offset": str(model.offset),
+        "learned": live.n_learned,
+        **live.sizes(),
+        **_memory(model),
+    }
+
+
+def _memory(model: ModelReplica) -> dict[str, Any]:
+    parts = model.live.sizes()["memory"] | {"versions": model.n_loaded_bytes}
+    return {"memory": sum(parts.values()), "memory_parts": parts}

@@ -1,0 +1,61 @@
+"""``/models/{model}/snapshots``: states of a model that a start begins from."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from abound.service.api.dependencies import ActorDep, ModelName, ReplicaDep
+from abound.service.api.openapi import problems
+from abound.service.api.schemas.hot import Shape
+from abound.service.security.audit import act
+from abound.service.snapshots.manifest import Manifest
+
+router = APIRouter(tags=["snapshots"])
+
+
+class SnapshotShape(Shape):
+    """A snapshot of a model."""
+
+    id: str
+    offset: str
+    digest: str
+    bytes: int
+    created: float = Field(description="Seconds since 1970, of the store's clock.")
+
+
+class SnapshotsAnswer(Shape):
+    """Snapshots, newest first."""
+
+    snapshots: list[SnapshotShape]
+
+
+@router.get("/models/{model}/snapshots", summary="Snapshots of a model", responses=problems(404, 422, 503))
+async def list_snapshots(model: ModelName, replica: ReplicaDep) -> SnapshotsAnswer:
+    """Newest first; damaged ones are left out."""
+    return SnapshotsAnswer(snapshots=[_shape(manifest) for manifest in await replica.snapshots(model)])
+
+
+@router.post(
+    "/models/{model}/snapshots",
+    status_code=201,
+    summary="Make a snapshot",
+    responses=problems(404, 422, 503),
+)
+async def make_snapshot(model: ModelName, replica: ReplicaDep, actor: ActorDep) -> SnapshotShape:
+    """The worker makes it, from the log up to here or a little further; answers when it is there."""
+    replica.model(model)
+    async with act(replica.store, actor, "snapshot.make", model=model) as details:
+        manifest = await replica.request_snapshot(model)
+        details["snapshot"] = manifest.id
+    return _shape(manifest)
+
+
+def _shape(manifest: Manifest) -> SnapshotShape:
+    return SnapshotShape(
+        id=manifest.id,
+        offset=manifest.offset,
+        digest=manifest.digest,
+        bytes=manifest.size,
+        created=manifest.created / 1000,
+    )

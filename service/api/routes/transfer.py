@@ -1,0 +1,83 @@
+"""``/models/{model}/export`` and ``/import``: a whole model as one file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request
+from fastapi.responses import StreamingResponse
+
+from abound.service.api.asgi import Disconnected, check_coding, check_length, too_large
+from abound.service.api.dependencies import ActorDep, ModelName, PartsDep
+from abound.service.api.openapi import problems
+from abound.service.api.routes.models import whole
+from abound.service.api.schemas.models import ModelAnswer
+from abound.service.rebuild.transfer import export_model, import_model
+from abound.service.replica.models import check_name
+from abound.service.security.audit import act
+from abound.service.snapshots.model_file import MEDIA_TYPE
+
+router = APIRouter(tags=["models"])
+
+FILE = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
+
+
+@router.get(
+    "/models/{model}/export",
+    summary="A model as one file",
+    response_class=StreamingResponse,
+    responses={200: {"description": "The file.", "content": FILE}, **problems(404, 422, 503)},
+)
+async def export(model: ModelName, parts: PartsDep, actor: ActorDep) -> StreamingResponse:
+    """All that it has learned, at its present offset or a little past it. Imported again, it has the same digest."""
+    replica = parts.replica
+    replica.model(model)
+    async with act(replica.store, actor, "model.export", model=model) as details:
+        exported = await export_model(replica, model)
+        details["offset"] = exported.manifest.offset
+    headers = {
+        "content-length": str(exported.size),
+        "content-disposition": f'attachment; filename="{model}.abound"',
+    }
+    return StreamingResponse(exported.pieces, media_type=MEDIA_TYPE, headers=headers)
+
+
+@router.put(
+    "/models/{model}/import",
+    status_code=201,
+    summary="Take over a model from a file",
+    responses=problems(400, 409, 413, 415, 422, 503, 504, 507),
+    openapi_extra={"requestBody": {"required": True, "content": FILE}},
+)
+async def import_(model: ModelName, request: Request, parts: PartsDep, actor: ActorDep) -> ModelAnswer:
+    """The model is created; one that is there already must not have learned anything. All replicas have it then.
+
+    Nothing is changed before the file has come whole. A model that takes more memory than is left is refused (507).
+    """
+    check_name(model)
+    replica, limit = parts.replica, parts.settings.max_import_bytes
+    headers = dict(request.scope["headers"])
+    check_coding(headers)
+    check_length(headers, limit)
+    async with act(replica.store, actor, "model.import", model=model) as details:
+        adopted = await import_model(
+            replica, model, pieces_of(request, limit), limit, parts.settings.prepare_seconds, parts.budget
+        )
+        details["offset"] = str(adopted)
+    return await whole(replica.model(model))
+
+
+async def pieces_of(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """The body as it comes; TooLarge as soon as it is over ``limit`` bytes."""
+    size = 0
+    more = True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > limit:
+            raise too_large(limit)
+        more = message.get("more_body", False)
+        yield piece

@@ -1,0 +1,135 @@
+"""``/models/{model}/versions``: what fitted a model's past, to look at, compare, copy and delete."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import Response, StreamingResponse
+
+from abound.core.errors import ArtifactsUnavailable
+from abound.service.api.asgi import check_coding, check_length
+from abound.service.api.dependencies import ActorDep, ModelName, PartsDep
+from abound.service.api.openapi import problems
+from abound.service.api.routes.transfer import pieces_of
+from abound.service.api.schemas.versions import CardAnswer, Comparison, VersionsAnswer, card_shape
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.security.audit import act
+from abound.service.versions import repository as versions
+from abound.service.versions import retention as version_retention
+from abound.service.versions.version_file import MEDIA_TYPE, export_version, import_version
+
+MOST_COMPARED = 20
+
+router = APIRouter(tags=["versions"])
+
+FILE = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
+VersionId = Annotated[str, Path(alias="version", pattern=r"^[0-9a-z]{8,32}$", description="Id of the version.")]
+
+
+async def artifacts(parts: PartsDep) -> Artifacts:
+    """The artifact store, visible."""
+    found = parts.replica.artifacts
+    if found is None:
+        raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL")
+    if not found.id:
+        await found.join(parts.replica.store)
+    return found
+
+
+ArtifactsDep = Annotated[Artifacts, Depends(artifacts)]
+
+
+@router.get("/models/{model}/versions", summary="The versions of a model", responses=problems(404, 422, 503))
+async def list_versions(model: ModelName, parts: PartsDep, place: ArtifactsDep) -> VersionsAnswer:
+    """Newest first, each with what it was made of and how it was judged."""
+    replica = parts.replica.model(model)
+    needed = await version_retention.uses(parts.replica.store, replica.keys)
+    cards = await versions.cards(place, replica.keys)
+    return VersionsAnswer(versions=[card_shape(card, needed) for card in cards])
+
+
+@router.get("/models/{model}/comparison", summary="Versions side by side", responses=problems(404, 422, 503))
+async def compare_versions(
+    model: ModelName,
+    parts: PartsDep,
+    place: ArtifactsDep,
+    ids: Annotated[
+        list[str], Query(alias="id", min_length=1, max_length=MOST_COMPARED, description="Ids, best two or more.")
+    ],
+) -> Comparison:
+    """Every measure, size and parameter that any of them has, a list with a value for each."""
+    keys = parts.replica.model(model).keys
+    return Comparison.of([await versions.card_of(place, keys, name) for name in dict.fromkeys(ids)])
+
+
+@router.get("/models/{model}/versions/{version}", summary="A version", responses=problems(404, 422, 503))
+async def get_version(model: ModelName, version: VersionId, parts: PartsDep, place: ArtifactsDep) -> CardAnswer:
+    """Its card."""
+    keys = parts.replica.model(model).keys
+    card = await versions.card_of(place, keys, version)
+    return card_shape(card, await version_retention.uses(parts.replica.store, keys))
+
+
+@router.delete(
+    "/models/{model}/versions/{version}",
+    status_code=204,
+    summary="Delete a version",
+    responses=problems(404, 409, 422, 503),
+)
+async def delete_version(
+    model: ModelName, version: VersionId, parts: PartsDep, place: ArtifactsDep, actor: ActorDep
+) -> Response:
+    """One that is active, contends, or is the way back from what is active stays (409)."""
+    store, keys = parts.replica.store, parts.replica.model(model).keys
+    async with act(store, actor, "version.delete", model=model, version=version):
+        await version_retention.delete(store, place, keys, version)
+    return Response(status_code=204)
+
+
+@router.get(
+    "/models/{model}/versions/{version}/export",
+    summary="A version as one file",
+    response_class=StreamingResponse,
+    responses={200: {"description": "The file.", "content": FILE}, **problems(404, 422, 503)},
+)
+async def export(
+    model: ModelName, version: VersionId, parts: PartsDep, place: ArtifactsDep, actor: ActorDep
+) -> StreamingResponse:
+    """All that it takes to answer by it, for this service or another."""
+    keys = parts.replica.model(model).keys
+    async with act(parts.replica.store, actor, "version.export", model=model, version=version):
+        exported = await export_version(place, keys, version)
+    headers = {
+        "content-length": str(exported.size),
+        "content-disposition": f'attachment; filename="{model}-{version}.abound-version"',
+    }
+    return StreamingResponse(exported.pieces, media_type=MEDIA_TYPE, headers=headers)
+
+
+@router.post(
+    "/models/{model}/versions",
+    status_code=201,
+    summary="Take over a version from a file",
+    responses=problems(400, 404, 409, 413, 415, 422, 503),
+    openapi_extra={"requestBody": {"required": True, "content": FILE}},
+)
+async def import_(
+    model: ModelName, request: Request, parts: PartsDep, place: ArtifactsDep, actor: ActorDep, response: Response
+) -> CardAnswer:
+    """It gets an id of its own, and serves when it is activated. The oldest that are not needed may go for it."""
+    replica, limit = parts.replica, parts.settings.max_import_bytes
+    known = replica.model(model)
+    headers = dict(request.scope["headers"])
+    check_coding(headers)
+    check_length(headers, limit)
+    async with act(replica.store, actor, "version.import", model=model) as details:
+        body: AsyncIterator[bytes] = pieces_of(request, limit)
+        kept = parts.settings.group(version_retention.VersionParams)
+        card = await import_version(
+            replica.store, place, known.keys, body, limit, str(known.offset), kept, known.live.config
+        )
+        details["version"] = card.id
+    response.headers["location"] = f"/models/{model}/versions/{card.id}"
+    return card_shape(card, {})

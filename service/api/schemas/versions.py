@@ -1,0 +1,110 @@
+"""What is told of versions over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+from pydantic import Field
+
+from abound.service.api.schemas.hot import Shape
+from abound.service.api.schemas.jobs import RangeShape
+from abound.service.versions.card import Card
+
+
+class ActivateRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which version is to answer whoever names none."""
+
+    version: Annotated[str, Meta(min_length=1, max_length=64, description="Id of a version, or `live`: the index.")]
+    reason: Annotated[str, Meta(max_length=1000, description="Kept with the event.")] = ""
+
+
+class ActivatedAnswer(Shape):
+    """From the offset on, every replica answers with the version."""
+
+    version: str
+    offset: str
+    former: str = Field(description="What was active before: the way back.")
+
+
+class VersionSizes(Shape):
+    """What a version was fitted on."""
+
+    instances: int = Field(ge=0)
+    features: int = Field(ge=0)
+    classes: int = Field(ge=0, description="Labels that an instance had.")
+    nnz: int = Field(ge=0, description="Active features of all instances together.")
+    assertions: int = Field(ge=0, description="Labels of all instances together.")
+
+
+class CardAnswer(Shape):
+    """A version: a batch method that was fitted, and can answer in the place of the index."""
+
+    id: str
+    model: str
+    method: str
+    params: dict[str, Any]
+    seed: int
+    data: str = Field(description="`history`, the data set, or `import`.")
+    upload: str | None = Field(description="Which of all files that came under the name of the data set.")
+    data_range: RangeShape | None = Field(description="The events of history that it was fitted on.")
+    offset: str = Field(description="Of the model, when it was fitted.")
+    created: float = Field(description="Seconds since 1970.")
+    metrics: dict[str, Any] = Field(description="On instances that it had not seen: the newest of its data.")
+    sizes: VersionSizes
+    bytes: int = Field(ge=0)
+    libraries: dict[str, str]
+    digest: str = Field(description="Of all that it answers by: the same wherever it is copied to.")
+    job: str | None = Field(description="What made it.")
+    origin: dict[str, str] | None = Field(description="What it was before it was imported.")
+    needed: str | None = Field(description="Why it cannot be deleted.")
+
+
+class VersionsAnswer(Shape):
+    """Versions, newest first."""
+
+    versions: list[CardAnswer]
+
+
+class Comparison(Shape):
+    """Versions side by side: each list has a value for each of them, null where one has none."""
+
+    versions: list[str] = Field(description="Their ids.")
+    methods: list[str]
+    created: list[float]
+    bytes: list[int]
+    metrics: dict[str, list[Any]]
+    sizes: dict[str, list[int | None]]
+    params: dict[str, list[Any]]
+
+    @classmethod
+    def of(cls, cards: list[Card]) -> Comparison:
+        """The comparison of these."""
+        return cls(
+            versions=[card.id for card in cards],
+            methods=[card.method for card in cards],
+            created=[card.created for card in cards],
+            bytes=[card.n_bytes for card in cards],
+            metrics=_beside([card.metrics for card in cards]),
+            sizes=_beside([card.sizes for card in cards]),
+            params=_beside([{"seed": card.seed, **card.params} for card in cards]),
+        )
+
+
+def card_shape(card: Card, needed: Mapping[str, str]) -> CardAnswer:
+    """A card as it is told."""
+    own = ("bytes", "upload", "data_range", "sizes", "needed")
+    return CardAnswer(
+        **{name: getattr(card, name) for name in CardAnswer.model_fields if name not in own},
+        bytes=card.n_bytes,
+        upload=card.upload or None,
+        data_range=None if card.data_range is None else RangeShape.model_validate(card.data_range),
+        sizes=VersionSizes.model_validate(card.sizes),
+        needed=needed.get(card.id),
+    )
+
+
+def _beside(columns: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for column in columns for name in column)
+    return {name: [column.get(name) for column in columns] for name in names}

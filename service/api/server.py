@@ -1,0 +1,188 @@
+"""A replica's process: ``python -m abound.service.api.server --fd FD --status FD``, started by the supervisor.
+
+It looks at the store, warms the kernels, makes the application, lets it catch up with the log, and only then accepts
+connections from the inherited socket. On SIGTERM it finishes what it is answering and ends with exit code 0; when it
+refuses to start it says why through the status pipe and ends with ``REFUSED``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import uvicorn
+import uvloop
+
+from abound.core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion
+from abound.service.api.protocol import LOOK_SECONDS, Connection
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.history.high_water import Marks
+from abound.service.processes import entry
+from abound.service.processes.startup_page import BACKLOG
+from abound.service.processes.status_pipe import Report, Reporter
+from abound.service.security import key_store
+from abound.service.settings import MIB, Settings, is_loopback, unknown_variables
+from abound.service.store.client import Store, StoreParams
+
+if TYPE_CHECKING:
+    from abound.service.api.app import Application
+
+
+READY_SECONDS = 0.25
+"""How often is looked whether ``/readyz`` has changed."""
+
+
+class ReplicaServer(uvicorn.Server):
+    """uvicorn's server for one application that is up already; signals are not its business."""
+
+    def __init__(self, app: Application, settings: Settings, reporter: Reporter) -> None:
+        from abound.service.datasets.repository import DatasetParams
+
+        # Routes bound bodies; what comes in chunks is longer than its body.
+        connection = Connection.with_bounds(
+            settings.max_header_bytes,
+            2 * max(settings.max_body_bytes, settings.max_ndjson_bytes) + MIB,
+            settings.max_connections,
+            app.shortcut,
+            import_bytes=2 * settings.max_import_bytes + MIB,
+            dataset_bytes=2 * settings.group(DatasetParams).max_bytes + MIB,
+        )
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=connection,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=settings.keep_alive_seconds,
+                # uvicorn takes whole seconds
+                timeout_graceful_shutdown=max(1, round(settings.stop_seconds)),
+            )
+        )
+        self._app = app
+        self._reporter = reporter
+        self._unready: str | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to ``serve``."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections and say so."""
+        await super().startup(sockets)
+        # What is here now stays: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        self._unready = self._app.unready()
+        self._reporter.say(Report(stage="ready", progress=1.0, ready=True, unready=self._unready or ""))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, say so, and finish what is being answered."""
+        self._reporter.say(Report(stage="stopping", ready=False))
+        self._app.state.stopping = True
+        await super().shutdown(sockets)
+
+    async def tell_of_ready(self) -> None:
+        """Say when ``/readyz`` comes to be 503, or 200 again; for ever."""
+        while True:
+            await asyncio.sleep(READY_SECONDS)
+            unready = self._app.unready()
+            if (unready is None) != (self._unready is None):
+                self._unready = unready
+                self._reporter.say(Report(unready=unready or ""))
+
+    async def look_at_connections(self) -> None:
+        """Close connections that have come to a stop, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, Connection):
+                    connection.look()
+
+
+async def serve(settings: Settings, listening: socket.socket, reporter: Reporter) -> None:
+    """Run one replica until SIGTERM or SIGINT."""
+    from abound.service.api.app import create_app
+
+    app = create_app(settings, report=reporter)
+    server = ReplicaServer(app, settings, reporter)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with app.router.lifespan_context(app):
+        reporter("opening the port", 0.0)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        looking = asyncio.create_task(server.look_at_connections())
+        telling = asyncio.create_task(server.tell_of_ready())
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait([serving, looking, telling, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set() and settings.drain_seconds:
+            app.state.draining = True
+            await asyncio.wait([serving], timeout=settings.drain_seconds)
+        server.should_exit = True
+        looking.cancel()
+        telling.cancel()
+        stopped.cancel()
+        await serving
+
+
+async def check_store(settings: Settings) -> None:
+    """Refuse a store that is not to be trusted, or has lost what it had, before anything that takes long.
+
+    CannotStart says what mends it.
+
+    And refuse to be reached by others while it has no key.
+    """
+    store = Store(settings.store_url(), settings.group(StoreParams))
+    try:
+        await store.check()
+        place = settings.artifacts_place()
+        with contextlib.suppress(StoreUnavailable, Damaged, UnknownApplyVersion):  # who loads it says so
+            await Marks.of(settings, store, None if place is None else Artifacts(place)).check()
+        if not is_loopback(settings.host):
+            try:
+                kept = await key_store.read(store)
+            except StoreUnavailable as error:
+                raise CannotStart(f"the keys cannot be read: {error}") from error
+            settings.check_exposure(has_keys=bool(kept.keys or kept.damaged))
+    finally:
+        await store.close()
+
+
+def main() -> int:
+    """Run the process; returns its exit code."""
+    words = entry.parser("process", __doc__)
+    words.add_argument("--fd", type=int, required=True, help="the inherited listening socket")
+    words.add_argument("--first", action="store_true", help="tell what all replicas would tell alike")
+    options = words.parse_args()
+    listening = socket.socket(fileno=options.fd)
+    listening.set_inheritable(False)
+
+    def work(settings: Settings, reporter: Reporter) -> None:
+        reporter("looking at the store", 0.0)
+        uvloop.run(check_store(settings))
+        entry.warm(reporter, first=True)
+        for sentence in unknown_variables(os.environ) if options.first else ():
+            if sentence not in unknown_variables(os.environ, groups=False):  # the parent has told these
+                reporter.say(Report(warning=sentence))
+        uvloop.run(serve(settings, listening, reporter))
+
+    return entry.run("process", options.status, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""The page at ``/``: static files, read once, compressed once, with the headers that keep them safe and quick.
+
+The page names its files below ``web/<digest>/``, where the digest is that of all files together. So they may be kept
+for ever; and behind a load balancer, while replicas of two releases stand side by side, a file that is asked for
+under the digest of the other release is answered with this one's and is kept by nobody.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from importlib.resources import files
+from typing import NamedTuple
+
+from fastapi import Response
+
+from abound.service.api.asgi import Headers
+
+MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+CHART = "chart.js"
+"""Chart.js, as the package chartkick brings it."""
+
+HERE = b"web/@/"
+"""What the page writes for ``web/<digest>/``."""
+
+FOR_EVER = "public, max-age=31536000, immutable"
+ASK_AGAIN = "no-cache"
+FOR_NOBODY = "no-store"
+
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    ]
+)
+"""Nothing from elsewhere, nothing inline, and no text that becomes markup or script."""
+
+SAFE = {
+    "content-security-policy": POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+class Asset(NamedTuple):
+    """A file as it goes out, plain and compressed."""
+
+    media: str
+    plain: bytes
+    small: bytes
+    tag: str
+
+    def answer(self, headers: Headers, caching: str) -> Response:
+        """The file, in the form that the client takes; 304 when it has it already."""
+        is_small = takes_gzip(headers.get(b"accept-encoding", b""))
+        tag = f'"{self.tag}-gz"' if is_small else f'"{self.tag}"'
+        told = {**SAFE, "cache-control": caching, "etag": tag, "vary": "Accept-Encoding"}
+        if is_known(headers.get(b"if-none-match", b""), tag):
+            return Response(status_code=304, headers=told)
+        if is_small:
+            told["content-encoding"] = "gzip"
+        return Response(self.small if is_small else self.plain, headers=told, media_type=self.media)
+
+
+class Site:
+    """All files of the page.
+
+    Attributes
+    ----------
+    digest : str
+        Of all files together, as it stands in their addresses.
+    """
+
+    def __init__(self) -> None:
+        folder = files("abound.service").joinpath("web")
+        contents = {file.name: file.read_bytes() for file in folder.iterdir() if _kind(file.name) in MEDIA}
+        shipped = files("chartkick").joinpath("django", "static", "chartkick", "Chart.bundle.js")
+        contents[CHART] = shipped.read_bytes()
+        whole = hashlib.sha256()
+        for name, content in sorted(contents.items()):
+            whole.update(f"{name} {len(content)}\n".encode() + content)
+        self.digest = whole.hexdigest()[:16]
+        page = contents.pop("index.html").replace(HERE, f"web/{self.digest}/".encode())
+        self._page = asset("index.html", page)
+        self._assets = {name: asset(name, content) for name, content in contents.items()}
+
+    def page(self, headers: Headers) -> Response:
+        """The page itself."""
+        return self._page.answer(headers, ASK_AGAIN)
+
+    def file(self, digest: str, name: str, headers: Headers) -> Response | None:
+        """One of the files that it loads; None when there is none of this name."""
+        found = self._assets.get(name)
+        return None if found is None else found.answer(headers, FOR_EVER if digest == self.digest else FOR_NOBODY)
+
+
+def asset(name: str, content: bytes) -> Asset:
+    """A file, ready to go out."""
+    media = MEDIA[_kind(name)]
+    return Asset(media, content, gzip.compress(content, 6, mtime=0), hashlib.sha256(content).hexdigest()[:24])
+
+
+def _kind(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def takes_gzip(accepted: bytes) -> bool:
+    """Whether an ``Accept-Encoding`` names gzip, and does not refuse it."""
+    for coding in accepted.decode("latin-1").lower().split(","):
+        name, _, quality = coding.partition(";")
+        if name.strip() == "gzip":
+            return quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+def is_known(known: bytes, tag: str) -> bool:
+    """Whether an ``If-None-Match`` names this tag, strong or weak, or any."""
+    named = [one.strip().removeprefix("W/") for one in known.decode("latin-1").split(",")]
+    return tag in named or "*" in named

@@ -1,0 +1,87 @@
+"""A file that comes in pieces of any size, taken apart: what the files of models and of versions share.
+
+bytes 0..8      what kind of file it is
+8..12           format number, little-endian
+12..16          bytes of the head
+16..32          BLAKE2b-128 of the head
+32..            the head, and what the kind puts behind it
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from abound.core.errors import Damaged, UnknownApplyVersion
+from abound.service.snapshots.arrays import checksum_of
+
+_START = struct.Struct("<8sII16s")
+
+MOST_HEAD_BYTES = 16 * 2**20
+
+
+class Kind(NamedTuple):
+    """A kind of file: its first 8 bytes, its format here, and what it holds and what its head is, in words."""
+
+    magic: bytes
+    format: int
+    holds: str
+    head: str
+
+
+def start_of(kind: Kind, head: bytes) -> bytes:
+    """The first bytes of a file, with its head."""
+    return _START.pack(kind.magic, kind.format, len(head), bytes.fromhex(checksum_of(head))) + head
+
+
+class Pieces:
+    """Reads pieces in parts of the sizes that are asked for; holds no more than a part and a piece."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+        self._held = bytearray()
+
+    async def head(self, kind: Kind) -> bytes:
+        """The head of a file, checked.
+
+        Raises
+        ------
+        Damaged
+            It is no file of this kind, or not what was written.
+        UnknownApplyVersion
+            It has another format.
+        """
+        magic, number, size, checksum = _START.unpack(await self.take(_START.size, "its first bytes"))
+        if magic != kind.magic:
+            raise Damaged(f"this is not the file of a {kind.holds}")
+        if number != kind.format:
+            raise UnknownApplyVersion(f"the file has the format {number}, and this release reads {kind.format}")
+        if size > MOST_HEAD_BYTES:
+            raise Damaged(f"the {kind.head} of the file is longer than it can be")
+        plain = await self.take(size, f"its {kind.head}")
+        if checksum_of(plain) != checksum.hex():
+            raise Damaged(f"the {kind.head} of the file is not what was written")
+        return plain
+
+    async def take(self, n: int, what: str) -> bytes:
+        """The next ``n`` bytes; Damaged when the file ends in them."""
+        while len(self._held) < n:
+            try:
+                self._held += await anext(self._pieces)
+            except StopAsyncIteration:
+                raise Damaged(f"the file ends in {what}") from None
+        taken = bytes(memoryview(self._held)[:n])
+        del self._held[:n]
+        return taken
+
+    async def end(self) -> None:
+        """Damaged when something follows."""
+        if self._held or await self._more():
+            raise Damaged("something follows the last part of the file")
+
+    async def _more(self) -> bool:
+        async for piece in self._pieces:
+            if piece:
+                return True
+        return False

@@ -1,0 +1,125 @@
+"""Arrays as ``.npy`` files in the artifact store: written without a copy, checked byte by byte, mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import mmap
+import re
+import tokenize
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.errors import Damaged
+from abound.service.artifacts.artifact_store import PIECE_BYTES, Artifacts
+
+MOST_HEADER_BYTES = 10_000
+MOST_DIMENSIONS = 8
+KINDS = "biufU"
+"""Kinds of arrays that there can be: numbers and text, nothing that would have to be run."""
+
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    SyntaxError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    tokenize.TokenError,
+)
+"""What numpy may meet in a header that it cannot read."""
+
+_HEADER = 10
+"""Bytes of a file before its header: magic, format, length of the header."""
+
+Array = npt.NDArray[Any]
+
+
+class ArrayFile(msgspec.Struct, frozen=True):
+    """An array of a version: its name, its file, bytes and BLAKE2b-128 of that, dtype and shape."""
+
+    name: str
+    file: str
+    size: int
+    checksum: str
+    dtype: str
+    shape: list[int]
+
+
+async def write_array(
+    artifacts: Artifacts, place: str, i: int, name: str, array: Array, check: Callable[[], None]
+) -> ArrayFile:
+    """Write an array as number ``i`` in the folder ``place``; ``check`` is called for each piece, in a thread.
+
+    ArtifactsUnavailable, ValueError (no array of numbers or text), and what ``check`` raises.
+    """
+    array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    if array.dtype.kind not in KINDS:
+        raise ValueError(f"the array {name} is of {array.dtype}")
+    if not array.flags.c_contiguous and not array.flags.f_contiguous:
+        array = np.ascontiguousarray(array)
+    file = f"{i:03d}-{re.sub('[^A-Za-z0-9]+', '-', name)[:80]}.npy"
+    hashed = hashlib.blake2b(digest_size=16)
+    size = 0
+
+    def pieces() -> Iterator[bytes | memoryview]:
+        nonlocal size
+        for piece in npy_pieces(array):
+            check()
+            hashed.update(piece)
+            size += len(piece)
+            yield piece
+
+    await artifacts.put_pieces(f"{place}/{file}", pieces())
+    return ArrayFile(name, file, size, hashed.hexdigest(), array.dtype.str, list(array.shape))
+
+
+def npy_pieces(array: Array) -> Iterator[bytes | memoryview]:
+    """The ``.npy`` file of an array that is contiguous in either order, without a copy of it."""
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
+    yield head.getvalue()
+    flat = (array if array.flags.c_contiguous else array.T).reshape(-1)
+    if flat.size:
+        whole = memoryview(flat.view(np.uint8).data)
+        for at in range(0, len(whole), PIECE_BYTES):
+            yield whole[at : at + PIECE_BYTES]
+
+
+def mapped(one: ArrayFile, path: Path) -> Array:
+    """The array in a file. What is written to it stays in this process and never comes to the file."""
+    with path.open("rb") as file:
+        if path.stat().st_size != one.size:
+            raise Damaged(f"its file {one.file} has another size")
+        return checked(one, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+
+
+def checked(one: ArrayFile, data: bytearray | mmap.mmap) -> Array:
+    """The array in the bytes of a ``.npy`` file; Damaged unless it is the one of the card."""
+    view = memoryview(data)
+    hashed = hashlib.blake2b(digest_size=16)
+    for at in range(0, len(view), PIECE_BYTES):
+        hashed.update(view[at : at + PIECE_BYTES])
+    if len(view) != one.size or hashed.hexdigest() != one.checksum:
+        raise Damaged(f"its file {one.file} is not what was written")
+    at = _HEADER + int.from_bytes(view[8:_HEADER], "little")
+    head = io.BytesIO(bytes(view[: min(at, MOST_HEADER_BYTES)]))
+    try:
+        if np.lib.format.read_magic(head) != (1, 0):
+            raise Damaged(f"its file {one.file} has a format that is not known")
+        shape, in_columns, dtype = np.lib.format.read_array_header_1_0(head)
+    except UNREADABLE as error:
+        raise Damaged(f"its file {one.file} has no header that can be read: {error}") from None
+    if dtype.kind not in KINDS or dtype.str != one.dtype or list(shape) != one.shape:
+        raise Damaged(f"its file {one.file} holds another array than its card says")
+    if not dtype.itemsize or dtype.hasobject or any(n < 0 for n in shape) or len(shape) > MOST_DIMENSIONS:
+        raise Damaged(f"its file {one.file} holds an array that cannot be")
+    if len(view) - at != dtype.itemsize * math.prod(shape):
+        raise Damaged(f"its file {one.file} has not the size of its array")
+    return np.frombuffer(data, dtype, math.prod(shape), at).reshape(shape, order="F" if in_columns else "C")

@@ -1,0 +1,63 @@
+"""Writing: what is being written has no card and no pointer yet, and a mark, so that nobody takes it for left behind.
+
+    a hash    name -> the second, by the store's clock, at which the mark ends
+              <name>.bytes -> how large it will be, where that is known
+
+Who writes renews the mark; that of one who died ends by itself, also when the store's clock was set back since: a mark
+that would hold for longer than it can is given as long as a new one has, in which whoever lives renews it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from abound.core.errors import StoreUnavailable
+from abound.service.store.client import Store, reaching
+from abound.service.tasks import end
+
+WRITING_SECONDS = 600
+"""How long a mark holds, and the longest that it can."""
+
+_BYTES = ".bytes"
+
+
+@contextlib.asynccontextmanager
+async def writing(store: Store, key: bytes, name: str, n_bytes: int = 0) -> AsyncIterator[None]:
+    """As long as this lasts, something is being written. StoreUnavailable when that cannot be said."""
+    await _say(store, key, name, n_bytes)
+    keeping = asyncio.create_task(_keep_saying(store, key, name))
+    try:
+        yield
+    finally:
+        await end(keeping)
+        with contextlib.suppress(StoreUnavailable), reaching():
+            await store.client.hdel(key, name, name + _BYTES)
+
+
+async def being_written(store: Store, key: bytes) -> dict[str, int]:
+    """What is being written, and how large each will be; 0 where that is not known. StoreUnavailable."""
+    with reaching():
+        now, _ = await store.client.time()
+        said = {name.decode(): text for name, text in (await store.client.hgetall(key)).items()}
+    ends = {name: int(text) for name, text in said.items() if not name.endswith(_BYTES) and text.isdigit()}
+    too_late = {name: str(now + WRITING_SECONDS) for name, end in ends.items() if end > now + WRITING_SECONDS}
+    if too_late:
+        with reaching():
+            await store.client.hset(key, mapping=too_late)
+    return {name: int(said.get(name + _BYTES, b"0")) for name, end in ends.items() if end >= now}
+
+
+async def _say(store: Store, key: bytes, name: str, n_bytes: int = 0) -> None:
+    with reaching():
+        now, _ = await store.client.time()
+        told = {name: str(now + WRITING_SECONDS)} | ({name + _BYTES: str(n_bytes)} if n_bytes else {})
+        await store.client.hset(key, mapping=told)
+
+
+async def _keep_saying(store: Store, key: bytes, name: str) -> None:
+    while True:
+        await asyncio.sleep(WRITING_SECONDS / 10)
+        with contextlib.suppress(StoreUnavailable):
+            await _say(store, key, name)

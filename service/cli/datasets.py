@@ -1,0 +1,95 @@
+"""``abound datasets``: files that jobs can learn from in the place of history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from abound.core.errors import Malformed
+from abound.service.cli.files import PIECE_BYTES, Refusal
+from abound.service.cli.options import DEFAULT_URL, AsJson, Key, Url, in_words, moment, print_json, print_table, tell
+from abound.service.cli.progress import meter
+
+datasets = typer.Typer(name="datasets", help="Data sets: put, list, show, delete.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="Of the data set.")]
+COLUMNS = ("name", "format", "instances", "features", "classes", "bytes")
+
+
+@datasets.command("put")
+def put_dataset(
+    name: Name,
+    file: Annotated[Path, typer.Argument(help="Its name tells the format.", exists=True, dir_okay=False)],
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Upload a file, in the place of the one of this name."""
+    from abound.service.client import Client
+    from abound.service.datasets.files import format_of
+
+    try:
+        format_of(file.name)
+    except Malformed as error:
+        raise typer.BadParameter(str(error)) from error
+    try:
+        with file.open("rb") as data, meter(f"data set {name}") as bar, Client(url, key=key) as client:
+            bar.total(float(file.stat().st_size))
+
+            def pieces() -> Iterator[bytes]:
+                sent = 0
+                while piece := data.read(PIECE_BYTES):
+                    yield piece
+                    sent += len(piece)
+                    bar.reach(float(sent))
+                bar.say("being checked")
+
+            answer = client.put_dataset(name, file.name, pieces())
+    except OSError as error:
+        raise Refusal(f"cannot read {file}: {error}") from error
+    tell(answer, f"took {name}: {answer['instances']:,} instances, {answer['classes']:,} classes", as_json)
+
+
+@datasets.command("list")
+def list_datasets(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """The data sets, by name."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.datasets()
+    if as_json:
+        print_json(answer)
+        return
+    table = Table(*COLUMNS, "made", box=None, padding=(0, 2, 0, 0))
+    for one in answer["datasets"]:
+        table.add_row(*(in_words(one[column]) for column in COLUMNS), moment(one["created"]))
+    Console(highlight=False).print(table)
+
+
+@datasets.command("show")
+def show_dataset(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """What is in a data set."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.dataset(name)
+    if as_json:
+        print_json(answer)
+    else:
+        print_table("", answer | {"created": moment(answer["created"])})
+
+
+@datasets.command("delete")
+def delete_dataset(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """Delete a data set; versions that were fitted on it stay."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        client.delete_dataset(name)
+    tell({"deleted": name}, f"deleted {name}", as_json)

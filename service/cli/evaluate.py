@@ -1,0 +1,241 @@
+"""``abound evaluate``: in process, without a service."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from abound.core.errors import InvalidInstance
+from abound.service.cli.options import AsJson, Assignments, changes_of, check_files, config_of, in_words, print_json
+from abound.service.cli.progress import meter
+
+if TYPE_CHECKING:
+    from abound.core.methods.registry import Method
+    from abound.core.metrics import Propensity
+
+LIVE = "ff"
+"""The method that is the live index itself."""
+
+AUTO = "params=auto"
+"""Search for the parameters; of the live index, for passes and margin."""
+
+PROBABILITIES = {
+    "prequential": "probabilities while learning",
+    "test": "probabilities on the test part",
+    "score": "the score for one, 0 to 1",
+}
+"""How the parts of ``calibration`` are called."""
+
+FACTS = ("recall_of_neighbors", "nearest_labels_that_are_siblings")
+"""What methods tell of their models besides measures, shares of 1."""
+
+
+def evaluate(
+    train: Annotated[list[str], typer.Option("--train", metavar="FILE", help="To learn. May be given several times.")],
+    test: Annotated[list[str], typer.Option("--test", metavar="FILE", help="To classify. May be given several times.")],
+    method: Annotated[str, typer.Option("--method", help="One of `abound methods`; ff is the live index.")] = LIVE,
+    assignments: Assignments = None,
+    passes: Annotated[int, typer.Option("--passes", min=1, help="How often the training data are gone through.")] = 1,
+    shuffle: Annotated[int | None, typer.Option("--shuffle", metavar="SEED", help="Learn in a random order.")] = None,
+    propensity_a: Annotated[float | None, typer.Option("--propensity-a", help="A of PSP, PSnDCG.  [0.55]")] = None,
+    propensity_b: Annotated[float | None, typer.Option("--propensity-b", help="B of PSP, PSnDCG.  [1.5]")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of what a batch method draws.")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Threads of a batch method.")] = 1,
+    hide_labels: Annotated[
+        float,
+        typer.Option("--hide-labels", min=0.0, max=1.0, help="Share of training labels to hide from a batch method."),
+    ] = 0.0,
+    depth: Annotated[int, typer.Option("--depth", min=5, help="Labels that a batch method ranks.")] = 100,
+    memory: Annotated[
+        float | None, typer.Option("--memory", metavar="GB", help="A batch method may take so much.  [what is free]")
+    ] = None,
+    hierarchy: Annotated[
+        Path | None,
+        typer.Option("--hierarchy", metavar="FILE", help="Lines of a label or class, a tab and a class above it."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit on one file and evaluate on another, in this process: measures, time, connections, work.
+
+    Training instances without labels are not learned. R@k, MRR and HR (1/MRR) are over the test instances that have
+    labels, the other measures over all of them. ``--set`` takes the fields of the method, of a model's ``analyzer`` and
+    ``negative``, and for batch methods ``idf`` (true, false; for text true by default) or ``params=auto``.
+    """
+    check_files([*train, *test])
+    propensity = _propensity(propensity_a, propensity_b)
+    if method == LIVE:
+        if hide_labels:
+            raise typer.BadParameter("labels can be hidden from batch methods only", param_hint="--hide-labels")
+        result = _live(train, test, assignments, passes, shuffle, propensity, seed)
+    else:
+        if passes != 1 or shuffle is not None:
+            raise typer.BadParameter(f"--passes and --shuffle are for {LIVE} only", param_hint="--passes")
+        room = None if memory is None else int(memory * 1e9)
+        others: dict[str, Any] = {"seed": seed, "jobs": jobs, "hidden": hide_labels, "depth": depth, "memory": room}
+        others["hierarchy"] = () if hierarchy is None else _pairs(hierarchy)
+        result = _batch(train, test, method, assignments, others, propensity)
+    if as_json:
+        print_json(result)
+    else:
+        _show(result)
+
+
+def methods(as_json: AsJson = False) -> None:
+    """The methods: their parameters with defaults, what they cost in n, d and L, and when to use which."""
+    from abound.core.methods.registry import METHODS
+
+    described = {name: _described(method) for name, method in METHODS.items()}
+    if as_json:
+        print_json(described)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print("n instances, d features, L labels, l active features an instance, nnz of all instances\n")
+    for name, method in described.items():
+        console.print(f"[bold]{name}[/bold]", end="  ")
+        console.print(method["use"], markup=False)
+        console.print(f"  {method['cost']}", markup=False)
+        given = ", ".join(f"{field}={in_words(value)}" for field, value in method["params"].items())
+        console.print(f"  {given or 'no parameters'}", markup=False)
+        console.print("  params=auto searches for them\n" if method["search"] else "")
+
+
+def _described(method: Method) -> dict[str, Any]:
+    defaults = method.params()
+    return {
+        "params": {field.name: getattr(defaults, field.name) for field in fields(method.params)},
+        "search": method.search is not None,
+        "cost": method.cost,
+        "use": method.use,
+    }
+
+
+def _propensity(a: float | None, b: float | None) -> Propensity:
+    from abound.core.metrics import Propensity
+
+    try:
+        given = {"a": a, "b": b}
+        return Propensity(**{name: value for name, value in given.items() if value is not None})
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--propensity-b") from error
+
+
+def _pairs(path: Path) -> tuple[tuple[str, str], ...]:
+    """The lines of a hierarchy."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(str(error), param_hint="--hierarchy") from error
+    pairs = []
+    for number, line in enumerate(lines, start=1):
+        child, tab, parent = line.partition("\t")
+        if line and not (tab and child and parent):
+            raise typer.BadParameter(f"line {number} is not two names with a tab between", param_hint="--hierarchy")
+        if line:
+            pairs.append((child, parent))
+    return tuple(pairs)
+
+
+def _batch(
+    train: list[str],
+    test: list[str],
+    method: str,
+    assignments: list[str] | None,
+    others: dict[str, Any],
+    propensity: Propensity,
+) -> dict[str, Any]:
+    from abound.service.datasets.files import read_file
+    from abound.service.evaluation.batch import Trial, evaluate_method
+
+    try:
+        trial = Trial.of(method, changes_of(assignments), **others)
+    except InvalidInstance as error:
+        raise typer.BadParameter(str(error), param_hint="--method" if error.field == "method" else "--set") from error
+    with meter("evaluate") as bar:
+        bar.say("reading and vectorizing")
+
+        def progress(stage: str, fraction: float) -> None:
+            bar.say(f"{stage}, {fraction:.0%}")
+
+        train_rows, test_rows = _named(train, read_file), _named(test, read_file)
+        return evaluate_method(train_rows, test_rows, trial, propensity=propensity, progress=progress)
+
+
+def _live(
+    train: list[str],
+    test: list[str],
+    assignments: list[str] | None,
+    passes: int,
+    shuffle: int | None,
+    propensity: Propensity,
+    seed: int,
+) -> dict[str, Any]:
+    from abound.service.datasets.files import read_file
+    from abound.service.evaluation.live import evaluate as evaluate_instances
+
+    config = config_of([given for given in assignments or [] if given != AUTO])
+    if AUTO in (assignments or []):
+        from abound.service.evaluation.batch import search_live
+
+        passes, margin = search_live(_named(train, read_file), config, seed)
+        config = config.changed({"margin": margin})
+    with meter("evaluate") as bar:
+        done = 0
+
+        def progress(n: int) -> None:
+            nonlocal done
+            done += n
+            bar.say(f"{done:,} instances learned or ranked")
+
+        bar.say("reading and vectorizing")
+        result = evaluate_instances(
+            _named(train, read_file),
+            _named(test, read_file),
+            config,
+            passes=passes,
+            shuffle=shuffle,
+            propensity=propensity,
+            progress=progress,
+        )
+    return result | {"params": {"passes": passes, "margin": config.margin}}
+
+
+def _named(names: list[str], read_file: Any) -> Any:
+    return chain.from_iterable(read_file(name) for name in names)
+
+
+def _show(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table("", *(f"@{k}" for k in (1, 3, 5)), box=None, padding=(0, 2, 0, 0))
+    metrics = result["metrics"]
+    for name in ("R", "P", "nDCG", "PSP", "PSnDCG"):
+        figures = (metrics.get(f"{name}@{k}") for k in (1, 3, 5))
+        table.add_row(name, *("" if figure is None else f"{figure:.4f}" for figure in figures))
+    console.print(table)
+    console.print(f"MRR {metrics['MRR']:.4f}   HR {in_words(metrics['HR'])}\n")
+    for name, told in result.get("calibration", {}).items():
+        said = ", ".join(f"{key} {in_words(told[key])}" for key in ("error", "brier", "F1") if key in told)
+        console.print(f"{PROBABILITIES[name]:<28} {said}", markup=False)
+    instances, seconds = result["instances"], result["seconds"]
+    console.print(f"train      {instances['train']:,} instances, {result['learned']:,} learned")
+    console.print(f"test       {instances['test']:,} instances")
+    console.print(f"model      {result['features']:,} features, {result['classes']:,} classes")
+    console.print(f"           {result['connections']:,} connections, {result['bytes']:,} bytes")
+    if "memory_needed" in result:
+        console.print(f"           {result['memory_needed']:,} bytes needed at most to fit it")
+    if result["work_per_feature"] is not None:
+        console.print(f"work       {result['work_per_feature']:.2f} connections an active feature")
+    for name, value in result.get("params", {}).items():
+        console.print(f"{name:<10} {in_words(value)}", markup=False)
+    for name in FACTS:
+        if name in result:
+            console.print(f"{name.replace('_', ' ')}  {result[name]:.4f}", markup=False)
+    console.print(f"seconds    {', '.join(f'{name} {value:.2f}' for name, value in seconds.items())}")

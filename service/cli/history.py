@@ -1,0 +1,147 @@
+"""``abound history``: what is kept of a model's past, and the way out when a part of it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from abound.core.errors import ArtifactsUnavailable, UnknownModel
+from abound.service.cli.keys import DataDir, RedisUrl, operator
+from abound.service.cli.options import AsJson, Model, print_json
+
+if TYPE_CHECKING:
+    from abound.service.artifacts.artifact_store import Artifacts
+    from abound.service.history.history import Contents
+    from abound.service.log.catalog import Living
+    from abound.service.settings import Settings
+    from abound.service.store.client import Store
+
+history = typer.Typer(
+    help="The log's past in the artifact store. These ask the store, not the HTTP interface.", no_args_is_help=True
+)
+
+ArtifactsUrl = Annotated[
+    str | None, typer.Option("--artifacts-url", help="The artifact store.  [default: as for the service]")
+]
+
+
+@history.command("show")
+def show(
+    model: Model = "default",
+    data_dir: DataDir = None,
+    redis_url: RedisUrl = None,
+    artifacts_url: ArtifactsUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """From where to where history goes, and whether all that makes it up is there and whole.
+
+    That is every segment with its entries, the base, and each index that was adopted since; it reads all of them, and
+    has one index in memory at a time. Exit code 1 when one is not.
+    """
+
+    async def work(store: Store, artifacts: Artifacts, living: Living) -> tuple[Contents | None, list[str], list[int]]:
+        from abound.service.history.history import History
+        from abound.service.history.integrity import missing
+        from abound.service.snapshots import state_files
+
+        contents = await History(store, artifacts, living.keys).contents()
+        wrong = await missing(store, artifacts, living)
+        return contents, wrong, list((await state_files.sizes(artifacts, living.keys)).values())
+
+    contents, wrong, sizes = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))
+    if as_json:
+        print_json({"model": model, "history": _plain(contents), "wrong": wrong, "indexes": _of(sizes)})
+    elif contents is None:
+        typer.echo(f"{model}: no history yet; the log has everything")
+    else:
+        first, last, n_bytes, n_segments = contents.extent
+        begins = "the first event" if contents.base is None else f"{first} (a base of {contents.base.size} bytes)"
+        typer.echo(f"{model}: from {begins} to {last.entry}, {n_segments} segments, {n_bytes} bytes")
+        typer.echo(f"  indexes that were adopted, or that it begins with: {len(sizes)}, {sum(sizes)} bytes")
+        for sentence in wrong:
+            typer.echo(f"  {sentence}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+@history.command("begin-anew")
+def begin_anew(
+    model: Model = "default",
+    data_dir: DataDir = None,
+    redis_url: RedisUrl = None,
+    artifacts_url: ArtifactsUrl = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let history begin at the oldest snapshot kept, and give up everything before it.
+
+    For a history that is damaged or lost. The model itself, its snapshots and its log from there on stay as they are;
+    what was learned before cannot be replayed, forgotten or restored to any more.
+    """
+
+    async def work(store: Store, artifacts: Artifacts, living: Living) -> Contents:
+        from abound.service.history import archive
+        from abound.service.history.archive import Archiving
+        from abound.service.security.audit import act
+        from abound.service.store.lease import take
+
+        async with act(store, operator(), "history.begin_anew", model=model) as details:
+            async with take(store, living.keys) as lease:
+                begun = await archive.begin_anew(Archiving(store, artifacts, living, lease))
+            details["beginning"] = str(begun.beginning)
+            return begun
+
+    if not yes:
+        typer.confirm(f"Give up what {model} learned before its oldest snapshot, as far as replaying it?", abort=True)
+    begun = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))
+    if as_json:
+        print_json({"model": model, "beginning": str(begun.beginning)})
+    else:
+        typer.echo(f"the history of {model} begins at {begun.beginning}")
+
+
+def _settings(data_dir: Path | None, redis_url: str | None, artifacts_url: str | None) -> Settings:
+    from abound.service.settings import Settings
+
+    return Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
+
+
+def _with_model(work: Any, model: str, settings: Settings) -> Any:
+    """What ``work`` makes of a model and the artifact store; the store is started for it where it does not run."""
+    from abound.service.artifacts.artifact_store import Artifacts
+    from abound.service.log.catalog import read_catalog
+    from abound.service.processes.embedded_store import reached
+    from abound.service.store.client import Store, StoreParams
+
+    place = settings.artifacts_place()
+    if place is None:
+        raise ArtifactsUnavailable("no artifact store is set: give --artifacts-url, or set ABOUND_ARTIFACTS_URL")
+    artifacts = Artifacts(place)
+
+    async def run(url: str) -> Any:
+        store = Store(url, settings.group(StoreParams))
+        try:
+            living = (await read_catalog(store)).get(model)
+            if living is None:
+                raise UnknownModel(f"there is no model {model[:64]!r}")
+            await artifacts.join(store)
+            return await work(store, artifacts, living)
+        finally:
+            await store.close()
+
+    with reached(settings) as url:
+        return asyncio.run(run(url))
+
+
+def _of(sizes: list[int]) -> dict[str, int]:
+    return {"number": len(sizes), "bytes": sum(sizes)}
+
+
+def _plain(contents: Contents | None) -> dict[str, Any] | None:
+    if contents is None:
+        return None
+    first, last, n_bytes, n_segments = contents.extent
+    return {"beginning": str(first), "end": last.entry, "bytes": n_bytes, "segments": n_segments}

@@ -1,0 +1,187 @@
+"""``abound jobs``: ask for work in the background, see where it stands, cancel it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from abound.service.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Key,
+    Model,
+    Url,
+    changes_of,
+    moment,
+    print_json,
+    print_rows,
+    print_table,
+    table_console,
+)
+from abound.service.cli.progress import meter
+
+if TYPE_CHECKING:
+    from abound.service.client import Client
+
+jobs = typer.Typer(
+    name="jobs", help="Work in the background: submit, list, show, follow, cancel.", no_args_is_help=True
+)
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="Of the job.")]
+Following = Annotated[bool, typer.Option("--follow", "-f", help="Stay until it has ended, with a progress bar.")]
+COLUMNS = ("id", "state", "method", "model", "stage")
+WHOLE = ("id", "state", "method")
+
+
+@jobs.command("submit")
+def submit_job(
+    method: Annotated[str, typer.Argument(help="One of those that `abound jobs methods` lists.")],
+    model: Model = "default",
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. May be given several times."),
+    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="Why: kept with the job.")] = None,
+    data: Annotated[str, typer.Option("--data", help="`history`, or the name of a data set.")] = "history",
+    activate: Annotated[str, typer.Option("--activate", help="`never` or `if_better`.")] = "never",
+    follow: Following = False,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask for a job. With `--follow`, exit code 1 when it did not succeed."""
+    from abound.service.client import Client
+
+    params = changes_of(assignments) | ({} if reason is None else {"reason": reason})
+    request = {"method": method, "model": model, "params": params, "data": data, "activate": activate}
+    with Client(url, key=key) as client:
+        job = client.submit(request)
+        if follow:
+            job = _follow(client, job["id"])
+    _tell(job, as_json)
+    if follow:
+        _check(job)
+
+
+@jobs.command("list")
+def list_jobs(
+    state: Annotated[
+        str | None, typer.Option("--state", help="queued, running, succeeded, failed or cancelled.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Of one model.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")] = 20,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Jobs, newest first."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.jobs(state=state, model=model, limit=limit)
+    if as_json:
+        print_json(answer)
+        return
+    rows = []
+    for job in answer["jobs"]:
+        far = f" {job['progress']:.0%}" if job["state"] == "running" else ""
+        shown = {**job, "state": f"{job['state']}{far}", "stage": job["error"] or job["stage"] or "-"}
+        rows.append([*(str(shown[column]) for column in COLUMNS), moment(job["created"])])
+    print_rows(table_console(), (*COLUMNS, "asked for"), rows, WHOLE)
+
+
+@jobs.command("show")
+def show_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """One job, and what came of it."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        _tell(client.job(job_id), as_json)
+
+
+@jobs.command("follow")
+def follow_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """Stay with a job until it has ended. Exit code 1 when it did not succeed."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        job = _follow(client, job_id)
+    _tell(job, as_json)
+    _check(job)
+
+
+@jobs.command("cancel")
+def cancel_job(
+    job_id: JobId, follow: Following = False, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Cancel a job. One that runs stops within seconds; with `--follow` this waits for it."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        job = client.cancel(job_id)
+        if follow:
+            job = _follow(client, job_id)
+    _tell(job, as_json)
+
+
+@jobs.command("methods")
+def list_methods(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """What jobs can do, and the parameters of each."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.methods()
+    if as_json:
+        print_json(answer)
+        return
+    for method in answer["methods"]:
+        typer.echo(f"{method['name']}: {method['summary']}")
+        needed = method["params"].get("required", [])
+        for name, schema in method["params"].get("properties", {}).items():
+            typer.echo(f"    {name}  {_kind(schema)}{', needed' if name in needed else ''}")
+
+
+def _follow(client: Client, job_id: str) -> dict[str, Any]:
+    """Show how far a job is until it has ended; the job."""
+    job: dict[str, Any] = {}
+    with meter(f"job {job_id}") as bar:
+        bar.total(1.0)
+        for job in client.follow(job_id):
+            bar.reach(job["progress"])
+            bar.say(" ".join(_words(job)))
+    return job
+
+
+def _words(job: dict[str, Any]) -> Iterable[str]:
+    yield "stopping" if job["cancelling"] else job["state"]
+    if job["stage"] and job["state"] == "running":
+        yield f"({job['stage']})"
+    if job["attempt"] > 1:
+        yield f"attempt {job['attempt']}"
+
+
+def _tell(job: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(job)
+        return
+    shown = {name: value for name, value in job.items() if value not in (None, {}, False)}
+    for name in ("created", "started", "ended", "heartbeat"):
+        if name in shown:
+            shown[name] = moment(shown[name])
+    print_table("", shown | {"progress": f"{job['progress']:.0%}"})
+
+
+def _check(job: dict[str, Any]) -> None:
+    """Exit code 1 for a job that did not succeed."""
+    if job["state"] != "succeeded":
+        sys.stderr.write(f"abound: the job {job['id']} {job['state']}: {job['error'] or 'no reason given'}\n")
+        raise typer.Exit(1)
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    kinds = [str(one.get("type", "?")) for one in schema.get("anyOf", [schema])]
+    default = f", by default {schema['default']}" if schema.get("default") is not None else ""
+    return " or ".join(kinds) + default

@@ -1,0 +1,84 @@
+"""``abound mend``: say what keeps a model from being loaded, and mend it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from abound.core.errors import ArtifactsUnavailable
+from abound.service.cli.keys import operator, quiet
+from abound.service.cli.options import AsJson, print_json
+
+if TYPE_CHECKING:
+    from abound.service.history.repair import Finding
+    from abound.service.settings import Settings
+
+
+def mend(
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where the service has its store.  [default: ./data]")
+    ] = None,
+    redis_url: Annotated[
+        str | None, typer.Option("--redis-url", help="The Valkey or Redis of the service, if it has its own.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what in the store keeps a model from being loaded, and what mending it costs; with `--yes`, mend it.
+
+    For a service that does not start, or has stopped following a model, because of what its store holds. Make a copy of
+    the store first. It works on the store itself: the one in `--data-dir`, which is started for it, or the one at
+    `--redis-url`. Exit code 0 when nothing is wrong (any more), else 1.
+    """
+    from abound.service.processes.embedded_store import reached
+    from abound.service.settings import Settings
+
+    settings = Settings.load(data_dir=data_dir, redis_url=redis_url)
+    with reached(settings) as url, quiet():
+        findings, mended = asyncio.run(_mend(settings, url, yes))
+    all_mended = yes and len(mended) == len(findings)
+    if as_json:
+        print_json({"findings": [finding._asdict() for finding in findings], "mended": all_mended})
+    else:
+        for finding in findings:
+            where = f"the model {finding.model}" if finding.model else "the catalog"
+            typer.echo(f"{where}{f', entry {finding.entry}' if finding.entry else ''}: {finding.reason}")
+            typer.echo(f"  {'mended' if finding in mended else 'mending'}: {finding.mending}")
+        if not findings:
+            typer.echo("nothing is wrong")
+        elif not yes and any(finding.is_mendable for finding in findings):
+            typer.echo("Make a copy of the store, and then: abound mend --yes")
+    if findings and not all_mended:
+        raise typer.Exit(1)
+
+
+async def _mend(settings: Settings, url: str, yes: bool) -> tuple[list[Finding], list[Finding]]:
+    """What was found, and what of it was mended."""
+    from abound.service.artifacts.artifact_store import Artifacts
+    from abound.service.history.repair import examine, mend
+    from abound.service.security.audit import act
+    from abound.service.store.client import Store, StoreParams
+
+    store = Store(url, settings.group(StoreParams))
+    place = settings.artifacts_place()
+    artifacts = Artifacts(place) if place is not None else None
+    try:
+        if artifacts is not None:
+            with contextlib.suppress(ArtifactsUnavailable):  # what needs them says so
+                await artifacts.join(store)
+        findings = found = await examine(store, artifacts)
+        tried: list[Finding] = []
+        while yes and (left := [finding for finding in found if finding.is_mendable and finding not in tried]):
+            for finding in left:
+                async with act(store, operator(), "store.mend", **finding._asdict()):
+                    await mend(store, finding, artifacts)
+            tried += left
+            found = await examine(store, artifacts)  # what was mended may have hidden something else
+            findings = [*findings, *(finding for finding in found if finding not in findings)]
+        return findings, [finding for finding in tried if finding not in found]
+    finally:
+        await store.close()

@@ -1,0 +1,237 @@
+"""``abound models`` and ``abound snapshots``: the resources of a running service."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from abound.service.cli.files import Read, Refusal, Written, reading, write
+from abound.service.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Assignments,
+    Key,
+    Url,
+    changes_of,
+    in_words,
+    print_json,
+    print_rows,
+    print_table,
+    table_console,
+    tell,
+)
+
+models = typer.Typer(no_args_is_help=True, help="The models of a running service.")
+snapshots = typer.Typer(no_args_is_help=True, help="The snapshots of a model.")
+
+Name = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")]
+
+
+@models.command("list")
+def list_models(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """All models with their sizes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.models()
+    if as_json:
+        print_json(answer)
+        return
+    columns = ("learned", "features", "classes", "connections", "memory")
+    table = Table("model", *columns, "offset", box=None, padding=(0, 2, 0, 0))
+    for column in table.columns[1:-1]:
+        column.justify = "right"
+    for model in answer["models"]:
+        table.add_row(model["name"], *(f"{model[column]:,}" for column in columns), model["offset"])
+    Console(highlight=False).print(table)
+
+
+@models.command("show")
+def show_model(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """One model: configuration, sizes, digest, running score, and how far its probabilities were right."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        model = client.model(name)
+        stats = client.stats(name)
+    if as_json:
+        print_json(model | {"stats": stats})
+        return
+    config = model.pop("config", {})
+    print_table("", {field: value for field, value in model.items() if not isinstance(value, (dict, list))})
+    print_table("\nconfiguration", config)
+    _show_score(stats)
+
+
+@models.command("create")
+def create_model(
+    name: Name,
+    assignments: Assignments = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a model. Fails when there is one of this name."""
+    from abound.service.client import Client
+
+    changes = changes_of(assignments)
+    with Client(url, key=key) as client:
+        if _exists(client, name):
+            raise Refusal(f"there is a model {name} already; change it with: abound models configure {name}")
+        answer = client.configure(name, changes)
+    tell(answer, f"created {name}", as_json)
+
+
+@models.command("configure")
+def configure_model(
+    name: Name,
+    assignments: Assignments = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change fields of a model's configuration."""
+    from abound.service.client import Client
+
+    changes = changes_of(assignments)
+    if not changes:
+        raise typer.BadParameter("give at least one field to change", param_hint="--set")
+    with Client(url, key=key) as client:
+        client.model(name)
+        answer = client.configure(name, changes)
+    tell(answer, f"configured {name}", as_json)
+
+
+@models.command("delete")
+def delete_model(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a model and all that it has learned."""
+    from abound.service.client import Client
+
+    if not yes and not sys.stdin.isatty():
+        raise typer.BadParameter("nobody is there to be asked; say --yes", param_hint="--yes")
+    if not yes:
+        typer.confirm(f"Delete {name} and all that it has learned?", abort=True, err=True)
+    with Client(url, key=key) as client:
+        client.delete(name)
+    tell({"deleted": name}, f"deleted {name}", as_json)
+
+
+@models.command("export")
+def export_model(
+    name: Name,
+    file: Written,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a whole model into one file."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        size = write(file, client.export(name))
+    if size is not None:
+        tell({"model": name, "file": str(file), "bytes": size}, f"wrote {name} to {file}, {size:,} bytes", as_json)
+
+
+@models.command("import")
+def import_model(
+    name: Name,
+    file: Read,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a model of a file. Fails when there is one of this name that has learned."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client, reading(file) as pieces:
+        answer = client.import_(name, pieces)
+    tell(answer, f"imported {name}: {answer['learned']:,} learned, digest {answer['digest']}", as_json)
+
+
+@snapshots.command("list")
+def list_snapshots(name: Name = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """The snapshots of a model, newest first."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.snapshots(name)
+    if as_json:
+        print_json(answer)
+        return
+    columns = ("id", "offset", "bytes", "digest")
+    rows = [[str(snapshot.get(column, "-")) for column in columns] for snapshot in answer["snapshots"]]
+    print_rows(table_console(), columns, rows, columns[:3])
+
+
+@snapshots.command("create")
+def create_snapshot(name: Name = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """Ask for a snapshot; the worker makes it."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.snapshot(name)
+    tell(answer, f"a snapshot of {name} will be made, at or after {answer.get('offset', 'now')}", as_json)
+
+
+def _exists(client: Any, name: str) -> bool:
+    from abound.service.client import Refused
+
+    try:
+        client.model(name)
+    except Refused as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def _show_score(stats: dict[str, Any]) -> None:
+    """The running score, over all and over the newest, and by how often a label had been learned before."""
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = ("n", "R@1", "R@5", "MRR")
+    table = Table("running score", *columns, box=None, padding=(0, 2, 0, 0))
+    for part, shown in (("all", "all"), ("window", "newest")):
+        score = stats.get(part, {})
+        for name, row in {"": score, **score.get("groups", {})}.items():
+            table.add_row(f"{shown}, {name} labels" if name else shown, *map(in_words, map(row.get, columns)))
+    console = Console(highlight=False)
+    console.print()
+    console.print(table)
+    if stats.get("calibration"):
+        _show_reliability(stats["calibration"], console)
+    for replica in stats.get("replicas", []):
+        state = "ready" if replica.get("ready") else "not ready"
+        typer.echo(f"replica {replica.get('replica')}: {state}, at {replica.get('offset')}, lag {replica.get('lag')}")
+
+
+def _show_reliability(calibration: dict[str, Any], console: Any) -> None:
+    """How far probabilities were right, over all and over the newest: by tenths, how many were said, and came true."""
+    from rich.table import Table
+
+    columns = ("labels", "said", "true")
+    table = Table("probabilities", *columns, *(f"newest {name}" for name in columns), box=None, padding=(0, 2, 0, 0))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    parts = [calibration["all"], calibration["newest"]]
+    for tenth, pair in enumerate(zip(*(part["bins"] for part in parts), strict=True)):
+        figures = (in_words(one[key]) for one in pair for key in ("n", "estimate", "true"))
+        table.add_row(f"{tenth / 10:.1f} to {(tenth + 1) / 10:.1f}", *figures)
+    for measure in ("error", "brier"):
+        table.add_row(measure, *(cell for part in parts for cell in ("", "", in_words(part[measure]))))
+    console.print()
+    console.print(table)
+    console.print()

@@ -1,0 +1,183 @@
+"""Options that several commands have, and how results are shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from abound.core.errors import InvalidInstance, Malformed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from abound.core.config import ModelConfig
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+UNBOUNDED = 100_000
+"""Columns of what is no terminal."""
+
+Url = Annotated[str, typer.Option("--url", envvar="ABOUND_URL", help="Where the service answers.", show_default=True)]
+
+
+def _key_or_file(key: str | None) -> str | None:
+    """The key, else what the file holds that ABOUND_KEY_FILE names."""
+    path, hint = os.environ.get("ABOUND_KEY_FILE"), None
+    if not key and path:
+        hint = "ABOUND_KEY_FILE"
+        try:
+            key = Path(path).read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(f"cannot read {path}: {error}", param_hint=hint) from error
+    if key and not (key.isascii() and key.isprintable()):
+        raise typer.BadParameter("a key is printable ASCII, without a line end", param_hint=hint)
+    return key
+
+
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        envvar="ABOUND_KEY",
+        callback=_key_or_file,
+        help="Sent as bearer token. Others on this machine can see it here; ABOUND_KEY and ABOUND_KEY_FILE hide it.",
+    ),
+]
+Model = Annotated[str, typer.Option("--model", "-m", envvar="ABOUND_MODEL", help="Name of the model.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A field of the model's configuration, e.g. margin=0.5 or analyzer.kind=char. May be given several times.",
+    ),
+]
+
+
+def changes_of(assignments: list[str] | None) -> dict[str, Any]:
+    """``["margin=0.5", "analyzer.kind=char"]`` as fields of a configuration; typer.BadParameter when not of this form.
+
+    A value is read as JSON where it is JSON, else as a string.
+    """
+    changes: dict[str, Any] = {}
+    for assignment in assignments or []:
+        name, equals, text = assignment.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"{assignment!r} is not of the form NAME=VALUE", param_hint="--set")
+        try:
+            value = json.loads(text, parse_constant=str)
+        except ValueError:
+            value = text
+        outer, dot, inner = name.partition(".")
+        if not dot:
+            changes[name] = value
+        elif isinstance(changes.setdefault(outer, {}), dict):
+            changes[outer][inner] = value
+        else:
+            raise typer.BadParameter(f"{name} after {outer}", param_hint="--set")
+    return changes
+
+
+def config_of(assignments: list[str] | None) -> ModelConfig:
+    """The default configuration with these changes; typer.BadParameter names a field that is unknown or wrong."""
+    from abound.core.config import ModelConfig
+
+    try:
+        return ModelConfig.from_dict(changes_of(assignments))
+    except InvalidInstance as error:
+        raise typer.BadParameter(str(error), param_hint="--set") from error
+
+
+def check_files(names: list[str]) -> None:
+    """typer.BadParameter when the name of a data set file tells no format, or there is no such file."""
+    from abound.service.datasets.files import STANDARD_INPUT, format_of
+
+    for name in names:
+        try:
+            format_of(name)
+        except Malformed as error:
+            raise typer.BadParameter(str(error)) from error
+        if name != STANDARD_INPUT and not Path(name).exists():
+            raise typer.BadParameter(f"{name}: no such file")
+
+
+def print_json(value: object) -> None:
+    """One line of JSON on standard output."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def tell(answer: Mapping[str, Any], sentence: str, as_json: bool) -> None:
+    """What came of a command: the answer as JSON, or a sentence for people."""
+    if as_json:
+        print_json(answer)
+    else:
+        typer.echo(sentence)
+
+
+def error_console() -> Console:
+    """For progress and messages: standard error, so that standard output holds results only."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def print_table(title: str, rows: Mapping[str, object]) -> None:
+    """Names and values, one pair a line, for people."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in rows.items():
+        table.add_row(Text(name, style="bold"), Text(in_words(value)))
+    Console(highlight=False).print(table)
+
+
+def table_console() -> Console:
+    """For tables: as wide as the terminal, or as ``COLUMNS`` says; without either, as wide as they need."""
+    from rich.console import Console
+
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, markup=False, width=None if told else UNBOUNDED)
+
+
+def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], whole: Collection[str]) -> None:
+    """A table for people. Columns that are ``whole`` stay so, as what is pasted elsewhere has to; others fold."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, no_wrap=column in whole, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    # What is whole is never cut: a line that is too long for all of it goes on in the next one of the terminal.
+    needed = console.measure(table, options=console.options.update(width=UNBOUNDED)).minimum
+    console.width = max(console.width, needed)
+    console.print(table)
+
+
+def in_words(value: object) -> str:
+    """A value for people."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def moment(seconds: float) -> str:
+    """Seconds since 1970, as the clock of this machine shows them."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

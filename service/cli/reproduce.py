@@ -1,0 +1,143 @@
+"""``abound reproduce``: run the comparisons of the papers, and write the page of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from abound.core.errors import AboundError
+from abound.service.cli.options import AsJson, error_console, print_json
+from abound.service.cli.progress import meter
+
+if TYPE_CHECKING:
+    from abound.service.evaluation.reproduction.experiment import Experiment
+    from abound.service.evaluation.reproduction.results import Kept
+
+FOLDER, PAGE = "reproduction", "reproduction.md"
+
+MEMORY = 20.0
+"""GB that an experiment may use."""
+
+
+def reproduce(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only what takes a few seconds each: some minutes in all.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="NAME", help="A table, a plot or an experiment. May be given several times."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", envvar="ABOUND_DATA", help="The folder of the data sets.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Where reproduction.md is written.")] = Path("docs"),
+    again: Annotated[bool, typer.Option("--again", help="Run also what has figures.")] = False,
+    memory: Annotated[float, typer.Option("--memory", metavar="GB", help="An experiment may use so much.")] = MEMORY,
+    show: Annotated[bool, typer.Option("--list", help="Show the names of tables and plots, and run nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run every comparison of the papers from the data sets at hand, and write reproduction.md.
+
+    Figures are kept beside the page after each experiment, so that an interrupted run goes on where it was, and nothing
+    runs twice. The page is made of what is kept and of nothing else.
+    """
+    from abound.service.evaluation.reproduction.comparisons import PLOTS, TABLES, wanted
+
+    if show:
+        titles = {one.name: one.title for one in TABLES} | {one.name: one.title for one in PLOTS}
+        if as_json:
+            print_json(titles)
+            return
+        for name, title in titles.items():
+            typer.echo(f"{name:<20}{title}")
+        return
+    from abound.service.evaluation.reproduction.results import Kept
+
+    if data is not None and not data.is_dir():
+        raise typer.BadParameter(f"there is no folder {data}", param_hint="--data")
+    try:
+        experiments = wanted(only or [], quick=quick)
+    except KeyError as error:
+        raise typer.BadParameter(f"there is no {error.args[0]}; see --list", param_hint="--only") from error
+    kept = Kept(out / FOLDER)
+    room = int(memory * 1e9)
+    try:
+        _run([one for one in experiments if again or not kept.is_done(one, room)], kept, data, room)
+    finally:
+        _write(out, kept)
+    if as_json:
+        figures = {one.id: kept.of(one) for one in experiments}
+        print_json({"page": str(out / PAGE), "experiments": figures})
+
+
+def _run(experiments: list[Experiment], kept: Kept, data: Path | None, memory: int) -> None:
+    from joblib import parallel_config
+    from threadpoolctl import threadpool_limits
+
+    from abound.service.evaluation.reproduction.data_sets import SETS, Held, read
+    from abound.service.evaluation.reproduction.run import run, warm
+
+    console = error_console()
+    held: Held | None = None
+    holds: tuple[str, bool] | None = None
+    warmed: set[tuple[str, str]] = set()
+    lacking: set[str] = set()
+    with meter("reproduce") as bar, threadpool_limits(1), parallel_config("threading", n_jobs=1):
+        bar.total(sum(one.seconds for one in experiments))
+        done = 0.0
+        for number, one in enumerate(experiments, start=1):
+            bar.say(f"{number} of {len(experiments)}: {one.id}")
+            source = SETS.get(one.data)
+            wants = (one.data, bool(one.params.get("boolean")))
+            if source is not None and source.folder is not None and (data is None or source.files(data) is None):
+                if source.folder not in lacking:
+                    lacking.add(source.folder)
+                    console.print(
+                        f"{source.folder}: not in the folder of data; what needs it is left out", markup=False
+                    )
+                continue
+            if source is None:
+                held = None
+            elif holds != wants:
+                held, holds = None, None  # the old one goes before the new one comes
+                held, holds = read(source, data or Path(), boolean=wants[1]), wants
+            if (one.data, one.method) not in warmed:
+                warm(one, held)
+                warmed.add((one.data, one.method))
+
+            def told(
+                stage: str, fraction: float, number: int = number, name: str = one.id, before: float = done
+            ) -> None:
+                bar.say(f"{number} of {len(experiments)}: {name}: {stage}, {fraction:.0%}")
+
+            figures = run(one, held, memory, told)
+            kept.keep(figures)
+            done += one.seconds
+            bar.reach(done)
+            console.print(f"{one.id}: {_sentence(figures)}", markup=False)
+
+
+def _sentence(figures: dict[str, object]) -> str:
+    if "refused" in figures:
+        return f"refused: {figures['refused']}"
+    measures = figures["measures"]
+    assert isinstance(measures, dict)
+    shown = [f"{name} {value:.2f}" for name in ("R@1", "P@1", "P@5") if (value := measures.get(name)) is not None]
+    return ", ".join([*shown, f"{figures['seconds']} s"])
+
+
+def _write(out: Path, kept: Kept) -> None:
+    from abound.service.evaluation.reproduction.comparisons import PLOTS, TABLES
+    from abound.service.evaluation.reproduction.drawing import draw
+    from abound.service.evaluation.reproduction.report import page
+
+    folder = out / FOLDER
+    try:
+        draw(PLOTS, kept, folder)
+    except AboundError as error:
+        error_console().print(str(error), markup=False)
+    drawn = [plot.name for plot in PLOTS if (folder / f"{plot.name}.svg").exists()]
+    out.mkdir(parents=True, exist_ok=True)
+    (out / PAGE).write_text(page(TABLES, PLOTS, kept, FOLDER, drawn), encoding="utf-8")

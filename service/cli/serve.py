@@ -1,0 +1,98 @@
+"""``abound serve``, ``abound worker`` and ``abound config``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from abound.service.cli.options import AsJson, print_json
+
+
+def serve(
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.  [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port; 0 takes a free one.  [default: 8000]")] = None,
+    processes: Annotated[int | None, typer.Option("--processes", help="Replicas on the port.  [default: 1]")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Directory of the embedded store.  [default: ./data]")
+    ] = None,
+    redis_url: Annotated[
+        str | None, typer.Option("--redis-url", help="A Valkey or Redis in the place of the embedded one.")
+    ] = None,
+    worker: Annotated[
+        bool | None, typer.Option("--worker/--no-worker", help="Run a worker beside the service.  [default: worker]")
+    ] = None,
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="Listen where others can reach it, without any key.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Log lines as JSON.")] = False,
+) -> None:
+    """Run the service until it is told to stop.
+
+    Every setting can also be given as an environment variable; `abound config` lists them.
+    """
+    from abound.service.processes.supervisor import serve as run
+    from abound.service.settings import Settings
+
+    settings = Settings.load(
+        host=host,
+        port=port,
+        processes=processes,
+        data_dir=data_dir,
+        redis_url=redis_url,
+        worker=worker,
+        insecure=insecure,
+        log_level=log_level,
+        log_format="json" if as_json else None,
+    )
+    raise typer.Exit(run(settings))
+
+
+def config(as_json: AsJson = False) -> None:
+    """The settings in effect, and where each one comes from. Passwords are masked."""
+    import os
+
+    from abound.service.settings import Settings, unknown_variables
+
+    described = Settings.load().describe()
+    unknown = unknown_variables(os.environ)
+    if as_json:
+        fields = {line.name: {"value": line.plain, "from": line.origin, "meaning": line.meaning} for line in described}
+        print_json({"settings": fields, "unknown": unknown})
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("setting", "value", "from", "meaning", box=None, padding=(0, 2, 0, 0))
+    for line in described:
+        style = "" if line.origin == "default" else "bold"
+        table.add_row(*(Text(part, style=style) for part in (line.name, line.value or "-", line.origin, line.meaning)))
+    Console(highlight=False).print(table)
+    for sentence in unknown:
+        typer.echo(f"warning: {sentence}", err=True)
+
+
+def worker(
+    redis_url: Annotated[str | None, typer.Option("--redis-url", help="The Valkey or Redis to work for.")] = None,
+    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Log lines as JSON.")] = False,
+) -> None:
+    """Run a worker until it is told to stop: it makes the snapshots of all models of a store, and does jobs.
+
+    `abound serve` runs one beside itself already.
+    """
+    from abound.service.metrics import configure_logging
+    from abound.service.processes.entry import warm
+    from abound.service.processes.status_pipe import Reporter
+    from abound.service.settings import Settings
+    from abound.service.worker import run
+
+    settings = Settings.load(redis_url=redis_url, log_level=log_level, log_format="json" if as_json else None)
+    settings.store_url()
+    configure_logging(settings.log_level, settings.log_format)
+    reporter = Reporter(None)
+    warm(reporter)
+    run(settings, reporter)

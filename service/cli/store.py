@@ -1,0 +1,98 @@
+"""``abound store``: what is done to the store as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from abound.service.cli.keys import DataDir, RedisUrl, operator, quiet
+from abound.service.cli.options import AsJson, print_json
+
+store = typer.Typer(
+    help="The store itself: log, snapshots, keys. These ask the store, not the HTTP interface.", no_args_is_help=True
+)
+
+
+@store.command("rewrite")
+def rewrite(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
+    """Let the store write its append-only file anew, and wait for it: nothing of what was deleted is in it afterwards.
+
+    Nobody has to stop for it. It takes memory and disk for the time, like any rewriting that the store does by itself.
+    Exit code 0 when it is written, else 1.
+    """
+    from abound.service.processes.embedded_store import reached
+    from abound.service.security.audit import act
+    from abound.service.settings import Settings
+    from abound.service.store.client import Store, StoreParams
+    from abound.service.store.replication import REWRITTEN, write_file_anew
+
+    settings = Settings.load(data_dir=data_dir, redis_url=redis_url)
+
+    async def run(url: str) -> str:
+        opened = Store(url, settings.group(StoreParams))
+        try:
+            async with act(opened, operator(), "store.rewrite") as details:
+                details["store_file"] = said = await write_file_anew(opened)
+            return said
+        finally:
+            await opened.close()
+
+    with reached(settings) as url, quiet():
+        said = asyncio.run(run(url))
+    if as_json:
+        print_json({"store_file": said})
+    else:
+        typer.echo(said)
+    if not said.startswith(REWRITTEN):
+        raise typer.Exit(1)
+
+
+@store.command("accept-loss")
+def accept_loss(
+    data_dir: DataDir = None,
+    redis_url: RedisUrl = None,
+    artifacts_url: Annotated[
+        str | None, typer.Option("--artifacts-url", help="The artifact store.  [default: as for the service]")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a store that has lost events, or is new beside an old artifact store, as it is.
+
+    For a service that refuses to start because its store is behind of what it had come to. Restore a backup rather, if
+    there is one. With `--yes` the store is taken as it is, and what it lacks is given up. What is left of the log of an
+    embedded store that cannot be read any more is put aside in its data directory.
+    """
+    from abound.service.artifacts.artifact_store import Artifacts
+    from abound.service.history.high_water import Marks
+    from abound.service.processes.embedded_store import reached
+    from abound.service.security.audit import act
+    from abound.service.settings import Settings
+    from abound.service.store.client import Store, StoreParams
+
+    settings = Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
+    place = settings.artifacts_place()
+    if not yes:
+        typer.confirm("Give up what the store has lost, and go on with what is left?", abort=True)
+
+    async def run(url: str) -> list[str]:
+        opened = Store(url, settings.group(StoreParams))
+        try:
+            marks = Marks.of(settings, opened, None if place is None else Artifacts(place))
+            if lacking := await marks.lacking():
+                async with act(opened, operator(), "store.accept_loss", lost=lacking):
+                    await marks.accept()
+            return lacking
+        finally:
+            await opened.close()
+
+    with reached(settings, accept_loss=True) as url, quiet():
+        lacking = asyncio.run(run(url))
+    if as_json:
+        print_json({"given_up": lacking})
+        return
+    for sentence in lacking:
+        typer.echo(f"given up: {sentence}")
+    typer.echo("the store is taken as it is" if lacking else "the store lacks nothing that is known")

@@ -1,0 +1,375 @@
+"""``abound learn`` and ``abound classify``: files through a running service."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from abound.core.errors import AboundError, Malformed
+from abound.service.cli.accuracy import Tally, rank_in, shown
+from abound.service.cli.options import DEFAULT_URL, AsJson, Key, Model, Url, check_files, error_console, print_json
+from abound.service.cli.progress import Meter, meter
+
+if TYPE_CHECKING:
+    from abound.core.instances.data_formats import Instance
+    from abound.service.client import Client, Refused
+
+SHOWN_REFUSALS = 5
+"""Refused lines that are shown; the rest is only counted."""
+
+LOOK_SECONDS = 0.25
+"""Pause before a service that is starting is asked anew."""
+
+STOPPING = (401, 403, 404, 429, 500, 502, 503, 504)
+"""A line refused with one of these ends the stream: the next one would fare no better."""
+
+UNKNOWN = (500, 502, 504)
+"""A request refused with one of these may have been taken all the same, in part or whole."""
+
+
+FLUSH_SECONDS = 1.0
+"""No instance that was read waits longer for others to go out with."""
+
+READ_AHEAD = 64
+"""Instances that are read while others are on their way."""
+
+
+class Stopped(AboundError):
+    """A stream ended before its files did."""
+
+
+class Streamed:
+    """What became of the lines of a stream."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.counts: Counter[str] = Counter()
+        self.offset: str | None = None
+        self.started = time.perf_counter()
+
+    def summary(self, done: str) -> dict[str, Any]:
+        """Counts, accuracy and speed as one JSON object; ``done`` names what the answered lines are."""
+        seconds = time.perf_counter() - self.started
+        return {
+            done: self.counts["answered"],
+            "refused": self.counts["refused"],
+            "unlabelled": self.counts["unlabelled"],
+            "accuracy": {"all": self.tally.all(), "window": self.tally.window()},
+            "offset": self.offset,
+            "seconds": round(seconds, 3),
+            "per_second": round(self.counts["answered"] / seconds, 1) if seconds > 0 else None,
+        }
+
+
+def learn(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Data set files, or - for standard input.")],
+    url: Url = DEFAULT_URL,
+    model: Model = "default",
+    key: Key = None,
+    keyed: Annotated[
+        bool,
+        typer.Option("--keyed", help="Give every line an idempotency key, so that a broken request is sent again."),
+    ] = False,
+    source: Annotated[str | None, typer.Option("--source", help="Kept with each event.")] = None,
+    skip: Annotated[int, typer.Option("--skip", min=0, help="Pass over the first instances.")] = 0,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after so many instances.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stream labelled instances to a running service, and show the accuracy before learning each.
+
+    Instances go out a thousand at a time, and what there is at least once a second. Instances without labels are
+    passed over and counted. Exit code 1 when a line was refused. Ctrl-C and SIGTERM end it at once; it says then how
+    far it came, and from which line on nobody knows what was taken.
+    """
+    check_files(files)
+    prefix = uuid.uuid4().hex
+
+    def line_of(instance: Instance, number: int) -> bytes | None:
+        if not instance.labels:
+            return None
+        extra = {"key": f"{prefix}:{number}"} if keyed else {}
+        return _with_fields(instance.to_json(), extra | ({"source": source} if source else {}))
+
+    def note(answer: dict[str, Any], instance: Instance, streamed: Streamed) -> None:
+        streamed.offset = answer.get("offset", streamed.offset)
+        if answer.get("applied"):
+            streamed.tally.add(answer.get("rank"))
+
+    streamed = Streamed()
+    with _client(url, key, model) as client:
+        _run(
+            "learn",
+            _instances(files, skip, limit),
+            line_of,
+            lambda lines: client.learn_stream(model, lines, keyed=keyed),
+            note,
+            streamed,
+        )
+    _finish(streamed.summary("learned"), "learned", streamed, as_json, sys.stdout)
+
+
+def classify(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A data set file, or - for standard input.")],
+    url: Url = DEFAULT_URL,
+    model: Model = "default",
+    key: Key = None,
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="Most labels in an answer.")] = 10,
+    threshold: Annotated[float | None, typer.Option("--threshold", help="Least score of a label.")] = None,
+    min_probability: Annotated[
+        float | None,
+        typer.Option("--min-probability", min=0.0, max=1.0, help="Least probability of a label."),
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Tell which features brought each label.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the answers to this file.")] = None,
+    skip: Annotated[int, typer.Option("--skip", min=0, help="Pass over the first instances.")] = 0,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after so many instances.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Classify the instances of a file: one JSON answer a line, in order.
+
+    Where lines carry labels, the accuracy is shown (over the ``k`` labels of an answer). The summary goes to standard
+    output when the answers go to a file, else to standard error. Exit code 1 when a line was refused.
+    """
+    check_files([file])
+    asked = {"threshold": threshold, "min_probability": min_probability}
+    options: dict[str, Any] = {"k": k, "explain": explain}
+    options |= {name: value for name, value in asked.items() if value is not None}
+    streamed = Streamed()
+    with _client(url, key, model) as client, ExitStack() as stack:
+        out: TextIO = stack.enter_context(output.open("w", encoding="utf-8")) if output else sys.stdout
+
+        def note(answer: dict[str, Any], instance: Instance, streamed: Streamed) -> None:
+            streamed.offset = answer.get("offset", streamed.offset)
+            if "labels" in answer and instance.labels:
+                streamed.tally.add(rank_in((item["label"] for item in answer["labels"]), instance.labels))
+            out.write(json.dumps(answer, ensure_ascii=False) + "\n")
+
+        _run(
+            "classify",
+            _instances([file], skip, limit),
+            lambda instance, number: _with_fields(instance.to_json(labels=False), options),
+            lambda lines: client.classify_stream(model, lines),
+            note,
+            streamed,
+            hidden=out is sys.stdout and sys.stdout.isatty(),
+        )
+    _finish(streamed.summary("classified"), "classified", streamed, as_json, sys.stdout if output else sys.stderr)
+
+
+@contextmanager
+def _client(url: str, key: str | None, model: str) -> Iterator[Client]:
+    """A client of a service that answers and has the model; one that is starting is waited for, as a stream does."""
+    from abound.service.client import Client, Refused
+    from abound.service.client.retries import NOT_READY, START_SECONDS
+
+    deadline = time.monotonic() + START_SECONDS
+    with Client(url, key=key) as client:
+        while True:
+            try:
+                client.model(model)
+                break
+            except Refused as error:
+                if error.problem.get("type") != NOT_READY or time.monotonic() > deadline:
+                    raise
+            time.sleep(LOOK_SECONDS)
+        yield client
+
+
+def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[Meter], Iterator[Instance]]:
+    """Every instance; the meter shows how much of all files is read."""
+    from abound.service.datasets.files import read_file, size_of
+
+    def read(bar: Meter) -> Iterator[Instance]:
+        sizes = [size_of(name) for name in files]
+        before = 0
+        bar.total(None if None in sizes else sum(size or 0 for size in sizes))
+        count = 0
+        for name, size in zip(files, sizes, strict=True):
+            for instance in read_file(name, partial(_reach, bar, before)):
+                count += 1
+                if count <= skip:
+                    continue
+                yield instance
+                if count - skip == limit:
+                    return
+            before += size or 0
+
+    return read
+
+
+class _Ahead:
+    """Instances that a thread reads, so that a source that gives nothing for a while holds back none that it gave."""
+
+    def __init__(self, instances: Iterator[Instance]) -> None:
+        self._read: Queue[Instance | BaseException | None] = Queue(READ_AHEAD)
+        Thread(target=self._fill, args=(instances,), name="abound-reading", daemon=True).start()
+
+    def __iter__(self) -> Iterator[Instance | None]:
+        """Each in order, or what they raise; None once a second when there is none: what went before is to go out."""
+        due = time.monotonic() + FLUSH_SECONDS
+        while True:
+            try:
+                one = self._read.get(timeout=max(0.0, due - time.monotonic()))
+            except Empty:
+                yield None
+                due = time.monotonic() + FLUSH_SECONDS
+                continue
+            if one is None:
+                return
+            if isinstance(one, BaseException):
+                raise one
+            yield one
+
+    def rest(self) -> Iterator[Instance]:
+        """Those that were read and not asked for."""
+        with suppress(Empty):
+            while True:
+                one = self._read.get_nowait()
+                if one is not None and not isinstance(one, BaseException):
+                    yield one
+
+    def _fill(self, instances: Iterator[Instance]) -> None:
+        end: BaseException | None = None
+        try:
+            for instance in instances:
+                self._read.put(instance)
+        except BaseException as error:  # for the thread that asks
+            end = error
+        self._read.put(end)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM is KeyboardInterrupt for as long as the block runs."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _reach(bar: Meter, before: int, position: int) -> None:
+    bar.reach(before + position)
+
+
+def _run(
+    title: str,
+    instances: Callable[[Meter], Iterator[Instance]],
+    line_of: Callable[[Instance, int], bytes | None],
+    send: Callable[[Iterator[bytes | None]], Iterator[dict[str, Any]]],
+    note: Callable[[dict[str, Any], Instance, Streamed], None],
+    streamed: Streamed,
+    hidden: bool = False,
+) -> None:
+    """Send every instance, and match each answer with the instance that it answers."""
+    from abound.service.client import ClientError, Interrupted, Refused, refusal_of
+
+    sent: deque[Instance] = deque()
+
+    def settle(answer: dict[str, Any]) -> None:
+        instance = sent.popleft()
+        refusal = refusal_of(answer)
+        if refusal is None:
+            streamed.counts["answered"] += 1
+        else:
+            streamed.counts["refused"] += 1
+            _tell_refusal(instance, refusal, streamed)
+            stopping.extend([refusal] if refusal.status in STOPPING else [])
+        note(answer, instance, streamed)
+
+    stopping: list[AboundError] = []
+    with meter(title, hidden=hidden) as bar, _terminated_like_interrupted():
+        ahead = _Ahead(instances(bar))
+
+        def lines() -> Iterator[bytes | None]:
+            number = 0
+            try:
+                for instance in ahead:
+                    if instance is None:
+                        yield None
+                        continue
+                    number += 1
+                    line = line_of(instance, number)
+                    if line is None:
+                        streamed.counts["unlabelled"] += 1
+                        continue
+                    sent.append(instance)
+                    yield line
+            except Malformed as error:  # what stands before it is still sent
+                stopping.append(error)
+
+        try:
+            for count, answer in enumerate(send(lines()), start=1):
+                settle(answer)
+                if count % 100 == 0:
+                    bar.say(_progress(streamed))
+                if stopping and not sent:
+                    break
+        except KeyboardInterrupt:
+            sent.extend(ahead.rest())
+            unknown = f"{len(sent):,} more may or may not have been taken{_from(sent)}"
+            raise Stopped(f"interrupted; {_counts(streamed)}; {unknown}") from None
+        except Interrupted as error:
+            for answer in error.answers:
+                settle(answer)
+            unknown = f"{len(sent):,} more may or may not have been taken{_from(sent)}"
+            raise Stopped(f"{error}; {_counts(streamed)}; {unknown}") from error
+        except ClientError as error:
+            known = not isinstance(error, Refused) or error.status not in UNKNOWN
+            what = "nothing was taken" if known else f"{len(sent):,} more may or may not have been taken"
+            raise Stopped(f"{error}; {_counts(streamed)}; {what}{_from(sent)}") from error
+    if stopping:
+        raise Stopped(f"{stopping[0]}; {_counts(streamed)}")
+
+
+def _finish(summary: dict[str, Any], done: str, streamed: Streamed, as_json: bool, out: TextIO) -> None:
+    if as_json:
+        print_json(summary) if out is sys.stdout else out.write(json.dumps(summary) + "\n")
+    else:
+        seconds, rate = summary["seconds"], summary["per_second"] or 0
+        out.write(f"{_counts(streamed)} in {seconds:.1f} s ({rate:,.0f} a second)\n")
+        if streamed.tally.all()["n"]:
+            out.write(f"all        {shown(streamed.tally.all())}\n")
+            out.write(f"last {streamed.tally.window()['n']:<6}{shown(streamed.tally.window())}\n")
+    if streamed.counts["refused"]:
+        raise typer.Exit(1)
+
+
+def _with_fields(line: bytes, fields: dict[str, Any]) -> bytes:
+    """A JSON object, not empty, with fields behind its own."""
+    return line[:-1] + b"," + json.dumps(fields).encode()[1:] if fields else line
+
+
+def _tell_refusal(instance: Instance, refusal: Refused, streamed: Streamed) -> None:
+    if streamed.counts["refused"] <= SHOWN_REFUSALS:
+        error_console().print(f"{instance.place}: {refusal}", style="yellow", markup=False)
+    elif streamed.counts["refused"] == SHOWN_REFUSALS + 1:
+        error_console().print("further refused lines are only counted", style="yellow")
+
+
+def _progress(streamed: Streamed) -> str:
+    rate = streamed.counts["answered"] / max(time.perf_counter() - streamed.started, 1e-9)
+    return f"{streamed.counts['answered']:,} ({rate:,.0f}/s)  {shown(streamed.tally.all())}"
+
+
+def _counts(streamed: Streamed) -> str:
+    counts = streamed.counts
+    said = f"{counts['answered']:,} instances done, {counts['refused']:,} refused"
+    return said + (f", {counts['unlabelled']:,} without labels passed over" if counts["unlabelled"] else "")
+
+
+def _from(sent: deque[Instance]) -> str:
+    return f", from {sent[0].place} on" if sent else ""

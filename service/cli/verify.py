@@ -1,0 +1,115 @@
+"""``abound verify``: rebuild from history and log, and compare with what is served."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from abound.core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable
+from abound.service.cli.options import AsJson, print_json
+
+if TYPE_CHECKING:
+    from abound.service.history.verify import Verified
+    from abound.service.settings import Settings
+
+
+def verify(
+    model: Annotated[str | None, typer.Option("--model", "-m", help="One model; all without it.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Where the running service has its store.  [default: ./data]")
+    ] = None,
+    redis_url: Annotated[
+        str | None, typer.Option("--redis-url", help="The Valkey or Redis of the service, if it has its own.")
+    ] = None,
+    wait: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for the replicas' digests.")] = 60.0,
+    artifacts_url: Annotated[
+        str | None, typer.Option("--artifacts-url", help="The artifact store.  [default: as for the service]")
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask no replica: compare only what is rebuilt, where none runs.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild models from history and log, and compare them with what is served, by digests.
+
+    Each is rebuilt twice: from where history begins, and from the newest snapshot. This asks the store, not the HTTP
+    interface: that of the service that runs with `--data-dir`, or the one at `--redis-url`, with its artifact store.
+    Exit code 0 when all digests are equal and every replica answered, at least one, else 1. A replica that was heard
+    of within the last hour and did not stop by itself must answer: cut off from the store, it still serves.
+    """
+    from abound.core.model.live_model import warmup
+    from abound.service.processes.embedded_store import EmbeddedStore
+    from abound.service.settings import Settings
+
+    settings = Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
+    if settings.redis_url is None and not EmbeddedStore(settings.data_dir).is_run_by_other():
+        raise CannotStart(f"no service runs with the data directory {settings.data_dir}")
+    warmup()  # before anything waits for an answer: the first time on a machine it takes half a minute
+    results = asyncio.run(_verify_all(settings, model, wait, offline))
+    if as_json:
+        print_json({"good": all(result.good for result in results), "models": [_plain(result) for result in results]})
+    else:
+        for result in results:
+            _show(result)
+    if not all(result.good for result in results):
+        raise typer.Exit(1)
+
+
+async def _verify_all(settings: Settings, model: str | None, wait: float, offline: bool) -> list[Verified]:
+    from abound.service.artifacts.artifact_store import Artifacts
+    from abound.service.history.verify import verify as verify_model
+    from abound.service.log.catalog import read_catalog
+    from abound.service.processes.embedded_store import EmbeddedStore
+    from abound.service.store.client import Store, StoreParams
+
+    embedded = settings.redis_url is None
+    url = EmbeddedStore(settings.data_dir).url if embedded else settings.store_url()
+    store = Store(url, settings.group(StoreParams))
+    try:
+        place = settings.artifacts_place()
+        artifacts = Artifacts(place) if place is not None else None
+        try:
+            if artifacts is not None:
+                await artifacts.join(store)
+        except ArtifactsUnavailable as error:  # a log that is whole needs none
+            typer.echo(str(error), err=True)
+        names = [model] if model is not None else sorted(living.keys.name for living in await read_catalog(store))
+        return [await verify_model(store, name, wait, artifacts, offline=offline) for name in names]
+    except StoreUnavailable as error:
+        if embedded:
+            raise CannotStart(f"no service runs with the data directory {settings.data_dir} ({error})") from error
+        raise
+    finally:
+        await store.close()
+
+
+def _plain(result: Verified) -> dict[str, object]:
+    return {
+        "model": result.model,
+        "good": result.good,
+        "offset": str(result.offset),
+        "beginning": str(result.beginning),
+        "from_start": result.from_start,
+        "from_snapshot": result.from_snapshot,
+        "replicas": {marked.replica: marked.digest for marked in result.replicas},
+        "silent": result.silent,
+    }
+
+
+def _show(result: Verified) -> None:
+    from abound.core.types import START
+
+    word = "good" if result.good else "DIFFERENT" if not result.equal else "NOT ALL COMPARED"
+    typer.echo(f"{result.model} at {result.offset}: {word}")
+    where = "the first event" if result.beginning == START else f"{result.beginning}, where history begins"
+    typer.echo(f"  {result.from_start}  rebuilt from {where}")
+    typer.echo(f"  {result.from_snapshot}  rebuilt from the newest snapshot")
+    for marked in result.replicas:
+        typer.echo(f"  {marked.digest}  served by {marked.replica}")
+    for replica in result.silent:
+        typer.echo(f"  {'no answer':<32}  from {replica}")
+    if not result.replicas and not result.silent and not result.offline:
+        typer.echo(f"  {'no replica':<32}  runs; --offline compares without one")

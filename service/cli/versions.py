@@ -1,0 +1,166 @@
+"""``abound versions``: what fitted a model's past, to look at, compare, copy and delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from abound.service.cli.files import Read, Refusal, Written, reading, write
+from abound.service.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Key,
+    Model,
+    Url,
+    in_words,
+    moment,
+    print_json,
+    print_rows,
+    print_table,
+    table_console,
+    tell,
+)
+
+versions = typer.Typer(
+    name="versions", help="Fitted methods: list, show, compare, activate, export, import, delete.", no_args_is_help=True
+)
+
+VersionId = Annotated[str, typer.Argument(metavar="ID", help="Of the version.")]
+MEASURES = ("R@1", "R@5", "MRR", "P@1")
+WIDE = 120
+"""Columns of a terminal that has room for all of them."""
+
+
+@versions.command("list")
+def list_versions(model: Model = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """The versions of a model, newest first."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.versions(model)
+    if as_json:
+        print_json(answer)
+        return
+    console = table_console()
+    narrow = console.width < WIDE
+    names, sizes = (MEASURES[:1], ("instances",)) if narrow else (MEASURES, ("instances", "bytes"))
+    rows = []
+    for card in answer["versions"]:
+        measures = (in_words(card["metrics"].get(name)) for name in names)
+        counts = (in_words({**card["sizes"], "bytes": card["bytes"]}[size]) for size in sizes)
+        rows.append([card["id"], card["method"], *measures, *counts, moment(card["created"]), card["needed"] or ""])
+    whole = ("id", "method", *names, *sizes)
+    print_rows(console, (*whole, "made", ""), rows, whole)
+
+
+@versions.command("show")
+def show_version(
+    version: VersionId, model: Model = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
+) -> None:
+    """The card of a version."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        card = client.version(model, version)
+    if as_json:
+        print_json(card)
+        return
+    shown = {name: value for name, value in card.items() if value is not None}
+    print_table("", shown | {"created": moment(card["created"])})
+
+
+@versions.command("compare")
+def compare_versions(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="All of the model's without any.")] = None,
+    model: Model = "default",
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Versions side by side: measures, sizes, parameters."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        names = ids or [card["id"] for card in client.versions(model)["versions"]][:20]
+        if not names:
+            raise Refusal(f"the model {model} has no versions")
+        answer = client.compare_versions(model, names)
+    if as_json:
+        print_json(answer)
+        return
+    table = Table("", *answer["versions"], box=None, padding=(0, 2, 0, 0))
+    table.add_row("method", *answer["methods"])
+    table.add_row("made", *map(moment, answer["created"]))
+    table.add_row("bytes", *map(in_words, answer["bytes"]))
+    for part in ("sizes", "metrics", "params"):
+        for name, values in answer[part].items():
+            table.add_row(name, *map(in_words, values))
+    Console(highlight=False).print(table)
+
+
+@versions.command("export")
+def export_version(
+    version: VersionId,
+    file: Written,
+    model: Model = "default",
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a version into one file."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        size = write(file, client.export_version(model, version))
+    if size is not None:
+        answer = {"version": version, "file": str(file), "bytes": size}
+        tell(answer, f"wrote {version} to {file}, {size:,} bytes", as_json)
+
+
+@versions.command("import")
+def import_version(
+    file: Read,
+    model: Model = "default",
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a model a version from a file."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client, reading(file) as pieces:
+        card = client.import_version(model, pieces)
+    tell(card, f"imported {card['method']} as {card['id']}, digest {card['digest']}", as_json)
+
+
+@versions.command("activate")
+def activate_version(
+    version: Annotated[str, typer.Argument(metavar="ID", help="Of the version, or live: the index.")],
+    reason: Annotated[str, typer.Option(help="Why; kept with the event.")] = "",
+    model: Model = "default",
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a version answer whoever names none. All replicas switch at one offset; the way back is the same."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.activate(model, version, reason)
+    tell(answer, f"{version} is active from {answer['offset']} on; before it was {answer['former']}", as_json)
+
+
+@versions.command("delete")
+def delete_version(
+    version: VersionId, model: Model = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Delete a version. One that is active, or contends, stays."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        client.delete_version(model, version)
+    tell({"deleted": version}, f"deleted {version}", as_json)

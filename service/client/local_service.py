@@ -1,0 +1,96 @@
+"""A service of one's own for a while: started on a free port, and stopped afterwards."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from abound.core.errors import CannotStart
+from abound.service.client import Client, ClientError
+
+START_SECONDS = 300.0
+"""Longest wait until it is ready; the first start on a machine compiles the kernels."""
+
+STOP_SECONDS = 30.0
+
+_LISTENING = re.compile(r"listening on (http://[^\s,\"]+)")
+
+
+@contextmanager
+def own_service(
+    say: Callable[[str], None] = lambda sentence: None, *, data_dir: Path | None = None, worker: bool = False
+) -> Iterator[str]:
+    """Run ``abound serve`` in another process; gives its URL.
+
+    Settings of the environment do not reach it, so it never touches another store or data directory.
+
+    Parameters
+    ----------
+    say : callable
+        Told what the service says while it starts.
+    data_dir : Path or None
+        Its data directory; None: a temporary one.
+    worker : bool
+        Whether it has a worker, which makes snapshots.
+
+    Raises
+    ------
+    CannotStart
+        It ended, or was not ready in time; with what it said last.
+    """
+    with tempfile.TemporaryDirectory(prefix="abound-") as directory:
+        said = Path(directory) / "said"
+        command = [sys.executable, "-m", "abound", "serve", "--port", "0"]
+        command += ["--worker" if worker else "--no-worker", "--data-dir", str(data_dir or Path(directory) / "data")]
+        with said.open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=_environment()
+            )
+        try:
+            yield _wait_until_ready(process, said, say)
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _environment() -> dict[str, str]:
+    others = {name: value for name, value in os.environ.items() if not name.startswith("ABOUND_")}
+    home = str(Path(__file__).resolve().parents[3])
+    return others | {"PYTHONPATH": os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], said: Path, say: Callable[[str], None]) -> str:
+    deadline = time.monotonic() + START_SECONDS
+    told = 0
+    while time.monotonic() < deadline:
+        lines = said.read_text(errors="replace").splitlines()
+        for line in lines[told:]:
+            say(line)
+        told = len(lines)
+        found = _LISTENING.search("\n".join(lines))
+        if found and _is_ready(found[1]):
+            return found[1]
+        if process.poll() is not None:
+            raise CannotStart("the service ended while it started: " + " ".join(lines[-5:]))
+        time.sleep(0.05)
+    raise CannotStart(f"the service was not ready within {START_SECONDS:.0f} s: " + " ".join(lines[-5:]))
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with Client(url, timeout=5.0) as client:
+            client.ready()
+    except ClientError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Data sets: uploaded and built-in ones, their formats, and checking them."""

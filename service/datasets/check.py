@@ -1,0 +1,142 @@
+"""Checking a data set: ``python -m abound.service.datasets.check FILE BYTES``, in a process of its own.
+
+Reads a file of the artifact store line by line, as a job would, and says on standard output, as JSON, what is in it, or
+what is wrong with it (``error``, with the number of the line), that it has more than BYTES unpacked, or more names
+than there may be (``too_large``), or that it cannot be had now (``away``). What it takes of memory is every name once;
+the system holds it to ``ROOM_BYTES``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from abound.core.config import ModelConfig
+from abound.core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, Malformed, StoreUnavailable, TooLarge
+from abound.core.evaluation.evaluate import LIMITS
+from abound.core.instances.record import pack_labels
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.instances.vocabulary import Vocabulary
+from abound.core.kernels.names.table import intern_vector
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.datasets.files import local_file, read_file
+from abound.service.model.replicated_model import new_secret
+from abound.service.processes.kernel_cache import place
+from abound.service.processes.lifetime import end_with_parent
+from abound.service.settings import Settings
+from abound.service.store.client import Store, StoreParams
+
+NAME_BYTES = 2**29
+"""Most that the names of a file's features and labels may have together, each with ``NAME_COST`` besides its bytes."""
+
+NAME_COST = 100
+
+ROOM_BYTES = 2**32
+"""Memory that the process may take besides what it has at its start."""
+
+
+def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[str, int]:
+    """What is in a file.
+
+    Raises
+    ------
+    Malformed
+        A line is wrong; the sentence begins with ``line <number>`` where there is one.
+    TooLarge
+    """
+    vectorize = Vectorizer(ModelConfig(), LIMITS).vectorize
+    features, ids = Vocabulary(new_secret()), np.empty(LIMITS.max_features, np.int32)
+    label_counts: dict[str, int] = {}
+    n = labelled = learnable = nnz = assertions = label_pairs = feature_labels = named = 0
+    try:
+        for instance in read_file(str(path), plain_bytes=plain_bytes):
+            try:
+                if instance.labels:
+                    pack_labels(instance.labels, LIMITS)
+                vector = vectorize(instance.features, instance.text)
+            except InvalidInstance as error:
+                raise Malformed(f"line {instance.line}: {error.field}: {error}") from error
+            active = int.from_bytes(vector[:4], "little")
+            features.make_room(active, len(vector) - 4 - 6 * active)
+            intern_vector(features.arrays, vector, 0, ids[:active])
+            labels = set(instance.labels)
+            named += sum(NAME_COST + len(label.encode()) for label in labels - label_counts.keys())
+            for label in labels:
+                label_counts[label] = label_counts.get(label, 0) + 1
+            if named + features.n_bytes > name_bytes:
+                raise TooLarge(f"the names of the file's features and labels take over {name_bytes} bytes")
+            n += 1
+            labelled += bool(labels)
+            learnable += bool(labels) and active > 0
+            nnz += active
+            assertions += len(labels)
+            label_pairs += len(labels) ** 2
+            feature_labels += active * len(labels)
+    except Malformed as error:
+        raise Malformed(str(error).removeprefix(f"{path}: ")) from error
+    if not n:
+        raise Malformed("there are no instances")
+    if not learnable:
+        raise Malformed("no instance has a label and an active feature")
+    return {
+        "instances": n,
+        "labelled": labelled,
+        "features": len(features),
+        "classes": len(label_counts),
+        "nnz": nnz,
+        "assertions": assertions,
+        "pairs": sum(count * count for count in label_counts.values()),
+        "label_pairs": label_pairs,
+        "feature_labels": feature_labels,
+    }
+
+
+async def check(name: str, plain_bytes: int) -> dict[str, Any]:
+    """What is in a file of the artifact store, or what is wrong with it."""
+    settings = Settings.load()
+    store = Store(settings.store_url(), settings.group(StoreParams))
+    try:
+        artifacts = Artifacts(settings.artifacts_place() or "")
+        await artifacts.join(store)
+        async with local_file(artifacts, name) as path:
+            return dict(counts(path, plain_bytes))
+    except MemoryError:
+        return {"too_large": "checking the file takes more memory than it may"}
+    except TooLarge as error:
+        return {"too_large": str(error)}
+    except (ArtifactsUnavailable, StoreUnavailable) as error:
+        return {"away": str(error)}
+    except AboundError as error:
+        return {"error": str(error)}
+    finally:
+        await store.close()
+
+
+def hold(room: int) -> None:
+    """Let this process take at most so many bytes of memory more than it has mapped; no less than it was held to."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else None
+    if pages is not None:
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = pages * resource.getpagesize() + room
+        resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+
+
+def main() -> int:
+    """Run the process; returns its exit code."""
+    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+    place()
+    hold(ROOM_BYTES)
+    json.dump(asyncio.run(check(sys.argv[1], int(sys.argv[2]))), sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

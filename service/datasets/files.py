@@ -1,0 +1,195 @@
+"""Data set files: opened by name, read as a stream with bounded memory.
+
+The end of the name says the format (``.txt``, ``.svm``, ``.jsonl``; see ``core/instances/data_formats.py``) and the
+compression (nothing, ``.gz`` or ``.zst``). ``-`` is standard input, as JSON lines.
+
+The file of a data set, read where it lies, or from a copy where it does not lie on this machine.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import tempfile
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Protocol, get_args
+
+import zstandard
+
+from abound.core.errors import Malformed, TooLarge
+from abound.core.instances.data_formats import Format, Instance, read_instances
+from abound.service.artifacts.artifact_store import Artifacts
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+MAX_LINE_BYTES = 16 * 2**20
+"""Longer lines are refused: they are no instance that the service would take."""
+
+STANDARD_INPUT = "-"
+
+LINES_A_REPORT = 256
+"""After so many lines each the progress is told."""
+
+
+class _Readable(Protocol):
+    def readline(self, size: int = -1, /) -> bytes: ...
+
+
+def format_of(name: str) -> tuple[Format, str]:
+    """Format and compression (empty, ``gz`` or ``zst``) that the end of a file's name says.
+
+    Raises
+    ------
+    Malformed
+        The name ends in none of the known ways.
+    """
+    if name == STANDARD_INPUT:
+        return "jsonl", ""
+    stem, compression = Path(name).name, ""
+    for ending in ("gz", "zst"):
+        if stem.endswith(f".{ending}"):
+            stem, compression = stem.removesuffix(f".{ending}"), ending
+            break
+    for form in get_args(Format):
+        if stem.endswith(f".{form}"):
+            return form, compression
+    raise Malformed(
+        f"{name}: cannot tell the format; the name must end in .txt, .svm or .jsonl, then .gz, .zst or nothing"
+    )
+
+
+def read_file(
+    name: str, progress: Callable[[int], None] | None = None, plain_bytes: int | None = None
+) -> Iterator[Instance]:
+    """The instances of a file, one at a time.
+
+    Parameters
+    ----------
+    name : str
+    progress : callable or None
+        Told now and then how many bytes of the file, as it lies on the disk, have been read; see :func:`size_of`.
+    plain_bytes : int or None
+        Most bytes of all its lines together, unpacked; None: no bound.
+
+    Raises
+    ------
+    TooLarge
+        It has more than ``plain_bytes``.
+    Malformed
+        The file cannot be opened or read, is damaged, or a line is not of its format; names the file and the line.
+    """
+    form, compression = format_of(name)
+    shown = shown_name(name)
+    try:
+        with _opened(name, compression) as (stream, position):
+            tell = None if progress is None else lambda: progress(position())
+            yield from read_instances(_lines(stream, tell, shown, plain_bytes), form, shown)
+    except OSError as error:  # gzip.BadGzipFile is one
+        raise Malformed(f"{shown}: {error.strerror or error}") from error
+    except (EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise Malformed(f"{shown}: the compressed data are damaged or cut off: {error}") from error
+
+
+def shown_name(name: str) -> str:
+    """How messages call a file."""
+    return "standard input" if name == STANDARD_INPUT else name
+
+
+def size_of(name: str) -> int | None:
+    """Bytes of the file as it lies on the disk; None for standard input and what is no regular file."""
+    path = Path(name)
+    return path.stat().st_size if name != STANDARD_INPUT and path.is_file() else None
+
+
+@contextmanager
+def _opened(name: str, compression: str) -> Iterator[tuple[_Readable, Callable[[], int]]]:
+    """The plain bytes of a file, and a function that tells how far it is read."""
+    if name == STANDARD_INPUT:
+        # Not sys.stdin itself: a thread that waits in it would keep the interpreter from ending.
+        with open(sys.stdin.fileno(), "rb", closefd=False) as piped:
+            yield piped, int
+        return
+    with Path(name).open("rb") as raw:
+        if compression == "gz":
+            with gzip.open(raw, "rb") as plain:
+                yield plain, raw.tell
+        elif compression == "zst":
+            with io.BufferedReader(_Zstandard(raw), 2**16) as plain:
+                yield plain, raw.tell
+        else:
+            yield raw, raw.tell
+
+
+class _Zstandard(io.RawIOBase):
+    """What zstandard frames hold, one after the other; EOFError when the last one is cut off."""
+
+    # A frame expands up to 32,768 times: fed in pieces of this size, at most 32 MiB are in memory.
+    _PIECE = 1024
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._within = True
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: WriteableBuffer, /) -> int:
+        while not self._ready:
+            piece = self._raw.read(self._PIECE)
+            if not piece:
+                if self._within:
+                    raise EOFError("the last frame does not end")
+                return 0
+            self._ready = memoryview(self._decompressed(piece))
+        target = memoryview(into).cast("B")
+        count = min(len(target), len(self._ready))
+        target[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def _decompressed(self, piece: bytes) -> bytes:
+        parts = []
+        while piece:
+            parts.append(self._frame.decompress(piece))
+            piece = self._frame.unused_data
+            self._within = not self._frame.eof
+            if self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+        return b"".join(parts)
+
+
+def _lines(stream: _Readable, tell: Callable[[], None] | None, shown: str, plain_bytes: int | None) -> Iterator[bytes]:
+    number = size = 0
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        size += len(line)
+        if plain_bytes is not None and size > plain_bytes:
+            raise TooLarge(f"the file has over {plain_bytes} bytes, unpacked")
+        if len(line) > MAX_LINE_BYTES:
+            raise Malformed(f"{shown}: line {number}: longer than {MAX_LINE_BYTES} bytes")
+        if tell is not None and number % LINES_A_REPORT == 0:
+            tell()
+        yield line
+
+
+@asynccontextmanager
+async def local_file(artifacts: Artifacts, name: str) -> AsyncIterator[Path]:
+    """A file of this machine with the bytes of an artifact, under a name that ends as its own. UnknownArtifact."""
+    await artifacts.size(name)
+    path = artifacts.path(name)
+    if path is not None:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="abound-") as directory:
+        copy = Path(directory) / name.rpartition("/")[2]
+        with copy.open("wb") as file:
+            async for piece in artifacts.pieces(name):
+                file.write(piece)
+        yield copy

@@ -1,0 +1,313 @@
+"""Data sets: files that jobs can learn from in the place of history.
+
+    abound:datasets             hash: name -> JSON of ``DatasetCard``: the pointer
+    abound:datasets:writing     hash: the files that are being written (``service/artifacts/write_marks.py``)
+    <artifacts>/datasets/<id>.<format>[.gz|.zst]     the file, as it came
+
+1. the file is written under a name of its own, as it comes; bounded, nothing of it is held
+2. another process reads it line by line (``service/datasets/check.py``), as a job would, and counts; what is wrong is
+refused
+   with the number of its line, and the file goes
+3. the pointer is set, in one script with the quota; then the file that it pointed to before goes
+
+So a name has its old file or its new one, and both are whole. Files that nothing points to and nobody writes any more
+are swept by the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import structlog
+
+from abound.core.errors import (
+    ArtifactsUnavailable,
+    Conflict,
+    Damaged,
+    InvalidInstance,
+    Overloaded,
+    TooLarge,
+    UnknownDataset,
+)
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.write_marks import being_written, writing
+from abound.service.datasets.files import format_of
+from abound.service.store.client import Store, reaching
+
+log = structlog.get_logger(__name__)
+
+KEY = b"abound:datasets"
+WRITING_KEY = b"abound:datasets:writing"
+FOLDER = "datasets"
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+RESERVED = ("history", "import")
+
+AT_ONCE = 2
+"""Files that one process checks at one time."""
+
+_SET = """
+local total = tonumber(ARGV[3])
+local n = 0
+for i, packed in ipairs(redis.call('HGETALL', KEYS[1])) do
+  if i % 2 == 1 then n = n + 1
+  else
+    local card = cjson.decode(packed)
+    if card['name'] ~= ARGV[1] then total = total + card['bytes'] end
+  end
+end
+if total > tonumber(ARGV[4]) then return -1 end
+local before = redis.call('HGET', KEYS[1], ARGV[1])
+if not before and n >= tonumber(ARGV[5]) then return -2 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+return before or 0
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetParams:
+    """Bounds of data sets.
+
+    Attributes
+    ----------
+    max_bytes : int
+        Of one file, as it comes.
+    plain_bytes : int
+        Of one file, unpacked.
+    total_bytes : int
+        Of all files together, as they came.
+    most : int
+        How many there can be.
+    check_seconds : float
+        Longest time that checking one may take.
+    """
+
+    max_bytes: int = 4 * 2**30
+    plain_bytes: int = 64 * 2**30
+    total_bytes: int = 32 * 2**30
+    most: int = 1000
+    check_seconds: float = 3600.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0")
+
+
+class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A data set.
+
+    Attributes
+    ----------
+    name : str
+    file : str
+        In the artifact store.
+    format : ``txt`` | ``svm`` | ``jsonl``
+    compression : ``""`` | ``gz`` | ``zst``
+    bytes : int
+        As it came.
+    instances, labelled, features, classes, nnz, assertions : int
+        Instances, those with a label, and of all together: different features and labels, active features, labels.
+    pairs, label_pairs, feature_labels : int or None
+        See ``abound.core.methods.training.matrices.Sizes``; None on a card that was written before they were counted.
+    created : float
+        Seconds since 1970.
+    """
+
+    name: str
+    file: str
+    format: str
+    compression: str
+    bytes: int
+    instances: int
+    labelled: int
+    features: int
+    classes: int
+    nnz: int
+    assertions: int
+    created: float
+    pairs: int | None = None
+    label_pairs: int | None = None
+    feature_labels: int | None = None
+
+    @property
+    def upload(self) -> str:
+        """Which of all files that were ever taken under the name this is."""
+        return self.file.rpartition("/")[2].partition(".")[0]
+
+
+_card = msgspec.json.Decoder(DatasetCard)
+
+
+class Datasets:
+    """The data sets of a store."""
+
+    def __init__(self, store: Store, params: DatasetParams | None = None) -> None:
+        self._store = store
+        self._params = params or DatasetParams()
+        self._checking = 0
+
+    async def get(self, name: str) -> DatasetCard:
+        """A data set; UnknownDataset, StoreUnavailable."""
+        with reaching():
+            packed = await self._store.client.hget(KEY, name)
+        if packed is None:
+            raise UnknownDataset(f"there is no data set {name[:64]!r}")
+        return _decoded(packed)
+
+    async def all(self) -> list[DatasetCard]:
+        """All of them, by name."""
+        with reaching():
+            found = await self._store.client.hvals(KEY)
+        return sorted((_decoded(packed) for packed in found), key=lambda card: card.name)
+
+    async def put(
+        self, artifacts: Artifacts, name: str, filename: str, pieces: AsyncIterator[bytes], environment: dict[str, str]
+    ) -> tuple[DatasetCard, bool]:
+        """Take a file as a data set, in the place of the one of this name; it, and whether the name is new.
+
+        Parameters
+        ----------
+        filename : str
+            Whose end tells the format; see ``files.format_of``.
+        environment : dict
+            Of the process that checks it.
+
+        Raises
+        ------
+        InvalidInstance
+            A line is wrong (named by its number), or nothing can be learned from the file.
+        TooLarge, Conflict
+            It is over a limit; there are as many data sets, or bytes of them, as there can be.
+        Overloaded, ArtifactsUnavailable, StoreUnavailable
+        """
+        form, compression = format_of(filename)
+        if name in RESERVED:
+            raise InvalidInstance(f"name: {name} is no name for a data set", "name")
+        if self._checking >= AT_ONCE:
+            raise Overloaded(f"{AT_ONCE} data sets are being taken already", retry_after=10.0)
+        file = f"{FOLDER}/{secrets.token_hex(8)}.{form}{'.' + compression if compression else ''}"
+        self._checking += 1
+        try:
+            async with writing(self._store, WRITING_KEY, file):
+                try:
+                    size = await self._stored(artifacts, file, pieces)
+                    counts = await self._counts(file, environment)
+                    with reaching():
+                        seconds, microseconds = await self._store.client.time()
+                except BaseException:
+                    await artifacts.delete(file)
+                    raise
+                card = DatasetCard(
+                    name=name,
+                    file=file,
+                    format=form,
+                    compression=compression,
+                    bytes=size,
+                    created=seconds + microseconds / 1e6,
+                    **counts,
+                )
+                try:
+                    before = await self._point(card)
+                except Conflict:  # whatever else ends it: the pointer may be set, and what nothing points to is swept
+                    await artifacts.delete(file)
+                    raise
+        finally:
+            self._checking -= 1
+        if before is not None:
+            await artifacts.delete(before.file)
+        return card, before is None
+
+    async def delete(self, artifacts: Artifacts, name: str) -> None:
+        """Take a data set away; UnknownDataset, ArtifactsUnavailable, StoreUnavailable."""
+        card = await self.get(name)
+        with reaching():
+            await self._store.client.hdel(KEY, name)
+        await artifacts.delete(card.file)
+
+    async def sweep(self, artifacts: Artifacts) -> int:
+        """Take away files that nothing points to and nobody writes; how many."""
+        there = await artifacts.names(FOLDER)
+        if not there:
+            return 0
+        busy = await being_written(self._store, WRITING_KEY)
+        good = {card.file for card in await self.all()}
+        gone = [file for file in there if file not in busy and file not in good]
+        for file in gone:
+            await artifacts.delete(file)
+        return len(gone)
+
+    async def _stored(self, artifacts: Artifacts, file: str, pieces: AsyncIterator[bytes]) -> int:
+        size = 0
+
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal size
+            async for piece in pieces:
+                size += len(piece)
+                if size > self._params.max_bytes:
+                    raise TooLarge(f"the file is over {self._params.max_bytes} bytes")
+                if piece:
+                    yield piece
+
+        await artifacts.put_stream(file, counted())
+        return size
+
+    async def _counts(self, file: str, environment: dict[str, str]) -> dict[str, int]:
+        """What is in a file, read by another process."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "abound.service.datasets.check",
+            file,
+            str(self._params.plain_bytes),
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(self._params.check_seconds):
+                said, _ = await process.communicate()
+        except TimeoutError:
+            raise TooLarge(f"checking the file takes more than {self._params.check_seconds:g} s") from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        try:
+            found: dict[str, Any] = json.loads(said)
+        except ValueError:
+            raise Overloaded("the process that checks the file has died, perhaps for lack of memory") from None
+        if "too_large" in found:
+            raise TooLarge(found["too_large"])
+        if "away" in found:
+            raise ArtifactsUnavailable(f"the file could not be checked: {found['away']}")
+        if "error" in found:
+            raise InvalidInstance(found["error"], "body")
+        return found
+
+    async def _point(self, card: DatasetCard) -> DatasetCard | None:
+        params = self._params
+        with reaching():
+            answer = await self._store.client.eval(
+                _SET, 1, KEY, card.name, msgspec.json.encode(card), card.bytes, params.total_bytes, params.most
+            )
+        if answer == -1:
+            raise Conflict(f"the data sets would have over {params.total_bytes} bytes; delete one before")
+        if answer == -2:
+            raise Conflict(f"there are {params.most} data sets already; delete one before")
+        return _decoded(answer) if isinstance(answer, bytes) else None
+
+
+def _decoded(packed: bytes) -> DatasetCard:
+    try:
+        return _card.decode(packed)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Damaged(f"the list of data sets cannot be read: {error}") from None

@@ -1,0 +1,218 @@
+"""``abound evaluate --method M``: fit a batch method on one file, evaluate it on another, in this process."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from abound.core.config import ModelConfig
+from abound.core.errors import InvalidInstance
+from abound.core.evaluation.evaluate import LIMITS
+from abound.core.instances.data_formats import Instance
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.methods import fitted, registry
+from abound.core.methods.training.gather import gather
+from abound.core.methods.training.hierarchy import of_pairs
+from abound.core.methods.training.matrices import Matrices, hide_labels
+from abound.core.methods.training.progress import Progress, part, quietly
+from abound.core.metrics import Propensity, evaluate
+from abound.service.processes.memory import free_memory
+from abound.service.processes.parallel import as_if, parallel
+
+DEPTH = 100
+"""Labels ranked for each instance, unless told: MRR takes a true label further down for one that is not there."""
+
+OF_VECTORS = ("analyzer", "negative")
+"""Fields of a model's configuration that say what a vector is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What is to be tried.
+
+    Attributes
+    ----------
+    method : str
+    params : Params of the method, or ``auto``
+    config : ModelConfig
+        For its vectors.
+    idf : bool or None
+        None: for text.
+    seed : int
+    jobs : int
+        Threads.
+    hidden : float
+        Share of the training labels that is hidden, 0 to 1.
+    memory : int or None
+        Bytes that may be used; None: what is free.
+    depth : int
+        Labels ranked for each instance.
+    hierarchy : tuple of (str, str)
+        Child and parent: of labels, and of classes above them.
+    """
+
+    method: str
+    params: Any
+    config: ModelConfig
+    idf: bool | None = None
+    seed: int = 0
+    jobs: int = 1
+    hidden: float = 0.0
+    memory: int | None = None
+    depth: int = DEPTH
+    hierarchy: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, method: str, changes: dict[str, Any], **others: Any) -> Trial:
+        """From fields as a user gives them: of the method, of the analyzer, ``idf``, or ``params=auto``.
+
+        Raises
+        ------
+        InvalidInstance
+            A field is unknown or out of range; names it.
+        """
+        config = ModelConfig.from_dict({name: changes[name] for name in OF_VECTORS if name in changes})
+        rest = {name: value for name, value in changes.items() if name not in OF_VECTORS}
+        idf, auto = rest.pop("idf", None), rest.pop("params", None)
+        if idf not in (None, True, False):
+            raise InvalidInstance("idf must be true, false or null", "idf")
+        if auto is not None and (auto != "auto" or rest):
+            raise InvalidInstance("params can only be auto, and then no parameter is given", "params")
+        params = "auto" if auto else registry.params_of(method, rest)
+        if auto and registry.method_of(method).search is None:
+            raise InvalidInstance(f"{method} has no parameters that can be searched for", "params")
+        return cls(method=method, params=params, config=config, idf=idf, **others)
+
+
+def evaluate_method(
+    train_instances: Iterable[Instance],
+    test_instances: Iterable[Instance],
+    trial: Trial,
+    *,
+    propensity: Propensity | None = None,
+    progress: Progress = quietly,
+) -> dict[str, Any]:
+    """Fit a batch method on some instances and evaluate it on others.
+
+    Returns
+    -------
+    dict
+        As of ``abound.service.evaluation.live.evaluate``. ``connections`` is how many numbers the model holds,
+        ``work_per_feature`` is None; besides, ``method``, ``params`` (as used), ``idf``, what the method tells of its
+        model, ``memory_needed`` (bytes that a fit takes at most, told to ``progress`` before it starts),
+        ``cpu_seconds`` of this process, all its threads together, and ``milliseconds_per_query`` (of wall time).
+        Ranking is timed after a first row, so that nothing is compiled in that time.
+
+    Raises
+    ------
+    Malformed
+        An instance is not valid.
+    InvalidInstance
+        The data have nothing to learn, the parameters do not suit them, or memory would not suffice.
+    """
+    read, test = _read(train_instances, test_instances, trial)
+    return evaluate_matrices(read, test, trial, propensity=propensity, progress=progress)
+
+
+def evaluate_matrices(
+    read: Matrices,
+    test: Matrices,
+    trial: Trial,
+    *,
+    propensity: Propensity | None = None,
+    progress: Progress = quietly,
+) -> dict[str, Any]:
+    """The same for data that were read before; ``test`` has the columns of ``read``."""
+    if trial.hierarchy:
+        read = _below(read, trial.hierarchy)
+    rng = np.random.default_rng(trial.seed)
+    train = hide_labels(read, trial.hidden, rng) if trial.hidden else read
+    learned = len(train.learnable)
+    memory = free_memory() if trial.memory is None else trial.memory
+    params = registry.params_of(trial.method, {}) if trial.params == "auto" else trial.params
+    progress(f"{trial.method} needs {_needed(trial, train, params) / 1e9:.3g} GB at most", 0.0)
+    fit_clock, rank_clock = _Clock(), _Clock()
+    with parallel(None, trial.jobs):
+        with fit_clock.running():
+            model = fitted.fit(
+                trial.method, train, trial.params, rng, part(progress, 0.0, 0.8), use_idf=trial.idf, memory=memory
+            )
+        depth = min(trial.depth, len(model.labels))
+        model.rank(test.X[:1], depth)
+        progress("ranking", 0.8)
+        with rank_clock.running():
+            rankings = model.rank(test.X, depth)
+    counts = np.zeros(len(test.labels), np.int64)
+    counts[: len(read.labels)] = read.label_counts
+    weights = (propensity or Propensity()).weights(counts, read.sizes.n)
+    arrays = model.model.to_arrays()
+    return {
+        "method": trial.method,
+        **getattr(model.model, "facts", dict)(),
+        "params": asdict(model.params),
+        "idf": model.idf is not None,
+        "metrics": evaluate(rankings, test.label_sets, weights),
+        "connections": sum(array.size for array in arrays.values()),
+        "work_per_feature": None,
+        "bytes": sum(array.nbytes for array in model.to_arrays().values()),
+        "memory_needed": _needed(trial, train, model.params),
+        "seconds": {"fit": fit_clock.wall, "rank": rank_clock.wall},
+        "cpu_seconds": {"fit": fit_clock.cpu, "rank": rank_clock.cpu},
+        "milliseconds_per_query": 1000 * rank_clock.wall / max(test.sizes.n, 1),
+        "instances": {"train": read.sizes.n, "test": test.sizes.n},
+        "learned": learned,
+        "features": train.sizes.d,
+        "classes": int(np.count_nonzero(train.label_counts)),
+    }
+
+
+def search_live(instances: Iterable[Instance], config: ModelConfig, seed: int) -> tuple[int, float]:
+    """Passes and margin that suit the live index, found on a part of the instances that is held out.
+
+    Raises
+    ------
+    InvalidInstance
+        There is nothing to learn.
+    """
+    data = gather(instances, Vectorizer(config, LIMITS).vectorize, LIMITS, (secrets.randbits(64), secrets.randbits(64)))
+    _, params = registry.fit("ff", data, "auto", np.random.default_rng(seed), quietly)
+    return params.passes, params.margin
+
+
+def _needed(trial: Trial, data: Matrices, params: Any) -> int:
+    """Bytes that a fit takes at most, besides the data: those that it is refused for where there are fewer."""
+    with as_if(None, trial.jobs):
+        return sum(registry.method_of(trial.method).needs_of(data, params).values())
+
+
+class _Clock:
+    """Wall and processor seconds of a part."""
+
+    def __init__(self) -> None:
+        self.wall = self.cpu = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.wall, self.cpu = time.perf_counter() - wall, time.process_time() - cpu
+
+
+def _below(read: Matrices, pairs: tuple[tuple[str, str], ...]) -> Matrices:
+    try:
+        return replace(read, hierarchy=of_pairs(read.labels, pairs))
+    except ValueError as error:
+        raise InvalidInstance(str(error), "hierarchy") from error
+
+
+def _read(train: Iterable[Instance], test: Iterable[Instance], trial: Trial) -> tuple[Matrices, Matrices]:
+    vectorize = Vectorizer(trial.config, LIMITS).vectorize
+    secret = (secrets.randbits(64), secrets.randbits(64))
+    read = gather(train, vectorize, LIMITS, secret)
+    return read, gather(test, vectorize, LIMITS, secret, like=read)

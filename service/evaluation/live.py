@@ -1,0 +1,93 @@
+"""``abound evaluate``: fit on one file, evaluate on another, in this process."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from abound.core.config import ModelConfig
+from abound.core.errors import InvalidInstance
+from abound.core.evaluation.evaluate import LIMITS, Progress, calibrated, fit, measure, rank
+from abound.core.instances.data_formats import Instance, vectorized
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.metrics import Propensity
+
+
+def evaluate(
+    train_instances: Iterable[Instance],
+    test_instances: Iterable[Instance],
+    config: ModelConfig,
+    *,
+    passes: int = 1,
+    shuffle: int | None = None,
+    propensity: Propensity | None = None,
+    progress: Progress = lambda n: None,
+) -> dict[str, Any]:
+    """Fit the live index on some instances and evaluate it on others.
+
+    Parameters
+    ----------
+    train_instances, test_instances : iterables of Instance
+    config : ModelConfig
+    passes : int
+    shuffle : int or None
+        Seed of the order in which the training instances are learned, another one each pass; None: as they come.
+    propensity : Propensity or None
+        None: its defaults.
+    progress : callable
+        Told how many instances were learned or ranked since the last time.
+
+    Returns
+    -------
+    dict
+        ``metrics`` (HR is None where MRR is 0), ``connections``, ``work_per_feature`` (connections that voted per
+        active feature while classifying), ``bytes`` (memory of the model), ``seconds`` (``fit`` and ``rank``, without
+        reading and vectorizing, which are ``vectorize``), ``instances`` (all that the files hold), ``learned``
+        (training instances that have labels and active features), ``features``, ``classes``, and
+        ``digest``, which after one pass is that of a service that learned the same instances in the same order. Of a
+        model that calibrates also ``calibration``: see ``abound.core.evaluation.evaluate.calibrated``.
+
+    Raises
+    ------
+    Malformed
+        An instance is not valid.
+    InvalidInstance
+        There are training instances, and none of them can be learned.
+    """
+    clock = time.perf_counter
+    started = clock()
+    vectorizer = Vectorizer(config, LIMITS)
+    train = vectorized(train_instances, vectorizer.vectorize, LIMITS)
+    if len(train) and not len(train.learnable):
+        raise InvalidInstance(
+            "no instance has both a label and an active feature"
+            if np.any(train.labels.sizes)
+            else "no instance has a label",
+            "data",
+        )
+    test = vectorized(test_instances, vectorizer.vectorize, LIMITS)
+    read = clock()
+    secret = (secrets.randbits(64), secrets.randbits(64))
+    rng = None if shuffle is None else np.random.default_rng(shuffle)
+    live = fit(train, config, secret, passes=passes, rng=rng, progress=progress)
+    fitted = clock()
+    ranked = rank(live, test, progress=progress)
+    done = clock()
+    told = {"calibration": calibrated(live, test, ranked)} if config.calibrate else {}
+    return {
+        "metrics": measure(live, train, test, ranked, propensity or Propensity()),
+        "connections": live.index.n_connections,
+        "work_per_feature": ranked.work_per_feature,
+        "bytes": sum(live.sizes()["memory"].values()),
+        "seconds": {"vectorize": read - started, "fit": fitted - read, "rank": done - fitted},
+        "instances": {"train": len(train), "test": len(test)},
+        "learned": len(train.learnable),
+        "features": len(live.features),
+        "classes": len(live.labels),
+        "digest": live.digest(),
+        **told,
+    }

@@ -1,0 +1,228 @@
+"""What is compared: experiments, tables and plots of them, as plain values.
+
+An experiment is known by what it does, so that one that stands in several tables and plots runs once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A method on a data set.
+
+    Attributes
+    ----------
+    data : str
+        A name of ``sets.SETS``.
+    method : str
+        Of the registry; or ``fsu``, the update alone (``core/evaluation/proportions.py``).
+    params : mapping
+        As ``abound evaluate --set`` takes them; for ff also ``passes``.
+    seeds : tuple of int
+        One run each: of what the method draws, and of the split where it is random. Measures are their mean.
+    hidden : float
+        Share of the training labels that is hidden.
+    each_pass : bool
+        For ff: measure after each pass, on the training part too.
+    depth : int
+        Labels ranked.
+    seconds : float
+        About how long all runs take; decides on the order, and what ``--quick`` leaves out.
+    """
+
+    data: str
+    method: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0,)
+    hidden: float = 0.0
+    each_pass: bool = False
+    depth: int = 100
+    seconds: float = 1.0
+
+    @property
+    def id(self) -> str:
+        """Its name, the same for equal experiments."""
+        parts = [self.data, self.method, *(f"{name}={_plain(value)}" for name, value in self.params.items())]
+        if self.hidden:
+            parts.append(f"hidden={self.hidden:g}")
+        if self.each_pass:
+            parts.append("each-pass")
+        if self.depth != 100:
+            parts.append(f"depth={self.depth}")
+        if self.seeds != (0,):
+            parts.append(f"seeds={','.join(map(str, self.seeds))}")
+        return " ".join(parts)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it runs on the live index; ``vote_min`` is for the batch method ``ff`` only."""
+        return self.method == "ff" and "vote_min" not in self.params
+
+    @property
+    def assignments(self) -> list[str]:
+        """The parameters as ``--set`` takes them."""
+        return [f"{name}={_plain(value)}" for name, value in self.params.items() if name != "passes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What a figure has to be: from ``least`` to ``most``.
+
+    Attributes
+    ----------
+    measure : str
+        Or a part of the cost.
+    least, most : float
+    than : Experiment or None
+        Bounds the difference to the figure of another experiment, or with ``ratio`` the quotient.
+    named : str
+        What the page calls the other one.
+    ratio : bool
+    above : bool
+        Whether a figure beyond ``most`` is no miss: it is better than was expected, and the page says so.
+    """
+
+    measure: str
+    least: float = float("-inf")
+    most: float = float("inf")
+    than: Experiment | None = None
+    named: str = ""
+    ratio: bool = False
+    above: bool = False
+
+    def value(self, own: Mapping[str, float], other: Mapping[str, float]) -> float | None:
+        """What is bounded, out of the figures of the experiment and of ``than``; None where they are not known."""
+        if self.measure not in own or (self.than is not None and self.measure not in other):
+            return None
+        if self.than is None:
+            return own[self.measure]
+        if self.ratio:
+            return own[self.measure] / other[self.measure] if other[self.measure] else None
+        return own[self.measure] - other[self.measure]
+
+    def holds(self, value: float) -> bool:
+        """Whether a figure is within, at the digits in which it is shown, or better."""
+        return self.least - self._slack <= value and (self.above or not self.exceeds(value))
+
+    def exceeds(self, value: float) -> bool:
+        """Whether a figure is beyond ``most``."""
+        return value > self.most + self._slack
+
+    @property
+    def _slack(self) -> float:
+        return 5e-4 if self.ratio or self.measure == "rank" else 5e-3
+
+    def __str__(self) -> str:
+        what = self.measure
+        if self.than is not None:
+            what += f" {'/' if self.ratio else '-'} that of {self.named}"
+        if self.least == float("-inf"):
+            return f"{what} <= {self.most:g}"
+        if self.most == float("inf"):
+            return f"{what} >= {self.least:g}"
+        return f"{what} {self.least:g} to {self.most:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A line of a table.
+
+    Attributes
+    ----------
+    label : str
+    experiment : Experiment
+    paper, rival, before : str
+        The paper's figures; those of what it compares with; those of other implementations on these very data.
+    bounds : tuple of Bound
+        What is to be reached.
+    """
+
+    label: str
+    experiment: Experiment
+    paper: str = ""
+    rival: str = ""
+    before: str = ""
+    bounds: tuple[Bound, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows with the same measures.
+
+    Attributes
+    ----------
+    name : str
+        For ``--only``.
+    title, note : str
+    measures : tuple of str
+        Shown as "here".
+    """
+
+    name: str
+    title: str
+    note: str
+    measures: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Points of a plot that are joined.
+
+    Attributes
+    ----------
+    label : str
+    points : tuple of (x, Experiment)
+        Of several experiments; ``x`` a number, or the name of a measure.
+    curve : str
+        Of one experiment that has figures for many ``x``: which of them.
+    dashed : bool
+        Drawn with dashes, in the colour of the line before.
+    """
+
+    label: str
+    points: tuple[tuple[float | str, Experiment], ...]
+    curve: str = ""
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """A picture.
+
+    Attributes
+    ----------
+    name : str
+        For ``--only``, and of the file.
+    title : str
+    x, y : str
+        Names of the axes; ``y`` a measure where lines have points of several experiments.
+    lines : tuple of Line
+    log : bool
+        Whether x is logarithmic.
+    bars : bool
+        Bars side by side, a group for each x in words.
+    """
+
+    name: str
+    title: str
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+    log: bool = False
+    bars: bool = False
+
+    @property
+    def experiments(self) -> list[Experiment]:
+        """All that it shows."""
+        return [experiment for line in self.lines for _, experiment in line.points]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)

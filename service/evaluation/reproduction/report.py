@@ -1,0 +1,157 @@
+"""``docs/reproduction.md``: the tables with the figures that are kept, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from abound.service.evaluation.reproduction.data_sets import SETS
+from abound.service.evaluation.reproduction.experiment import Bound, Experiment, Plot, Row, Table
+from abound.service.evaluation.reproduction.results import Kept
+from abound.service.evaluation.reproduction.run import Figures
+
+NOT_RUN = "not run"
+
+HEAD = """# Reproduction
+
+Made by `abound reproduce` out of `{folder}/figures.json`, which has more than is shown here; it goes on where it was
+interrupted. Measures are in per cent, but for HR and what is named otherwise. *fit* is seconds of the processor to
+fit, *rank* milliseconds of the processor to rank one instance, *MB* the size of the model's arrays. "Before" is what
+other implementations had on these very data; papers used other data where a note says so. Where there are several
+seeds, measures are their mean, and the range stands in brackets.
+"""
+
+DIGITS = {"edges": 0, "HR": 3, "MRR": 3, "peak GB": 2}
+"""Of what is shown; 1 else, and 2 for P and R."""
+
+
+def page(tables: Sequence[Table], plots: Sequence[Plot], kept: Kept, folder: str, drawn: Iterable[str]) -> str:
+    """The page as Markdown; ``drawn`` are the names of the plots that lie in ``folder``."""
+    experiments = [row.experiment for table in tables for row in table.rows]
+    experiments += [experiment for plot in plots for experiment in plot.experiments]
+    ids = {experiment.id: experiment for experiment in experiments}
+    found = [figures for experiment in ids.values() if (figures := kept.of(experiment)) is not None]
+    parts = [HEAD.format(folder=folder), _summary(tables, kept, len(ids), found)]
+    parts += [_table(table, kept) for table in tables]
+    parts.append("## Plots\n")
+    pictures = set(drawn)
+    parts += [_plot(plot, kept, folder, plot.name in pictures) for plot in plots]
+    return "\n".join(parts)
+
+
+def _summary(tables: Sequence[Table], kept: Kept, n: int, found: Sequence[Figures]) -> str:
+    lines = [f"{len(found)} of {n} experiments ran."]
+    missed, above = [], []
+    n_bounds = 0
+    for table in tables:
+        for row in table.rows:
+            for bound, value in _values(row, kept):
+                n_bounds += 1
+                line = f"- {table.title}, {row.label}: {bound}, and it is {value:.2f}"
+                if not bound.holds(value):
+                    missed.append(line)
+                elif bound.exceeds(value):
+                    above.append(line)
+    lines.append(f"{n_bounds - len(missed)} of {n_bounds} figures that were to be reached are.")
+    for what in ("with", "on"):
+        values = sorted({figures[what] for figures in found})
+        if values:
+            lines.append(f"{'With' if what == 'with' else 'On'} {'; '.join(values)}.")
+    listed = [
+        part
+        for title, found in (("Missed:", missed), ("Better than was expected:", above))
+        if found
+        for part in ("", title, "", *found)
+    ]
+    return "\n".join([" ".join(lines), *listed, ""])
+
+
+def _table(table: Table, kept: Kept) -> str:
+    columns = [name for name in ("paper", "rival", "before") if any(getattr(row, name) for row in table.rows)]
+    head = ["", *columns, "here: " + ", ".join(table.measures), "to reach", "fit", "rank", "MB", "seeds"]
+    lines = [f"## {table.title}", "", f"`abound reproduce --only {table.name}`. {table.note}", ""]
+    lines += [_cells(head), _cells(["---"] * len(head))]
+    for row in table.rows:
+        figures = kept.of(row.experiment)
+        left = [row.label, *(getattr(row, column) for column in columns)]
+        lines.append(_cells([*left, *_here(row, figures, table.measures, _values(row, kept))]))
+    commands = [f"- {row.label}: `{command(row.experiment)}`" for row in table.rows]
+    return "\n".join([*lines, "", "<details><summary>Commands</summary>", "", *commands, "", "</details>", ""])
+
+
+def _here(
+    row: Row, figures: Figures | None, measures: Sequence[str], reached: Sequence[tuple[Bound, float]]
+) -> list[str]:
+    goals = "; ".join(map(str, row.bounds))
+    if figures is None:
+        return [NOT_RUN, goals, "", "", "", ""]
+    if "refused" in figures:
+        return [f"refused: {figures['refused']}", goals, "", "", "", ""]
+    spread = figures.get("spread", {})
+    shown = [_shown(name, figures["measures"].get(name), spread.get(name)) for name in measures]
+    if reached:
+        goals += ": yes" if all(bound.holds(value) for bound, value in reached) else ": **missed**"
+    cost = figures.get("cost", {})
+    costs = [f"{cost[name]:.{digits}f}" if name in cost else "" for name, digits in _COSTS]
+    return [" / ".join(shown), goals, *costs, str(len(row.experiment.seeds))]
+
+
+_COSTS = (("fit", 1), ("rank", 3), ("megabytes", 1))
+
+
+def _values(row: Row, kept: Kept) -> list[tuple[Bound, float]]:
+    """Each bound with what is bounded, where that is known."""
+    own = _known(kept.of(row.experiment))
+    values = [
+        (bound, bound.value(own, {} if bound.than is None else _known(kept.of(bound.than)))) for bound in row.bounds
+    ]
+    return [(bound, value) for bound, value in values if value is not None]
+
+
+def _known(figures: Figures | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    return found if figures is None else found | figures.get("measures", {}) | figures.get("cost", {})
+
+
+def _shown(name: str, value: float | None, spread: Sequence[float] | None) -> str:
+    if value is None:
+        return "-"
+    digits = DIGITS.get(name, 2 if name[1:2] == "@" or name == "error" else 1)
+    text = f"{value:,.{digits}f}"
+    if spread is None or digits == 0:
+        return text
+    return f"{text} ({spread[0]:,.{digits}f} to {spread[1]:,.{digits}f})"
+
+
+def _plot(plot: Plot, kept: Kept, folder: str, drawn: bool) -> str:
+    ids = {experiment.id: experiment for experiment in plot.experiments}
+    missing = sum(1 for experiment in ids.values() if kept.of(experiment) is None)
+    lines = [f"### {plot.title}", "", f"`abound reproduce --only {plot.name}`."]
+    if missing:
+        lines[-1] += f" {missing} of its {len(ids)} experiments: {NOT_RUN}."
+    if drawn:
+        lines += ["", f"![{plot.title}]({folder}/{plot.name}.svg)"]
+    return "\n".join([*lines, ""])
+
+
+def command(experiment: Experiment) -> str:
+    """What runs an experiment by itself."""
+    source = SETS.get(experiment.data)
+    is_batch_ff = experiment.method == "ff" and not experiment.is_live  # ``abound evaluate`` has the live index as ff
+    if source is None or not source.stored or experiment.each_pass or len(experiment.seeds) > 1 or is_batch_ff:
+        return f"abound reproduce --only '{experiment.id}'"
+    parts = [f"abound evaluate --train {experiment.data}/train.* --test {experiment.data}/test.*"]
+    parts.append(f"--method {experiment.method}")
+    if experiment.params.get("passes", 1) != 1:
+        parts.append(f"--passes {experiment.params['passes']}")
+    parts += [f"--set {assignment}" for assignment in experiment.assignments]
+    if experiment.hidden:
+        parts.append(f"--hide-labels {experiment.hidden:g}")
+    if experiment.depth != 100:
+        parts.append(f"--depth {experiment.depth}")
+    if experiment.seeds != (0,):
+        parts.append(f"--seed {experiment.seeds[0]}")
+    return " ".join(parts)
+
+
+def _cells(values: Iterable[str]) -> str:
+    return "| " + " | ".join(value.replace("|", "\\|") for value in values) + " |"

@@ -1,0 +1,70 @@
+"""The figures that there are: a file beside the page, written anew after each experiment."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from abound.core.errors import Malformed
+from abound.service.evaluation.reproduction.experiment import Experiment
+from abound.service.evaluation.reproduction.run import Figures
+
+NAME = "figures.json"
+
+
+class Kept:
+    """Figures by the id of their experiment.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the file; made when the first figures are kept.
+
+    Raises
+    ------
+    Malformed
+        There is such a file, and it cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._all = self._read()
+
+    def _read(self) -> dict[str, Figures]:
+        if not self._path.exists():
+            return {}
+        try:
+            return {figures["id"]: figures for figures in json.loads(self._path.read_text("utf-8"))}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Malformed(f"{self._path} cannot be read: {error}") from error
+
+    def of(self, experiment: Experiment) -> Figures | None:
+        """Its figures, or why it was refused; None when it did not run."""
+        return self._all.get(experiment.id)
+
+    def is_done(self, experiment: Experiment, memory: int | None) -> bool:
+        """Whether running it would tell nothing new: also what was refused with less memory runs again."""
+        figures = self.of(experiment)
+        if figures is None:
+            return False
+        had = figures.get("memory")
+        return "refused" not in figures or had is None or (memory is not None and memory <= had)
+
+    def keep(self, figures: Figures) -> None:
+        """Write them down, beside what another run has written since; the file is replaced as a whole."""
+        self._all = self._read()
+        self._all[figures["id"]] = {name: _rounded(value) for name, value in figures.items()}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        lines = ",\n".join(json.dumps(self._all[name], ensure_ascii=False) for name in sorted(self._all))
+        part = self._path.with_suffix(".part")
+        part.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        os.replace(part, self._path)
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    return [_rounded(inner) for inner in value] if isinstance(value, list) else value

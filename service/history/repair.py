@@ -1,0 +1,302 @@
+"""Mending: what keeps a model from being loaded, and what can be done about it while no service runs.
+
+    unreadable   an entry of a log, or of the catalog, is not what was written
+    baseless     the log has lost its beginning, and no snapshot and no history stands in for it
+    unadoptable  an index was adopted that cannot be had any more, and no snapshot past that stands in for it
+    newer        another release wrote it: nothing is to be mended, that release is to be run
+    away         its history is needed and the artifact store cannot be reached: nothing is to be mended, that is to be
+                 made available
+
+An unreadable entry of a log becomes a mark at the same place: what it said is lost, nothing else is, and no offset
+moves. Snapshots past it go, since they have what it said: a model must not be one thing by a snapshot and another by
+its log. One of the catalog becomes the creation that it must have been when the store has keys of that model, else a
+deletion of nothing. A baseless model is built from what its log still has. An adoption without its index becomes a
+mark as well (``service/history/integrity.py``).
+
+A stream cannot be changed in place. It is copied, id by id, beside itself, and the copy is put into its place in one
+moment, unless something was appended meanwhile. The copy of one that dies on the way is swept, and a *forget* takes it
+away too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import redis.exceptions
+
+from abound.core.config import ModelConfig
+from abound.core.errors import (
+    ArtifactsUnavailable,
+    Conflict,
+    Damaged,
+    InvalidInstance,
+    UnknownApplyVersion,
+    UnknownArtifact,
+    UnknownOffset,
+    UnknownSnapshot,
+)
+from abound.core.types import START, Offset
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.history.history import MENDING as BEGIN_ANEW
+from abound.service.history.integrity import Unadoptable, drop_snapshots, replace_in_history, unadoptable
+from abound.service.history.replay import rebuild
+from abound.service.log import stream
+from abound.service.log.catalog import CATALOG_KEY, Catalog, Living, ModelKeys
+from abound.service.log.events import APPLY_VERSION, CatalogEntry, Created, Deleted, Entry, Mark, decode_entry, encode
+from abound.service.log.stream import Element
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots.snapshots import restore_newest
+from abound.service.store.client import Store, reaching
+from abound.service.store.lease import Lease, take
+
+READ_ENTRIES = 256
+NOTHING = Deleted("", "0-0")
+OTHER_RELEASE = "run the release that reads it"
+
+
+class Finding(NamedTuple):
+    """Something that is wrong.
+
+    Attributes
+    ----------
+    kind : ``unreadable`` | ``baseless`` | ``unadoptable`` | ``newer`` | ``away``
+    model : str
+        Empty for the catalog.
+    entry : str
+        Where in the log; empty where it is the whole.
+    reason, mending : str
+        What is wrong, and what mending it would do.
+    """
+
+    kind: Literal["unreadable", "baseless", "unadoptable", "newer", "away"]
+    model: str
+    entry: str
+    reason: str
+    mending: str
+
+    @property
+    def is_mendable(self) -> bool:
+        """Whether it is for ``mend``, and not for another release, or for whoever keeps the artifact store."""
+        return self.kind not in ("newer", "away")
+
+
+async def examine(store: Store, artifacts: Artifacts | None) -> list[Finding]:
+    """Everything that keeps a model from being loaded. Reads the whole of all logs. StoreUnavailable."""
+    catalog, findings = await _catalog(store)
+    for living in catalog:
+        found = await _unreadable(store, living)
+        findings += found or await _unloadable(store, artifacts, living)
+    return findings
+
+
+async def mend(store: Store, finding: Finding, artifacts: Artifacts | None = None) -> None:
+    """Do what a finding says.
+
+    Raises
+    ------
+    Conflict
+        Only another release, or an artifact store that is there, can do that, or something was changed meanwhile, or
+        another process makes a snapshot. Or the state before an entry, which snapshots past it stand in for, could not
+        be made any more. Nothing was changed.
+    ArtifactsUnavailable, StoreUnavailable
+    """
+    if not finding.is_mendable:
+        raise Conflict(finding.mending)
+    if not finding.model:
+        await _rewrite(store, CATALOG_KEY, {finding.entry: await _catalog_entry(store, finding.entry)})
+        return
+    catalog, _ = await _catalog(store)
+    living = catalog.get(finding.model)
+    if living is None:
+        raise Conflict(f"the model {finding.model} is not there any more")
+    blank = encode(Entry(APPLY_VERSION, b"mending", 0, Mark(f"mended {finding.entry}")))
+    if finding.kind == "baseless":
+        await _begin_with_log(store, living)
+        return
+    at = Offset.of_entry(finding.entry)
+    if (await stream.trim_of(store, living.keys.log)).covers(at):
+        await drop_snapshots(store, living, at)
+        await replace_in_history(store, artifacts, living, at, blank)
+        return
+    async with take(store, living.keys) as lease:  # a snapshot that is just being made may have what the entry said
+        past = [name for name in await manifests.ids(store, living.keys) if manifests.offset_in(name)[:2] >= at[:2]]
+        if finding.kind == "unreadable" and past:
+            await _check_without(store, artifacts, living, at)
+        await _rewrite(store, living.keys.log, {finding.entry: blank}, lease, past)
+
+
+async def _begin_with_log(store: Store, living: Living) -> None:
+    """Let a model be what its log makes of it, without what was before."""
+    await _rewrite(store, living.keys.log, {})
+    with reaching():
+        gone = (stream.trimmed_key(living.keys.log), living.keys.of("history"), living.keys.of("snapshots"))
+        await store.client.delete(*gone)
+
+
+async def _catalog(store: Store) -> tuple[Catalog, list[Finding]]:
+    """The models that there are, with what cannot be read passed over, and what that is."""
+    catalog = Catalog()
+    findings = []
+    with reaching():
+        elements = await store.client.xrange(CATALOG_KEY)
+    for entry_id, fields in elements:
+        element = (entry_id, [part for field in fields.items() for part in field])
+        try:
+            catalog.apply(element)
+        except Damaged as error:
+            _, event = await _creation(store, entry_id.decode())
+            made = f"the model {event.name} is created there again" if isinstance(event, Created) else "it says nothing"
+            findings.append(Finding("unreadable", "", entry_id.decode(), str(error), f"{made} from then on"))
+            if isinstance(event, Created):
+                payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
+                catalog.apply((entry_id, [b"e", payload, b"c", checksum]))
+        except UnknownApplyVersion as error:
+            findings.append(Finding("newer", "", entry_id.decode(), str(error), "run the release that wrote it"))
+    return catalog, findings
+
+
+async def _creation(store: Store, entry: str) -> tuple[ModelKeys | None, Created | Deleted]:
+    """What an entry of the catalog must have said: the creation of the model whose keys have its id, else nothing."""
+    with reaching():
+        async for key in store.client.scan_iter(match=f"abound:{{*:{entry}}}:*", count=1000):
+            name = key.decode().removeprefix("abound:{").partition(f":{entry}}}:")[0]
+            keys = ModelKeys(name, entry)
+            config = ModelConfig()
+            for manifest in await manifests.manifests(store, keys):
+                try:
+                    config = ModelConfig.stored(dict(manifest.state["config"]))
+                    break
+                except (InvalidInstance, KeyError, TypeError, ValueError):
+                    continue
+            return keys, Created(name, config.written())
+    return None, NOTHING
+
+
+async def _catalog_entry(store: Store, entry: str) -> tuple[bytes, bytes]:
+    _, event = await _creation(store, entry)
+    return encode(CatalogEntry(APPLY_VERSION, event))
+
+
+async def _unreadable(store: Store, living: Living) -> list[Finding]:
+    """Entries of a model's log that cannot be applied."""
+    findings = []
+    name, after = living.keys.name, START
+    while True:
+        with reaching():
+            first = "-" if after == START else f"({after.entry}"
+            elements = await store.client.xrange(living.keys.log, first, "+", READ_ENTRIES)
+        for entry_id, fields in elements:
+            entry = entry_id.decode()
+            try:
+                decode_entry([part for field in fields.items() for part in field])
+            except Damaged as error:
+                cost = "the events in it are given up; everything else stays, and all offsets"
+                findings.append(Finding("unreadable", name, entry, str(error), cost))
+            except UnknownApplyVersion as error:
+                findings.append(Finding("newer", name, entry, str(error), "run the release that wrote it"))
+        if not elements:
+            return findings
+        after = Offset.of_entry(elements[-1][0])
+
+
+async def _unloadable(store: Store, artifacts: Artifacts | None, living: Living) -> list[Finding]:
+    """What keeps a model from being loaded whose log can be read."""
+    name = living.keys.name
+    model = ModelReplica(living.keys, living.config)
+    try:
+        await restore_newest(store, model, artifacts=artifacts)
+        lost = await unadoptable(store, artifacts, model)
+    except ArtifactsUnavailable as error:
+        return [Finding("away", name, "", str(error), "make the artifact store available")]
+    except UnknownApplyVersion as error:
+        return [Finding("newer", name, "", str(error), OTHER_RELEASE)]
+    except (Damaged, UnknownOffset) as error:
+        n_entries = (await stream.tail(store, living.keys.log)).n_entries
+        cost = f"it is learned anew from the {n_entries} entries that its log still has; the rest is given up"
+        found = [Finding("baseless", name, "", str(error), cost)]
+    else:
+        found = [_given_up(name, one) for one in lost]
+    other = await _of_other_release(store, living) if found else None
+    return found if other is None else [Finding("newer", name, "", other, OTHER_RELEASE)]
+
+
+def _given_up(name: str, one: Unadoptable) -> Finding:
+    reason = f"the index that is adopted there ({one.what or 'no reason was given'}) cannot be had: {one.why}"
+    cost = (
+        "that adoption is given up: from there on the model is what history and log, as they are now, make of it "
+        "without that index; no offset moves. Bring the index back from a copy instead if there is one"
+    )
+    return Finding("unadoptable", name, one.at.entry, reason, cost)
+
+
+async def _of_other_release(store: Store, living: Living) -> str | None:
+    """Why a snapshot, with which a start may have no trouble at all, cannot be read by this release, if that is so."""
+    for snapshot in await manifests.ids(store, living.keys):
+        try:
+            await manifests.manifest_of(store, living.keys, snapshot)
+        except UnknownApplyVersion as error:
+            return f"the snapshot {snapshot} cannot be used: {error}"
+        except (Damaged, UnknownSnapshot):
+            continue
+    return None
+
+
+async def _check_without(store: Store, artifacts: Artifacts | None, living: Living, at: Offset) -> None:
+    """Conflict unless the model can be made without the snapshots that have what an entry said."""
+    try:
+        await rebuild(store, living, at.before, artifacts=artifacts)
+    except (Damaged, UnknownArtifact, UnknownOffset) as error:
+        raise Conflict(
+            f"the entry {at.entry} of {living.keys.name} cannot be given up, since only snapshots past it are good: "
+            f"what was before cannot be made anew ({error}). {BEGIN_ANEW}, and that entry with it"
+        ) from error
+
+
+async def _rewrite(
+    store: Store,
+    key: bytes,
+    replaced: dict[str, tuple[bytes, bytes]],
+    lease: Lease | None = None,
+    snapshots: Sequence[str] = (),
+) -> None:
+    """Put a copy of a stream into its place, with some entries replaced. Conflict when it was changed meanwhile.
+
+    In the same moment nothing points to some snapshots any more, whose model the lease is of.
+    """
+    beside = stream.mended_key(key)
+    after, n_copied = START, 0
+    with reaching():
+        await store.client.delete(beside)
+        while True:
+            first = "-" if after == START else f"({after.entry}"
+            elements: list[Element] = await store.client.xrange(key, first, "+", READ_ENTRIES)
+            if not elements:
+                break
+            async with store.client.pipeline(transaction=False) as pipe:
+                for entry_id, fields in elements:
+                    payload, checksum = replaced.get(entry_id.decode(), (None, None))
+                    pipe.xadd(beside, fields if payload is None else {"e": payload, "c": checksum}, id=entry_id)
+                await pipe.execute()
+            after, n_copied = Offset.of_entry(elements[-1][0]), n_copied + len(elements)
+        if after == START:
+            await store.client.delete(key)
+            return
+        async with store.client.pipeline(transaction=True) as pipe:
+            try:
+                await pipe.watch(key, beside, *([] if lease is None else [lease.fence]))
+                held = lease is None or await pipe.get(lease.fence) == lease.token
+                whole = await pipe.xlen(beside) == n_copied  # a sweep takes away what may be left of one who died
+                if held and whole and not await pipe.xrevrange(key, "+", f"({after.entry}", 1):
+                    pipe.multi()
+                    pipe.rename(beside, key)
+                    if lease is not None:
+                        for name in snapshots:
+                            pipe.lrem(lease.keys.of("snapshots"), 0, name)
+                    await pipe.execute()
+                    return
+            except redis.exceptions.WatchError:
+                pass
+        await store.client.delete(beside)
+    raise Conflict("something was appended meanwhile; stop the service and mend again")

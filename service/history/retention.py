@@ -1,0 +1,147 @@
+"""Retention: history is kept up to a size and an age; beyond it the oldest segments give way to a base.
+
+1. how many of the oldest segments may go: over the bounds, their own or that of the indexes that adoptions in them
+   need; not pinned, and no adoption behind them replays from them
+2. the state at the end of these is made, by a replay of them on top of the base before
+3. it is written as an index: the new base
+4. in one moment and under the lease the list of history names the new base, and no more the segments
+5. their files, and those of the base before, are swept: not at once, since a store that loses its last second points
+   to them again
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+import structlog
+
+from abound.core.errors import Damaged, UnknownArtifact
+from abound.core.types import Offset
+from abound.service.history import pins
+from abound.service.history.archive import BASE_PREFIX, Archiving, adopted, adoption_after, make_base, swap
+from abound.service.history.history import Contents, History, HistoryParams, Segment
+from abound.service.history.replay import rebuild
+from abound.service.log import stream
+from abound.service.snapshots import state_files
+from abound.service.store.client import reaching
+
+log = structlog.get_logger(__name__)
+
+
+async def retain(to: Archiving, contents: Contents) -> Contents:
+    """Keep the history of a model within its bounds; what it is then.
+
+    Raises
+    ------
+    LeaseLost
+        Another process has the model.
+    Damaged, UnknownApplyVersion
+        The segments that should go cannot be applied; history stays as it is.
+    ArtifactsUnavailable, StoreUnavailable
+    """
+    with reaching():
+        now, _ = await to.store.client.time()
+    n = max(to_go(contents, to.params, now * 1000), too_many(await _needed(to, contents), to.params))
+    if not n:
+        return contents
+    n = allowed(contents, n, await pins.oldest(to.store, to.keys), await _log_needs(to))
+    if not n:
+        return contents
+    until = Offset.of_entry(contents.segments[n - 1].last)
+    model = await rebuild(
+        to.store,
+        to.living,
+        until,
+        from_start=True,
+        params=to.log_params,
+        between=to.between,
+        artifacts=to.artifacts,
+    )
+    base = await make_base(to, model)
+    kept = await swap(to, msgspec.structs.replace(contents, base=base, segments=contents.segments[n:]))
+    log.info("history gave way to a base", model=to.keys.name, offset=base.offset, segments=n, base_bytes=base.size)
+    return kept
+
+
+def to_go(contents: Contents, params: HistoryParams, now: int) -> int:
+    """How many of the oldest segments are beyond the bounds; 0 while it is little. ``now``: milliseconds."""
+    segments = contents.segments
+    size = sum(segment.size for segment in segments)
+    by_size = by_age = 0
+    if size > params.keep_bytes * (1 + params.slack):
+        while size > params.keep_bytes:
+            size -= segments[by_size].size
+            by_size += 1
+    if params.keep_seconds:
+        age = params.keep_seconds * 1000
+        if segments and _ended(segments[0]) < now - age * (1 + params.slack):
+            by_age = sum(_ended(segment) < now - age for segment in segments)
+    return max(by_size, by_age)
+
+
+def too_many(needed: list[int], params: HistoryParams) -> int:
+    """How many of the oldest segments are to go for the indexes that they need, but never the last that needs any.
+
+    ``needed``: bytes of these, by segment.
+    """
+    size, n = sum(needed), 0
+    if size > params.keep_indexes_bytes * (1 + params.slack):
+        last = max(i for i, n_bytes in enumerate(needed) if n_bytes)
+        while size > params.keep_indexes_bytes and n < last:
+            size -= needed[n]
+            n += 1
+        while n and not needed[n - 1]:  # the rest of the way has taken nothing
+            n -= 1
+    return n
+
+
+def allowed(contents: Contents, n: int, pinned: Offset | None, log_needs: Offset | None) -> int:
+    """How many of ``n`` segments may go: the base that takes their place must not be past anything that is needed."""
+    while n:
+        base = Offset.of_entry(contents.segments[n - 1].last)[:2]
+        needs = [Offset.parse(segment.needs) for segment in contents.segments[n:] if segment.needs is not None]
+        needs += [offset for offset in (pinned, log_needs) if offset is not None]
+        if all(base <= offset[:2] for offset in needs):
+            break
+        n -= 1
+    return n
+
+
+async def _needed(to: Archiving, contents: Contents) -> list[int]:
+    """Bytes of the indexes that each segment needs and none after it; zeros while all that there are are in bounds."""
+    needed = [0] * len(contents.segments)
+    found = await state_files.sizes(to.artifacts, to.keys)
+    sizes = {name: size for name, size in found.items() if not name.startswith(BASE_PREFIX)}
+    if sum(sizes.values()) <= to.params.keep_indexes_bytes:
+        return needed
+    history = History(to.store, to.artifacts, to.keys)
+    for i in reversed(range(len(needed))):
+        if contents.segments[i].needs is not None:
+            with contextlib.suppress(Damaged, UnknownArtifact):  # whoever reads it says so; nothing goes by it
+                for name in adopted(await history.elements(contents.segments[i])):
+                    needed[i] += sizes.pop(name, 0)
+            await to.between()
+    return needed
+
+
+async def _log_needs(to: Archiving) -> Offset | None:
+    """The least offset behind which an adoption in the log replays."""
+    link = await to.store.open_link("retain")
+    found = []
+    try:
+        first = (await stream.trim_of(to.store, to.keys.log)).last
+        reading = stream.read(
+            link, to.keys.log, first, read_bytes=to.log_params.read_bytes, seconds=to.store.params.reply_seconds
+        )
+        async with contextlib.aclosing(reading):
+            async for elements in reading:
+                found += [after for element in elements if (after := adoption_after(element)) is not None]
+                await to.between()
+    finally:
+        link.close()
+    return min(found, default=None)
+
+
+def _ended(segment: Segment) -> int:
+    return Offset.of_entry(segment.last).milliseconds

@@ -1,0 +1,1 @@
+"""Background jobs: records, queue, runner, supervisor, and the jobs themselves."""

@@ -1,0 +1,328 @@
+"""Fitting a batch method as a job: from history, or a data set, to a version with a card.
+
+1. the instances are read as matrices (``service/jobs/training_data.py``, ``service/datasets/repository.py``), in the
+order in which they came
+2. the method is fitted on all but the newest, and judged on these
+3. with the same parameters and the same seed it is fitted on all
+4. the version is written, all but its card, and committed; then it gets its card, and is seen. A job that dies after it
+   has committed is begun again and goes on from there
+
+So a version is what fitting in process gives for the same instances, parameters and seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from abound.core.config import ModelConfig
+from abound.core.errors import Conflict, InvalidInstance, Malformed, UnknownArtifact, UnknownVersion
+from abound.core.evaluation.evaluate import LIMITS
+from abound.core.instances.data_formats import Instance
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.methods import fitted as fitting
+from abound.core.methods.fitted import Fitted
+from abound.core.methods.registry import METHODS
+from abound.core.methods.training import gather
+from abound.core.methods.training.matrices import Matrices, Sizes
+from abound.core.methods.training.progress import Progress, part, rising
+from abound.core.methods.training.rankings import joined
+from abound.core.metrics import Propensity, evaluate
+from abound.core.types import Offset
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.datasets.files import local_file, read_file
+from abound.service.datasets.repository import Datasets
+from abound.service.history import past
+from abound.service.history.archive import adoption_after
+from abound.service.jobs.fit_params import FitParams
+from abound.service.jobs.repository import JobParams
+from abound.service.jobs.training_data import matrices_of_past
+from abound.service.log.catalog import ModelKeys
+from abound.service.log.events import Adopt, decode_entry
+from abound.service.log.stream import LogParams
+from abound.service.model.replicated_model import new_secret
+from abound.service.processes.memory import free_memory, refuse_beyond
+from abound.service.processes.parallel import as_if, parallel
+from abound.service.snapshots import state_files
+from abound.service.versions import repository as versions
+from abound.service.versions import retention as version_retention
+from abound.service.versions.card import Card, new_id, reading_of
+
+if TYPE_CHECKING:
+    from abound.service.jobs.context import JobContext
+
+HISTORY = "history"
+DEPTH = 100
+"""Labels that are ranked to judge a version."""
+
+READ_AT_ONCE = 256
+
+JUDGED_AT_ONCE = 2048
+"""Instances that are ranked between two reports; a method divides them into pieces for its threads or machines."""
+
+
+class Read(NamedTuple):
+    """Instances, and where they are from: ``range`` as a card says it, None for a data set."""
+
+    data: Matrices
+    range: dict[str, str | None] | None
+    until: Offset
+
+
+async def fit(context: JobContext, params: FitParams, progress: Progress) -> dict[str, Any]:
+    """Fit, judge, fit again, write."""
+    keys, job = context.living.keys, context.job
+    if job.committed:
+        name = job.kept[0].rpartition("/")[2]
+        async with version_retention.writing(context.store, keys, name):
+            card = await version_retention.publish(context.store, context.artifacts, keys, name)
+        return _outcome(card, {}) | await _after(context, card)
+    progress = rising(progress)
+    config = ModelConfig.stored(job.config) if job.config else context.living.config
+    clock = Clock()
+    read = await _read(context, config, part(progress, 0.0, 0.2))
+    clock.lap("read")
+    with as_if(context.settings.cluster, context.threads):
+        refuse_large(params, read.data.sizes, context.settings.group(JobParams).memory_bytes)
+    rows = read.data.learnable
+    if not len(rows):
+        raise InvalidInstance("no instance has a label and an active feature", "data")
+    data = read.data if len(rows) == read.data.X.shape[0] else read.data.rows(rows)
+    idf = params.weighs(config.idf)
+    told = part(progress, 0.2, 0.9)
+    fitted, metrics = await asyncio.to_thread(
+        _fitted, params, data, idf, (context.settings.cluster, context.threads), told, clock
+    )
+    prefix = versions.folder(keys, new_id())
+    name = prefix.rpartition("/")[2]
+    await context.will_write(prefix)
+    progress("writing the version", 0.9)
+    sizes = data.sizes
+    async with version_retention.writing(context.store, keys, name):
+        card = await versions.write(
+            context.artifacts,
+            keys,
+            fitted,
+            seed=params.seed,
+            data=job.data,
+            upload=job.upload,
+            reads=reading_of(config),
+            data_range=read.range,
+            offset=str(read.until),
+            created=await context.now(),
+            metrics=metrics,
+            sizes={
+                "instances": sizes.n,
+                "features": sizes.d,
+                "classes": int(np.count_nonzero(data.label_counts)),
+                "nnz": sizes.nnz,
+                "assertions": sizes.assertions,
+            },
+            job=job.id,
+            name=name,
+            check=context.check,
+            whole=False,
+        )
+        clock.lap("write")
+        if read.range is not None:
+            await refuse_forgotten(context, read.until)
+        progress("done", 0.99)
+        await context.commit(prefix)
+        await version_retention.publish(context.store, context.artifacts, keys, name)
+    return _outcome(card, clock.seconds) | await _after(context, card)
+
+
+def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
+    """Bytes that a fit needs at most, by what they are for."""
+    n = Sizes(
+        n=sizes.instances,
+        d=sizes.features,
+        L=sizes.classes,
+        nnz=sizes.nnz,
+        assertions=sizes.assertions,
+        pairs=sizes.pairs,
+        label_pairs=sizes.label_pairs,
+        feature_labels=sizes.feature_labels,
+    )
+    return _needs(method, n, params)
+
+
+def _needs(method: str, n: Sizes, params: FitParams) -> dict[str, int]:
+    own = params.own
+    copies = 1 if params.held_out else 0
+    weighed = {f"weighed values, {8 + 4 * copies} B x {n.nnz:,}": (8 + 4 * copies) * n.nnz}
+    return gather.needs(n) | weighed | METHODS[method].needs(n, own)
+
+
+def refuse_large(params: FitParams, n: Sizes, most: int) -> None:
+    """NeedsMemory when a job may not need what it turns out to, now that the data are read; 0: no bound.
+
+    At the door the features are those of the index, which keeps as many as it may, or of the data set as the default
+    analyzer reads it; and of the labels of a model it is only known how often each comes, not which come together,
+    nor with how many features.
+    """
+    if most:
+        about = f"{n.n:,} instances, {n.d:,} features, {n.L:,} classes"
+        refuse_beyond(params.METHOD, _needs(params.METHOD, n, params), about, most, "a job")
+
+
+async def _after(context: JobContext, card: Card) -> dict[str, Any]:
+    """What follows from a version that is there: it contends where that was asked for, and old ones go."""
+    store, keys = context.store, context.living.keys
+    contends: bool | str = False
+    if context.job.activate == "if_better":
+        try:
+            await version_retention.contend(store, context.artifacts, keys, card.id, f"job {context.job.id}")
+            contends = True
+        except (
+            Conflict,
+            UnknownVersion,
+        ) as error:  # as many contend as can, or it was deleted; it was made all the same
+            contends = str(error)
+    keep = context.settings.group(version_retention.VersionParams).keep
+    gone = await version_retention.retain(store, context.artifacts, keys, keep)
+    return {"contends": contends, "deleted": gone}
+
+
+async def refuse_forgotten(context: JobContext, until: Offset) -> None:
+    """Conflict when events up to ``until`` were forgotten since they were read.
+
+    A forgetting adopts an index first and looks for versions then, those without a card as well, so either it finds
+    this one or this finds it.
+    """
+    store, artifacts, keys = context.store, context.artifacts, context.living.keys
+    params = context.settings.group(LogParams)
+    async with contextlib.aclosing(past.entries(store, artifacts, keys, until, params=params)) as reading:
+        async for elements in reading:
+            context.check()
+            for element in elements:
+                if adoption_after(element) is not None:
+                    event = decode_entry(element[1]).event
+                    if isinstance(event, Adopt) and await _forgets(artifacts, keys, event.index):
+                        raise Conflict("events that it learned from were forgotten meanwhile; ask for it again")
+
+
+async def _forgets(artifacts: Artifacts, keys: ModelKeys, index: str) -> bool:
+    try:
+        return (await state_files.manifest_of(artifacts, keys, index)).recipe.get("method") == "forget"
+    except UnknownArtifact:  # only what an adoption after it has replaced
+        return True
+
+
+async def _read(context: JobContext, config: ModelConfig, progress: Progress) -> Read:
+    if context.job.data == HISTORY:
+        found = await matrices_of_past(context, progress)
+        if not found.data.X.shape[0]:
+            why = "" if found.is_all else " of which there is more than an index: it was imported, or history was cut"
+            raise InvalidInstance(f"the model {context.living.keys.name} has learned nothing{why}", "data")
+        return Read(found.data, found.range, found.until)
+    card = await Datasets(context.store).get(context.job.data)
+    if context.job.upload not in (None, card.upload):
+        raise Conflict(
+            f"another file has come as the data set {card.name} since the job was asked for; ask for it again"
+        )
+    async with local_file(context.artifacts, card.file) as path:
+        data = await asyncio.to_thread(_of_file, path, config, card.instances, progress)
+    return Read(data, None, await past.end(context.store, context.living.keys))
+
+
+def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Matrices:
+    """The instances of a file, vectorized as the model's own."""
+
+    def told() -> Iterator[Instance]:
+        for at, instance in enumerate(read_file(str(path))):
+            if at % READ_AT_ONCE == 0:
+                progress("reading the data set", min(1.0, at / max(1, n)))
+            yield instance
+
+    try:
+        return gather.gather(told(), Vectorizer(config, LIMITS).vectorize, LIMITS, new_secret())
+    except Malformed as error:
+        raise Malformed(str(error).removeprefix(f"{path}: ")) from error
+
+
+def _fitted(
+    params: FitParams, data: Matrices, idf: bool, where: tuple[str | None, int], progress: Progress, clock: Clock
+) -> tuple[Fitted, dict[str, Any]]:
+    """The method on all of the data, and how one without the newest did on these. ``where``: see ``parallel``."""
+    with parallel(*where):
+        return _judged_and_fitted(params, data, idf, progress, clock)
+
+
+def _judged_and_fitted(
+    params: FitParams, data: Matrices, idf: bool, progress: Progress, clock: Clock
+) -> tuple[Fitted, dict[str, Any]]:
+    n = data.X.shape[0]
+    n_held = min(math.floor(n * params.held_out), params.most_held_out)
+    metrics: dict[str, Any] = {"held_out": n_held}
+    own: Any = "auto" if params.auto else params.own
+    room = free_memory()
+
+    def on(rows: Matrices, given: Any, told: Progress) -> Fitted:
+        rng = np.random.default_rng(params.seed)
+        return fitting.fit(params.METHOD, rows, given, rng, told, use_idf=idf, memory=room)
+
+    again = params.refit or not n_held
+    judged_by = 0.5 if again else 0.9
+    fitted = None
+    if n_held:
+        older = data.first(n - n_held)
+        fitted = on(older, own, _named("judging: ", part(progress, 0.0, judged_by - 0.1)))
+        clock.lap("fit")
+        ranking = part(progress, judged_by - 0.1, judged_by)
+        metrics |= judged(fitted, older, data.last(n_held), ranking)
+        clock.lap("rank")
+        own = fitted.params
+    if again:
+        fitted = None  # there is room for one
+        fitted = on(data, own, _named("", part(progress, judged_by if n_held else 0.0, 1.0)))
+        clock.lap("refit" if n_held else "fit")
+    assert fitted is not None
+    return fitted, metrics
+
+
+def judged(fitted: Fitted, train: Matrices, test: Matrices, progress: Progress) -> dict[str, float | None]:
+    """Every measure (``core/metrics.py``) of a fitted method on instances in the same columns."""
+    n, blocks = test.X.shape[0], []
+    for first in range(0, n, JUDGED_AT_ONCE):
+        progress("judging: ranking the newest", first / n)
+        blocks.append(fitted.rank(test.X[first : first + JUDGED_AT_ONCE], DEPTH))
+    weights = Propensity().weights(train.label_counts, train.X.shape[0])
+    return evaluate(joined(blocks), test.label_sets, weights)
+
+
+class Clock:
+    """Seconds of wall time, by what they were for."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        """What was done since the last time was this."""
+        now = time.monotonic()
+        self.seconds[name] = round(now - self._since, 3)
+        self._since = now
+
+
+def _named(prefix: str, progress: Progress) -> Progress:
+    return lambda stage, fraction: progress(f"{prefix}{stage}", fraction)
+
+
+def _outcome(card: Card, seconds: dict[str, float]) -> dict[str, Any]:
+    return {
+        "version": card.id,
+        "metrics": card.metrics,
+        "digest": card.digest,
+        "params": card.params,
+        "sizes": card.sizes,
+        "bytes": card.n_bytes,
+        "seconds": seconds,
+    }

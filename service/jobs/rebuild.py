@@ -1,0 +1,373 @@
+"""Rebuilding the index of a model from its past, three uses of one mechanism (``service/rebuild/adoption.py``):
+
+    refit     several passes, with settings that a held-out newest part chose
+    forget    without some events, which history and all else lose as well
+    restore   as it was at an offset
+
+Each is a job: ``(context, params, progress) -> outcome``. Learning goes on meanwhile; what came since the job began is
+on top of the new index when it is adopted. A job that dies after it has committed is begun again and comes to the
+same end: what the log has of its adoption says how far it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from abound.core.errors import ArtifactsUnavailable, Conflict, InvalidInstance, UnknownArtifact, UnknownOffset
+from abound.core.model.live_model import LiveModel
+from abound.core.types import START, Offset
+from abound.service.history import erasures, past
+from abound.service.history.erasures import Unfinished
+from abound.service.history.garbage import sweep_indexes
+from abound.service.history.history import History, HistoryParams
+from abound.service.history.lineage import Start, stretches_of, up_to
+from abound.service.history.replay import Source, rebuild
+from abound.service.log import stream
+from abound.service.log.events import Learn, Prepare, decode_entry, encode
+from abound.service.log.stream import Element, LogParams
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.model.standby import apply
+from abound.service.rebuild.adoption import Adoption, Place, begin, found, snapshot_past
+from abound.service.rebuild.erase import Clearing
+from abound.service.rebuild.forget import Cleared, Forgetting
+from abound.service.rebuild.redacted_replay import Remaking
+from abound.service.rebuild.redaction import ForgetParams
+from abound.service.rebuild.refit import RefitParams, Refitting, start_of
+from abound.service.snapshots import state_files
+from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.snapshots.state_files import IndexManifest
+from abound.service.store.client import reaching
+
+if TYPE_CHECKING:
+    from abound.service.jobs.context import JobContext
+
+__all__ = ["ForgetParams", "RefitParams", "RestoreParams", "forget", "refit", "restore"]
+
+MOST_ROUNDS = 5
+
+Progress = Callable[[str, float], None]
+Outcome = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreParams:
+    """Back to where.
+
+    Attributes
+    ----------
+    to : str
+        The offset of the last event that stays, such as 1790000000000-0.3: milliseconds since 1970, entry, position.
+    reason : str
+        Why, in 1 to 1000 characters; kept with the job.
+    """
+
+    to: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        try:
+            Offset.parse(self.to)
+        except ValueError as error:
+            raise ValueError(f"to: {error}") from None
+        if not 1 <= len(self.reason) <= 1000:
+            raise ValueError("reason must say why, in 1 to 1000 characters")
+
+
+class Made(NamedTuple):
+    """What is to be adopted (None: nothing has to be), how it was made, and what is told of it."""
+
+    live: LiveModel | None
+    recipe: dict[str, Any]
+    outcome: Outcome
+
+
+async def refit(context: JobContext, params: RefitParams, progress: Progress) -> Outcome:
+    """Learn the whole past anew, in several passes and with searched settings."""
+    place = _place(context)
+
+    async def make(adoption: Adoption) -> Made:
+        progress("replaying", 0.0)
+        before = await _as_it_was(place, adoption.after)
+        refitting = await refitting_of(
+            place, adoption.after, before, lambda stage, done: progress(stage, 0.05 + 0.7 * min(1.0, done))
+        )
+        refitting.refuse(params)
+        chosen = await refitting.choose(params)
+        live = await refitting.fit(chosen.setting, chosen.passes)
+        live.continue_score(before)
+        recipe = {"method": "refit", "setting": chosen.setting, "passes": chosen.passes}
+        return Made(live, recipe, {**recipe, "metrics": {"MRR": chosen.score, "held_out": chosen.n_held_out}})
+
+    return await _adopted(context, place, params.reason or "refit", progress, make)
+
+
+async def restore(context: JobContext, params: RestoreParams, progress: Progress) -> Outcome:
+    """Take the index back to an offset; what came after it is not learned any more, and stays in history."""
+    to = Offset.parse(params.to)
+    place = _place(context)
+
+    async def make(adoption: Adoption) -> Made:
+        if to[:2] > adoption.after[:2]:
+            raise InvalidInstance(f"to: the log ends at {adoption.after}, before {to}", "params.to")
+        progress("replaying", 0.1)
+        live = (await state_at(place, to)).live
+        recipe = {"method": "restore", "to": str(to)}
+        return Made(live, recipe, {**recipe, "learned": live.n_learned})
+
+    return await _adopted(context, place, params.reason, progress, make, until=to)
+
+
+async def forget(context: JobContext, params: ForgetParams, progress: Progress) -> Outcome:
+    """Make the index what it would have been without some events, and take them out of everything that is kept."""
+    place = _place(context)
+    known = context.job.outcome if context.job.committed else {}
+    if not context.job.committed and not (params.since is None and params.until is None):
+        await _check_clock(place, params)
+    forgetting = Forgetting(place, params, progress, Cleared(known, context.so_far), context.job.id)
+    remaking = Remaking(forgetting)
+
+    async def make(adoption: Adoption) -> Made:
+        counts = await forgetting.look(adoption.after)
+        if forgetting.first is None:
+            await forgetting.end_others()
+            return Made(None, {"method": "forget"}, counts)
+        return Made(await remaking.state(), {"method": "forget"}, counts)
+
+    async def commit(*prefixes: str) -> None:
+        index = await state_files.manifest_of(place.artifacts, place.keys, prefixes[0].rpartition("/")[2])
+        what = Unfinished(index.after, params.key, params.source, params.since, params.until)
+        await context.commit(*prefixes)  # a job that is cancelled until now says nothing
+        await erasures.begin(place.store, place.keys, context.job.id, what)  # also one that was prepared before
+
+    async def again(adoption: Adoption, at: Offset) -> bool:
+        if forgetting.after is None:  # begun again after the adoption
+            await forgetting.look(adoption.after, again=True)
+            await remaking.state()
+        return await forgetting.repeated(at)
+
+    return await _adopted(
+        context,
+        replace(place, commit=commit),
+        params.reason,
+        progress,
+        make,
+        again=again,
+        clear=Clearing(forgetting).clear,
+        pinned=START,
+        padded=True,
+    )
+
+
+async def _check_clock(place: Place, params: ForgetParams) -> None:
+    """InvalidInstance where offsets do not tell when events came: they never go back, which the store's clock may.
+
+    What comes after it was set back has the time of the last entry from before, until the clock has caught up.
+    """
+    last = (await stream.tail(place.store, place.keys.log)).last.milliseconds
+    with reaching():
+        seconds, microseconds = await place.store.client.time()
+    ahead = last - (seconds * 1000 + microseconds // 1000)
+    if ahead <= 0 or (params.until is not None and int(params.until * 1000) >= last):
+        return
+    raise InvalidInstance(
+        f"until: the clock of the store was set back, and the log's last entry is {ahead / 1000:.3f} s ahead of it. "
+        "What came since then stands there under that time, whenever it came. Name it by key or source; or give an "
+        f"until of at least {(last + 1) / 1000}, which takes all of that with it",
+        "params.until",
+    )
+
+
+async def state_at(place: Place, to: Offset) -> ModelReplica:
+    """A model as it was at an offset; UnknownOffset when history begins past it."""
+    contents = await History(place.store, place.artifacts, place.keys).contents()
+    first = START if contents is None else contents.beginning
+    if to < first:
+        raise UnknownOffset(f"the history of {place.keys.name} begins at {first}; what was before is gone", first)
+    before = to if to[:2] == first[:2] else to.before  # at the beginning itself there is no entry to be cut
+    model = await rebuild(
+        place.store, place.living, before, params=place.log, between=place.between, artifacts=place.artifacts
+    )
+    if model.offset[:2] >= to[:2]:
+        return model
+    source = Source(place.store, place.artifacts, place.log)
+    reading = past.entries(place.store, place.artifacts, place.keys, model.offset, to, params=place.log)
+    async with contextlib.aclosing(reading):
+        async for elements in reading:
+            for element in elements:
+                await apply(model, _cut(element, to), source)  # it may be an adoption
+    return model
+
+
+async def refitting_of(place: Place, after: Offset, before: LiveModel, progress: Progress) -> Refitting:
+    """A refit of what a model has learned up to an offset."""
+
+    def read(past_offset: Offset, until: Offset) -> AsyncGenerator[list[Element]]:
+        return past.entries(
+            place.store, place.artifacts, place.keys, past_offset, until._replace(position=0), params=place.log
+        )
+
+    contents = await History(place.store, place.artifacts, place.keys).contents()
+    base = contents.base if contents is not None else None
+    beginning = START if contents is None else contents.beginning
+    stretches = await stretches_of(read, place.artifacts, place.keys, beginning, after)
+    counted = start_of(Start(base.index, base.digest) if base is not None else None, stretches)
+    return Refitting(read, place.artifacts, place.keys, before.config, counted, before.n_learned, progress)
+
+
+async def _as_it_was(place: Place, at: Offset) -> LiveModel:
+    model = await rebuild(
+        place.store, place.living, at, params=place.log, between=place.between, artifacts=place.artifacts
+    )
+    return model.live
+
+
+async def _adopted(
+    context: JobContext,
+    place: Place,
+    reason: str,
+    progress: Progress,
+    make: Callable[[Adoption], Awaitable[Made]],
+    *,
+    again: Callable[[Adoption, Offset], Awaitable[bool]] | None = None,
+    clear: Callable[[Offset], Awaitable[Outcome]] | None = None,
+    until: Offset | None = None,
+    pinned: Offset | None = None,
+    padded: bool = False,
+) -> Outcome:
+    """Make an index of events ``until`` an offset and adopt it, or go on where one died before; then ``clear``.
+
+    It may have to be made ``again``, by what has come meanwhile: ``MOST_ROUNDS`` in all.
+    """
+    name = context.job.id
+    outcome: Outcome = {"reason": reason}
+
+    def waiting() -> None:
+        progress("waiting until another index of the model is made", 0.0)
+
+    async with begin(place, name, pinned, waiting) as adoption:
+        at = None
+        if context.job.committed:
+            end = adoption.after
+            prepare, at = await found(place, name, await _stood_for(place, context.job.kept))
+            prepared = None if prepare is None or at is not None else await _still_there(place, prepare)
+            if prepare is not None and (at is not None or prepared is not None):
+                adoption.after = Offset.parse(prepare.after)
+            if prepared is not None:
+                try:
+                    at = await adoption.adopt(prepared, reason, padded)
+                except Conflict:  # something else was adopted since, or the store lost what it was made of: made anew
+                    adoption.after = end
+        if at is None and clear is None:
+            await _refuse_unfinished(place)
+        rounds = 1
+        while at is None or (again is not None and await again(adoption, at)):
+            if at is not None:
+                rounds += 1
+                if rounds > MOST_ROUNDS:
+                    outcome["sent_again"] = "what is forgotten came again and again meanwhile; forget it once more"
+                    break
+                await adoption.go_on()
+            await _say_range(context, place, adoption.after if until is None else min(adoption.after, until))
+            made = await make(adoption)
+            outcome |= made.outcome
+            if made.live is None:
+                return outcome
+            index_id = state_files.new_id()
+            try:
+                progress("writing the index", 0.8)
+                await place.will_write(f"{state_files.folder(place.keys)}/{index_id}")
+                index = await state_files.write(
+                    place.artifacts, place.keys, made.live, adoption.after, made.recipe, place.between, index_id
+                )
+                del made
+                progress("waiting until the replicas are ready", 0.85)
+                at = await adoption.adopt(index, reason, padded)
+            except BaseException:
+                if not adoption.committed:
+                    with contextlib.suppress(ArtifactsUnavailable):
+                        await state_files.delete(place.artifacts, place.keys, index_id)
+                raise
+        progress("making a snapshot", 0.9)
+        manifest = await snapshot_past(place, at)
+        outcome |= {"adopted": str(at), "after": str(adoption.after), "snapshot": manifest.id}
+        if clear is not None:
+            outcome |= await clear(at)
+        progress("clearing up", 0.99)
+        await sweep_indexes(place)
+    return outcome
+
+
+async def _refuse_unfinished(place: Place) -> None:
+    """Conflict while history still has events that are forgotten already: an index made of it would have them again."""
+    for job, what in (await erasures.unfinished(place.store, place.keys)).items():
+        if (await found(place, job, Offset.parse(what.after)))[1] is not None:
+            raise Conflict(
+                f"the job {job} has not taken what it forgets out of history yet. Ask again when it has ended; if it "
+                "was given up, forget the same once more, or anything else: that ends it as well"
+            )
+
+
+async def _stood_for(place: Place, kept: list[str]) -> Offset:
+    """What the indexes that a job has committed stand for, START where one is gone: its adoption came after that."""
+    after = []
+    for prefix in kept:
+        try:
+            manifest = await state_files.manifest_of(place.artifacts, place.keys, prefix.rpartition("/")[2])
+        except UnknownArtifact:
+            return START
+        after.append(Offset.parse(manifest.after))
+    return min(after, default=START)
+
+
+async def _still_there(place: Place, prepare: Prepare) -> IndexManifest | None:
+    """The index that was to be adopted; None when it was taken away.
+
+    A failover may lose the ``Prepare`` of the attempt that was committed, and leave that of one before, which was not.
+    """
+    try:
+        return await state_files.manifest_of(place.artifacts, place.keys, prepare.index)
+    except UnknownArtifact:
+        return None
+
+
+async def _say_range(context: JobContext, place: Place, until: Offset) -> None:
+    contents = await History(place.store, place.artifacts, place.keys).contents()
+    beginning = START if contents is None else contents.beginning
+    await context.range(None if beginning == START else beginning, until)
+
+
+def _place(context: JobContext) -> Place:
+    async def between() -> None:
+        context.check()
+        await asyncio.sleep(0)
+
+    return Place(
+        store=context.store,
+        artifacts=context.artifacts,
+        living=context.living,
+        between=between,
+        will_write=context.will_write,
+        commit=context.commit,
+        prepare_seconds=context.settings.prepare_seconds,
+        log=context.settings.group(LogParams),
+        snapshots=context.settings.group(SnapshotParams),
+        history=context.settings.group(HistoryParams),
+    )
+
+
+def _cut(element: Element, to: Offset) -> Element:
+    """An entry of the log; the last one that stays only up to its position."""
+    name, fields = element
+    if Offset.of_entry(name)[:2] != to[:2]:
+        return element
+    entry = decode_entry(fields)
+    if type(entry.event) is not Learn:
+        return element
+    payload, checksum = encode(msgspec.structs.replace(entry, event=up_to(entry.event, to.position)))
+    return name, [b"e", payload, b"c", checksum]

@@ -1,0 +1,273 @@
+"""A job, as its record says: what was asked for, who is at it, and what came of it.
+
+The changes of a job's record: each is one script of the store.
+
+            submit            claim                 ┌─> succeeded
+    (door) ───────> queued ───────────> running ────┼─> failed
+                      │ ^                  │        └─> cancelled
+                      │ └── lost, given back
+                      └────────────────────────────────> cancelled
+
+The records are the queue. A claim takes the job of a kind that has been queued longest and is due, and one that has
+committed before all others. Whatever is queued also leaves a token in ``abound:jobs:wake:<kind>``, on which workers
+wait (BLPOP). A token that is lost, or left over, does no harm: workers look for jobs every second anyway.
+
+A change is made if the job is in the state, and held by the holder, that it is meant for, else nothing happens. So of
+two that race one wins, and whoever was taken for dead and is not can change nothing any more. All times are the
+store's clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+STATES: tuple[State, ...] = ("queued", "running", "succeeded", "failed", "cancelled")
+ENDED = ("succeeded", "failed", "cancelled")
+
+KINDS = ("fit", "rebuild")
+"""Kinds of jobs; a worker does one of each at a time, so that what is short does not wait for what is long."""
+
+JOBS = "abound:jobs"
+
+_ID = re.compile(r"[0-9a-f]{20}")
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """The record of a job.
+
+    Attributes
+    ----------
+    id, state
+    model, incarnation : str
+        What it works on.
+    method, kind : str
+        What it does, and which workers do that.
+    params : dict
+        As the method's parameters were checked at the door, defaults and all.
+    data : str
+        ``history`` or the name of a data set.
+    upload : str or None
+        Which file of that name.
+    activate : ``never`` | ``if_better``
+    reason : str or None
+        The user's.
+    actor : str or None
+        Id of the key that asked for it.
+    progress : float
+        0..1.
+    stage : str or None
+        What is being done, in words for people.
+    attempt : int
+        How often it was begun.
+    due : float or None
+        When it may be begun again at the earliest, in seconds since 1970.
+    cancelling : bool
+        It was told to stop and has not yet.
+    committed : bool
+        What it does can no longer be cancelled.
+    kept : list of str
+        Prefixes in the artifact store that are not the job's own any more: what was committed.
+    holder : str or None
+        Worker and process that are at it.
+    data_range : dict or None
+        ``after`` and ``until``: offsets between which events were read.
+    metrics : dict
+    outcome : dict
+        What came of it, as the method says.
+    version : str or None
+        The version that it made.
+    error : str or None
+        Why it failed, or why it was cancelled; while it waits, why it has to be begun again.
+    config : dict
+        Of the model, when the job was asked for.
+    gone : str or None
+        Why its process gave it up although it is running: a worker sees to it.
+    body : str or None
+        Hash of the request that asked for it, where that came with an idempotency key.
+    created, started, ended, heartbeat : float or None
+        Seconds since 1970.
+    """
+
+    id: str
+    state: State
+    model: str
+    incarnation: str
+    method: str
+    kind: str
+    params: dict[str, Any] = {}
+    data: str = "history"
+    upload: str | None = None
+    activate: str = "never"
+    reason: str | None = None
+    actor: str | None = None
+    progress: float = 0.0
+    stage: str | None = None
+    attempt: int = 0
+    due: float | None = None
+    cancelling: bool = False
+    committed: bool = False
+    kept: list[str] = []
+    holder: str | None = None
+    data_range: dict[str, Any] | None = None
+    metrics: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
+    version: str | None = None
+    error: str | None = None
+    config: dict[str, Any] = {}
+    gone: str | None = None
+    body: str | None = None
+    created: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    heartbeat: float | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing comes any more."""
+        return self.state in ENDED
+
+
+def job_key(job_id: str) -> str:
+    """The key of a record."""
+    return f"{JOBS}:job:{job_id}"
+
+
+def new_id() -> str:
+    """An id that no job has."""
+    return secrets.token_hex(10)
+
+
+def id_of_key(key: str) -> str:
+    """The id of the job that is asked for under an idempotency key: so the record itself says that it came before."""
+    return hashlib.blake2b(key.encode(), digest_size=10, person=b"abound job").hexdigest()
+
+
+def is_id(text: str) -> bool:
+    """Whether a job could have this id."""
+    return _ID.fullmatch(text) is not None
+
+
+CHANGE = """
+-- KEYS[1] record, or the set of queued jobs. ARGV: id, or the kind of which the next queued job is meant; states it may
+-- be in, holder ('' any), field that must not be true ('' none), new state ('' stays), most of the new state (0 any),
+-- time field ('' none), then field, value, field, value, ...
+local now = redis.call('TIME')
+now = now[1] .. '.' .. string.format('%06d', now[2])
+local id, record = ARGV[1], KEYS[1]
+if record == 'abound:jobs:state:queued' then
+  id = nil
+  for _, one in ipairs(redis.call('ZRANGE', record, 0, -1)) do
+    local found = redis.call('HMGET', 'abound:jobs:job:' .. one, 'kind', 'due', 'committed', 'state')
+    local wait = (tonumber(found[2]) or 0) - now
+    -- a wait that is longer than any means that the clock was set back
+    local is_due = found[4] == '"queued"' and (wait <= 0 or wait > 3600)
+    if found[1] == ARGV[1] and is_due and (not id or found[3] == 'true') then
+      id = one
+      if found[3] == 'true' then break end
+    end
+  end
+  if not id then return {0, ''} end
+  record = 'abound:jobs:job:' .. id
+end
+local state = redis.call('HGET', record, 'state')
+if not string.find(ARGV[2], '|' .. (state or '"none"') .. '|', 1, true) then return {0, state or ''} end
+if ARGV[3] ~= '' and redis.call('HGET', record, 'holder') ~= ARGV[3] then return {0, 'holder'} end
+if ARGV[4] ~= '' and redis.call('HGET', record, ARGV[4]) == 'true' then return {0, ARGV[4]} end
+local new = ARGV[5]
+if new ~= '' then
+  local set = 'abound:jobs:state:' .. cjson.decode(new)
+  if tonumber(ARGV[6]) > 0 and redis.call('ZCARD', set) >= tonumber(ARGV[6]) then return {0, 'full'} end
+  if state then redis.call('ZREM', 'abound:jobs:state:' .. cjson.decode(state), id) end
+  if not state then redis.call('ZADD', 'abound:jobs:all', now, id) end
+  redis.call('ZADD', set, now, id)
+  redis.call('HSET', record, 'state', new)
+end
+if ARGV[7] ~= '' then redis.call('HSET', record, ARGV[7], now) end
+for i = 8, #ARGV, 2 do redis.call('HSET', record, ARGV[i], ARGV[i + 1]) end
+if ARGV[7] == 'started' then
+  redis.call('HINCRBY', record, 'attempt', 1)
+  redis.call('HSET', record, 'heartbeat', now)
+end
+if ARGV[7] == 'ended' then
+  local what = cjson.decode(redis.call('HGET', record, 'method')) .. '|' .. cjson.decode(new)
+  local started = redis.call('HGET', record, 'started')
+  redis.call('HINCRBY', 'abound:jobs:totals', what .. '|n', 1)
+  redis.call('HINCRBYFLOAT', 'abound:jobs:totals', what .. '|seconds',
+             started and started ~= 'null' and string.format('%.6f', now - started) or '0')
+end
+if new == '"queued"' then
+  local tokens = 'abound:jobs:wake:' .. cjson.decode(redis.call('HGET', record, 'kind'))
+  redis.call('LPUSH', tokens, 1)
+  redis.call('LTRIM', tokens, 0, 15)
+end
+return {1, id}
+"""
+
+BEAT = """
+-- KEYS[1] record. ARGV: holder, progress, stage. Answers nothing when the job is not this holder's any more.
+if redis.call('HGET', KEYS[1], 'state') ~= '"running"' then return false end
+if redis.call('HGET', KEYS[1], 'holder') ~= ARGV[1] then return false end
+local now = redis.call('TIME')
+redis.call('HSET', KEYS[1], 'heartbeat', now[1] .. '.' .. string.format('%06d', now[2]),
+           'progress', ARGV[2], 'stage', ARGV[3])
+return redis.call('HGET', KEYS[1], 'cancelling') == 'true' and 1 or 0
+"""
+
+COMMIT = """
+-- KEYS: record, prefixes that are the job's own. ARGV: holder, prefixes as JSON, then each of them.
+if redis.call('HGET', KEYS[1], 'state') ~= '"running"' then return 0 end
+if redis.call('HGET', KEYS[1], 'holder') ~= ARGV[1] then return 0 end
+if redis.call('HGET', KEYS[1], 'cancelling') == 'true' then return 0 end
+redis.call('HSET', KEYS[1], 'committed', 'true', 'kept', ARGV[2])
+for i = 3, #ARGV do redis.call('SREM', KEYS[2], ARGV[i]) end
+return 1
+"""
+
+
+def claim_of(kind: str, holder: str, fields: Mapping[str, Any]) -> list[Any]:
+    """Return what EVAL takes to claim the next job of a kind; it answers whether there was one, and its id."""
+    claim = change_of("", ("queued",), "running", stamp="started", fields={"holder": holder, **fields})
+    claim[2:4] = [f"{JOBS}:state:queued", f'"{kind}"']
+    return claim
+
+
+def change_of(
+    job_id: str,
+    states: tuple[str, ...],
+    new: State | None = None,
+    *,
+    holder: str | None = None,
+    unless: str = "",
+    stamp: str = "",
+    most: int = 0,
+    fields: Mapping[str, Any] | None = None,
+) -> list[Any]:
+    """What EVAL takes for a change.
+
+    It is made only in one of ``states``, for the ``holder`` where one is named, and if the field ``unless`` is not
+    true; and not when ``most`` jobs are in the new state already.
+    """
+    given: list[Any] = [CHANGE, 1, job_key(job_id), job_id]
+    given += ["|" + "".join(f'"{state}"|' for state in states), f'"{holder}"' if holder else ""]
+    given += [unless, f'"{new}"' if new else "", most, stamp]
+    for name, value in (fields or {}).items():
+        given += [name, msgspec.json.encode(value)]
+    return given
+
+
+def beat_of(job_id: str, holder: str, progress: float, stage: str | None) -> list[Any]:
+    """What EVAL takes for a sign of life; it answers None (not yours any more), 0, or 1 (you are to stop)."""
+    return [BEAT, 1, job_key(job_id), f'"{holder}"', msgspec.json.encode(progress), msgspec.json.encode(stage)]
+
+
+def commit_of(job_id: str, holder: str, prefixes: tuple[str, ...]) -> list[Any]:
+    """What EVAL takes to let a job take effect; it answers 0 when it is to stop, or is not this holder's any more."""
+    key = job_key(job_id)
+    return [COMMIT, 2, key, f"{key}:wrote", f'"{holder}"', msgspec.json.encode(prefixes), *prefixes]

@@ -1,0 +1,218 @@
+"""The desk of jobs: what the door of a replica does with them.
+
+Everything that can be wrong with a job is found here: its method, its parameters, its model, the memory that it
+would need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from abound.core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, UnknownDataset, UnknownJob
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.datasets.repository import DatasetCard, Datasets
+from abound.service.jobs import workers as workplaces
+from abound.service.jobs.record import KINDS, Job, id_of_key, new_id
+from abound.service.jobs.repository import JobParams, Jobs, Total
+from abound.service.jobs.workers import Workplace
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.processes.parallel import as_if
+from abound.service.settings import Settings
+from abound.service.store.client import Store, StoreParams
+from abound.service.tasks import end
+
+if TYPE_CHECKING:
+    from abound.service.jobs.methods import JobMethod
+
+HISTORY = "history"
+MAX_REASON = 1000
+
+CHECK_SECONDS = 10.0
+"""How long a job that is handed in waits to hear from the artifact store."""
+OF_A_DATASET = ("instances", "features", "classes", "assertions", "nnz", "pairs", "label_pairs", "feature_labels")
+
+
+class JobRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A job that is asked for."""
+
+    method: Annotated[str, Meta(max_length=64, description="One of those that `/methods` lists.", examples=["refit"])]
+    model: Annotated[str, Meta(max_length=64, description="What it works on.")] = "default"
+    params: Annotated[dict[str, Any], Meta(description="As the method's JSON Schema says.")] = {}
+    data: Annotated[str, Meta(max_length=64, description="`history`, or the name of a data set.")] = HISTORY
+    activate: Annotated[Literal["never", "if_better"], Meta(description="Whether its version is to serve.")] = "never"
+
+
+class Figures(NamedTuple):
+    """What there is to say of jobs: how many by state, how those ended that did, and who does them."""
+
+    counts: dict[str, int]
+    totals: list[Total]
+    workers: dict[str, list[Workplace]]
+
+
+class Desk:
+    """Takes jobs for the models of a replica."""
+
+    def __init__(self, settings: Settings) -> None:
+        params = settings.group(StoreParams)
+        self._cluster = settings.cluster
+        self._store = Store(settings.jobs_store_url(), params)
+        self.jobs = Jobs(self._store, settings.group(JobParams))
+        self._events = Store(settings.store_url(), params)
+        self._datasets = Datasets(self._events)
+        place = settings.artifacts_place()
+        self._artifacts = Artifacts(place) if place is not None else None
+        self._check: asyncio.Task[str] | None = None
+
+    async def submit(self, request: JobRequest, model: ModelReplica, actor: str | None, key: str | None = None) -> Job:
+        """Take a job; under an idempotency ``key`` that came before, the one that was taken then.
+
+        Raises
+        ------
+        InvalidInstance, NeedsMemory
+            It can never be done so; or the key came before with another request.
+        ArtifactsUnavailable
+            There is no artifact store that it could read history from, or write to, or it is away or does not answer.
+        Overloaded, StoreUnavailable
+        """
+        job_id, body = new_id(), None
+        if key is not None:
+            job_id, body = id_of_key(key), _hash(request)
+            with contextlib.suppress(UnknownJob):
+                return _same(await self.jobs.get(job_id), body)
+        methods = await load_methods()
+        method = methods.get(request.method)
+        if method is None:
+            known = ", ".join(sorted(methods)) or "none"
+            raise InvalidInstance(f"method: there is no {request.method[:64]!r}; there are: {known}", "method")
+        params = method.check(request.params)
+        if request.data != HISTORY and not method.data:
+            raise InvalidInstance(f"data: {request.method} reads history only", "data")
+        if request.activate != "never" and not method.versions:
+            raise InvalidInstance(f"activate: {request.method} makes no version that could be activated", "activate")
+        dataset = None
+        if request.data != HISTORY:
+            try:
+                dataset = await self._datasets.get(request.data)
+            except UnknownDataset as error:
+                raise InvalidInstance(f"data: {error}", "data") from None
+        if self._artifacts is None:
+            raise ArtifactsUnavailable("jobs need an artifact store: set ABOUND_ARTIFACTS_URL, the same for all hosts")
+        await self._check_artifacts(self._artifacts)
+        await self._check_room(request.method, params, model, dataset)
+        plain = method.plain(params)
+        reason = plain.get("reason")
+        job = await self.jobs.submit(
+            Job(
+                id=job_id,
+                state="queued",
+                model=model.name,
+                incarnation=model.incarnation,
+                method=request.method,
+                kind=method.kind,
+                params=plain,
+                data=request.data,
+                upload=None if dataset is None else dataset.upload,
+                activate=request.activate,
+                reason=reason if isinstance(reason, str) else None,
+                actor=actor,
+                config=model.live.config.written(),
+                body=body,
+            )
+        )
+        if key is not None:  # another request with it may have been faster
+            _same(job, body)
+        return job
+
+    async def figures(self) -> Figures:
+        """Counts, for whoever watches; StoreUnavailable."""
+        workers = {kind: await workplaces.of_kind(self._store, kind) for kind in KINDS}
+        return Figures(await self.jobs.counts(), await self.jobs.totals(), workers)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._check is not None:
+            await end(self._check)
+        await self._store.close()
+        await self._events.close()
+
+    async def _check_artifacts(self, artifacts: Artifacts) -> None:
+        """ArtifactsUnavailable when it is not there. All who ask at one time wait for one answer, and not for long."""
+        if self._check is None or self._check.done():
+            self._check = asyncio.create_task(artifacts.join(self._events), name="artifact store of jobs")
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                await asyncio.shield(self._check)
+        except TimeoutError:
+            raise ArtifactsUnavailable(f"the artifact store has not answered for {CHECK_SECONDS:g} seconds") from None
+
+    async def _check_room(self, name: str, params: Any, model: ModelReplica, dataset: DatasetCard | None) -> None:
+        """NeedsMemory when no worker could do it. Without any worker this machine stands for the one to come."""
+        from abound.service.jobs.methods import METHODS, Sizes, check_memory
+
+        method = METHODS[name]
+        if method.needs is None:
+            return
+        sizes = model.live.sizes()
+        counted = Sizes(
+            model.live.n_learned,
+            sizes["features"],
+            sizes["classes"],
+            sizes["connections"],
+            sum(sizes["memory"].values()),
+            model.live.n_assertions,
+            active_features(model),
+            model.live.n_pairs,
+        )
+        if dataset is not None:
+            counted = counted._replace(**{name: getattr(dataset, name) for name in OF_A_DATASET})
+        places = [place for place in await workplaces.of_kind(self._store, method.kind) if place.memory is not None]
+        largest = max(places, key=lambda place: place.memory or 0, default=None)
+        here = self.jobs.params.room
+        with as_if(self._cluster, self.jobs.params.computing):
+            if largest is not None and largest.memory is not None:
+                check_memory(name, method, params, counted, largest.memory, f"the worker on {largest.host}")
+            elif here is not None:
+                check_memory(name, method, params, counted, here, "this machine, in the place of a worker,")
+
+
+async def load_methods() -> dict[str, JobMethod]:
+    """Return the methods of jobs. They import scipy, so a replica that is asked for none does without them."""
+    methods: dict[str, JobMethod] = (await asyncio.to_thread(import_module, "abound.service.jobs.methods")).METHODS
+    return methods
+
+
+def _hash(request: JobRequest) -> str:
+    """What makes two requests under one idempotency key the same: all that they ask for, defaults and all."""
+    return hashlib.blake2b(msgspec.json.encode(request, order="sorted"), digest_size=16).hexdigest()
+
+
+def _same(job: Job, body: str | None) -> Job:
+    if job.body != body:
+        raise InvalidInstance("this idempotency key came before with another body", "Idempotency-Key")
+    return job
+
+
+def active_features(model: ModelReplica) -> int:
+    """About how many active features all instances of a model have together, by the bytes of its log."""
+    live = model.live
+    key_bytes = live.features.n_key_bytes / max(1, len(live.features))
+    return int(model.log_bytes / (6 + key_bytes))
+
+
+def read_request(given: dict[str, Any]) -> JobRequest:
+    """A request from its JSON object; InvalidInstance names the field that is wrong."""
+    from abound.service.api.problems import unreadable
+
+    try:
+        return msgspec.convert(given, JobRequest)
+    except msgspec.ValidationError as error:
+        wrong: AboundError = unreadable(error)
+        raise wrong from None

@@ -1,0 +1,1 @@
+"""The replicated log of a model: events, stream commands, the catalog of models, appending."""

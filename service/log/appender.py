@@ -1,0 +1,331 @@
+"""Appending: requests that come at the same time share one entry, one round trip and one fsync.
+
+**group**: the requests of one entry. **lane**: a queue and a line to the store, on which one group at a time is
+under way. Each model has a fast lane and a careful one, for those who ask to know more than that the store has the
+event in its log, so that their wait is nobody else's.
+
+    1. a request waits in its lane, bounded by bytes and by number; what is over the bounds is refused (Overloaded)
+    2. when no append is under way, what waits (bounded again) becomes a group and goes out as one XADD, on the
+       careful lane with WAITAOF and WAIT right behind it, before anything is answered
+    3. the replies say that the group is durable, and how much so; the next group goes out
+    4. the follower meets the entry in the log, knows it by its origin and sequence, and hands over what came of it
+    5. a request ends when it is durable and, unless it asked for less, applied
+
+Behind each XADD the store is asked, in the same piece, whether it would still keep the log
+(``service/store/durability.py``). Where it would not, or not any more, the event is in the log and may get lost: its
+requests end as :class:`OutcomeUnknown`.
+
+A group whose reply is lost is never sent again. If the follower meets it all the same, it is in the log, and as soon
+as the store says again that it keeps it, its requests end well; otherwise they end as :class:`OutcomeUnknown` when
+their time is over. A client that goes away
+leaves its group alone: the other requests in it do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from abound.core.errors import NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge
+from abound.core.model.apply import Applying
+from abound.core.types import Offset
+from abound.service.log.append_group import Draft, Group, Learned, Waiting
+from abound.service.log.append_queue import Lane
+from abound.service.log.events import APPLY_VERSION, Control, Entry, encode
+from abound.service.log.stream import LogParams, xadd
+from abound.service.metrics import Timer
+from abound.service.store.reconnecting import Line
+from abound.service.store.server_info import LEVELS, Facts
+from abound.service.tasks import end
+
+__all__ = ["Appender", "Draft", "Learned"]
+
+SWEEP_SECONDS = 0.05
+
+
+class Appender:
+    """Appends events to the log of one model and tells each request what came of it.
+
+    Parameters
+    ----------
+    key : bytes
+        Of the model's stream.
+    origin : bytes
+        Of this process.
+    sequences : iterator of int
+        Shared by all appenders of the process.
+    line, careful_line : Line
+        The first is shared by all models; the second is this model's own and opened when it is first needed.
+    log_bytes : callable
+        Size of the log now.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        origin: bytes,
+        sequences: Iterator[int],
+        line: Line,
+        careful_line: Line,
+        params: LogParams,
+        reply_seconds: float,
+        log_bytes: Callable[[], int],
+    ) -> None:
+        self.key = key
+        self.params = params
+        self.reply_seconds = reply_seconds
+        self._origin = origin
+        self._sequences = sequences
+        self._log_bytes = log_bytes
+        self._fast = Lane(self, line, careful=False)
+        self._careful = Lane(self, careful_line, careful=True)
+        self._groups: dict[int, Group] = {}
+        self._n_waiting = 0
+        self._n_bytes = 0
+        self._safe: Facts | None = None  # looked at already
+        self._loop = asyncio.get_running_loop()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._opening: asyncio.Task[None] | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the store can be reached for appending."""
+        return self._fast.line.link is not None
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Requests that have no answer yet, and their bytes."""
+        return self._n_waiting, self._n_bytes
+
+    def timers(self) -> dict[str, Timer]:
+        """How long appending takes, by lane: ``log``, and ``confirmed`` for those who ask for more."""
+        return {"log": self._fast.timer, "confirmed": self._careful.timer}
+
+    def learn(self, drafts: Sequence[Draft], level: str, wait: bool, timeout: float) -> asyncio.Future[list[Learned]]:
+        """Append drafts; the future has a ``Learned`` for each of them.
+
+        Raises (at once, nothing is appended)
+        ------
+        StoreUnavailable
+            The store is away, or has been changed to one that could lose the log.
+        TooLarge
+            The request is over ``request_bytes``.
+        Overloaded
+            Too much waits already, or the log is full.
+        InvalidInstance
+            The store cannot confirm this level of durability.
+        """
+        facts = self._facts()
+        if level != "log":
+            facts.check_level(level)
+        if len(drafts) == 1:
+            [draft] = drafts
+            n, n_bytes = draft.n, len(draft.records)
+        else:
+            n, n_bytes = sum([draft.n for draft in drafts]), sum([len(draft.records) for draft in drafts])
+        if n_bytes > self.params.request_bytes:
+            raise TooLarge(
+                f"the request is {n_bytes} bytes in the log, of at most {self.params.request_bytes}; "
+                "send it in smaller batches or raise ABOUND_LOG_REQUEST_BYTES"
+            )
+        if self._log_bytes() + n_bytes > self.params.max_log_bytes:
+            raise Overloaded(
+                f"the log of this model holds its limit of {self.params.max_log_bytes} bytes; "
+                "a worker with an artifact store trims it (see /readyz), "
+                "or raise ABOUND_LOG_MAX_LOG_BYTES if the store has the memory",
+                retry_after=60.0,
+            )
+        loop = self._loop
+        future: asyncio.Future[list[Learned]] = loop.create_future()
+        waiting = Waiting(future, LEVELS.index(level), wait, loop.time() + timeout, drafts, n, n_bytes)
+        self._admit(waiting)
+        if level == "log" or (level == "fsync" and facts.syncs):
+            self._fast.put(waiting)
+            return future
+        if self._careful.line.link is None and (self._opening is None or self._opening.done()):
+            self._opening = loop.create_task(self._careful.open())
+        self._careful.put(waiting)
+        return future
+
+    def event(self, event: Control, timeout: float) -> asyncio.Future[Offset]:
+        """Append a control event; the future has its offset once it is applied here. Raises what ``learn`` does."""
+        self._facts()
+        future: asyncio.Future[Offset] = self._loop.create_future()
+        waiting = Waiting(future, 0, True, self._loop.time() + timeout, (), 0, 0, event)
+        self._admit(waiting)
+        self._fast.put(waiting)
+        return future
+
+    def sighted(self, sequence: int, entry: Offset, applied: Applying | None) -> None:
+        """The follower met and applied an entry of this process. ``applied``: None for a control event."""
+        group = self._groups.get(sequence)
+        if group is None:
+            return
+        group.entry = entry
+        group.sighted = True
+        if applied is not None:
+            group.applied = applied
+            group.ranks = applied.ranks.tolist()
+            group.updated = applied.updated.tolist()
+        self.settle(group)
+
+    async def stop(self, reason: str) -> None:
+        """End every request: what was not sent is refused, the outcome of the rest is unknown."""
+        for lane in (self._fast, self._careful):
+            self.refuse(lane.queue, reason)
+        for group in list(self._groups.values()):
+            self.fail(group, OutcomeUnknown(f"{reason} before the store had answered"))
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._opening is not None:
+            await end(self._opening)
+        await self._careful.line.stop()
+
+    # what the lanes call
+
+    def take(self, queue: deque[Waiting]) -> Group | None:
+        """The next group of a queue: requests up to the bounds, or one control event; None when nothing waits."""
+        group: Group | None = None
+        n = n_bytes = n_units = 0
+        most_events, most_bytes = self.params.group_events, self.params.group_bytes
+        while queue:
+            waiting = queue.popleft()
+            if waiting.future.done():
+                self._leave(waiting)
+                continue
+            if group is not None and (
+                waiting.event is not None or n + waiting.n > most_events or n_bytes + waiting.n_bytes > most_bytes
+            ):
+                queue.appendleft(waiting)
+                break
+            if group is None:
+                group = Group(next(self._sequences))
+                self._groups[group.sequence] = group
+            waiting.first, waiting.first_unit = n, n_units
+            n += waiting.n
+            n_bytes += waiting.n_bytes
+            n_units += len(waiting.drafts)
+            group.waiting.append(waiting)
+            if not waiting.wait:
+                group.patient = False
+            if waiting.event is not None:
+                break
+        return group
+
+    def command(self, group: Group) -> bytes:
+        """The packed command that appends a group.
+
+        A log that had something begins only once: a store that was emptied has no model that a new one would belong to.
+        """
+        entry = Entry(APPLY_VERSION, self._origin, group.sequence, group.event())
+        return xadd(self.key, *encode(entry), begun=self._log_bytes() > 0)
+
+    def settle(self, group: Group) -> None:
+        """End the requests of a group that have what they wait for."""
+        reached = group.reached
+        if reached is None:
+            if not (group.lost and group.sighted and self._is_safe()):
+                return
+            reached = 0
+        sighted = group.sighted
+        if group.patient and not sighted:
+            return
+        left = []
+        for waiting in group.waiting:
+            future = waiting.future
+            if not future.done():
+                if not sighted and waiting.wait:
+                    left.append(waiting)
+                    continue
+                future.set_result(waiting.result(group, reached))
+            self._n_waiting -= 1
+            self._n_bytes -= waiting.n_bytes
+        group.waiting = left
+        if not left:
+            self._groups.pop(group.sequence, None)
+
+    def fail(self, group: Group, error: Exception) -> None:
+        """End all requests of a group with an error."""
+        self._groups.pop(group.sequence, None)
+        for waiting in group.waiting:
+            self._end(waiting, error)
+        group.waiting = []
+
+    def refuse(self, queue: deque[Waiting], reason: str) -> None:
+        """End everything in a queue; nothing of it was sent."""
+        while queue:
+            self._end(queue.popleft(), StoreUnavailable(f"{reason}; nothing was appended"))
+
+    # bounds and deadlines
+
+    def _facts(self) -> Facts:
+        line = self._fast.line
+        facts = line.facts
+        if line.link is None or facts is None:
+            raise StoreUnavailable("the store is away; nothing was appended")
+        if facts is not self._safe:
+            facts.check_safe()
+            self._safe = facts
+        return facts
+
+    def _is_safe(self) -> bool:
+        """Whether there is a store, and it says that what is in its log stays there."""
+        line = self._fast.line
+        return line.link is not None and line.facts is not None and line.facts.danger is None
+
+    def _admit(self, waiting: Waiting) -> None:
+        params = self.params
+        if self._n_waiting >= params.waiting_requests or (
+            self._n_waiting and self._n_bytes + waiting.n_bytes > params.waiting_bytes
+        ):
+            raise Overloaded("too many events wait to be appended")
+        self._n_waiting += 1
+        self._n_bytes += waiting.n_bytes
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _leave(self, waiting: Waiting) -> None:
+        self._n_waiting -= 1
+        self._n_bytes -= waiting.n_bytes
+
+    def _end(self, waiting: Waiting, error: Exception) -> None:
+        if not waiting.future.done():
+            waiting.future.set_exception(error)
+        self._leave(waiting)
+
+    def _sweep(self) -> None:
+        """End the requests whose time is over, each according to how far it got."""
+        self._sweeper = None
+        now = self._loop.time()
+        for lane in (self._fast, self._careful):
+            late = [waiting for waiting in lane.queue if waiting.deadline < now]
+            for waiting in late:
+                lane.queue.remove(waiting)
+                self._end(waiting, Overloaded("the event could not be appended in time; nothing was appended"))
+        for group in list(self._groups.values()):
+            if group.lost:  # the store that has it in its log may be another one by now
+                self.settle(group)
+            if any(waiting.deadline < now for waiting in group.waiting):
+                self._end_late(group, now)
+        if self._n_waiting:
+            self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _end_late(self, group: Group, now: float) -> None:
+        left = []
+        for waiting in group.waiting:
+            if waiting.deadline >= now:
+                left.append(waiting)
+            elif group.entry is None or group.reached is None:
+                self._end(waiting, OutcomeUnknown("the store did not answer"))
+            elif waiting.event is not None:
+                self._end(waiting, NotReady("the change is in the log; this replica has not come to it yet"))
+            elif any(draft.key is not None for draft in waiting.drafts):
+                self._end(waiting, OutcomeUnknown("the event is in the log but was not applied in time"))
+            else:
+                if not waiting.future.done():
+                    waiting.future.set_result(waiting.result(group, group.reached or 0))
+                self._leave(waiting)
+        group.waiting = left
+        if not left:
+            self._groups.pop(group.sequence, None)

@@ -1,0 +1,1 @@
+"""Processes and the machine: supervisor, children, embedded store, memory, kernel cache."""

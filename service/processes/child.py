@@ -1,0 +1,227 @@
+"""One child process of the service, kept alive: started, listened to, and started again when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from abound.core.errors import CannotStart
+from abound.service.processes.lifetime import dies_with_parent
+from abound.service.processes.status_pipe import LONGEST_LINE, REFUSED, Report
+
+FIRST_DELAY = 0.5
+LONGEST_DELAY = 30.0
+"""Seconds before a child that ended is started again: doubled each time."""
+
+SETTLED = 60.0
+"""A child that ran so many seconds starts the count of its failures anew."""
+
+REFUSALS = 2
+"""So many refusals in a row, with none of its kind ever ready, and the service gives up."""
+
+CRASHES = 5
+"""The same for a child that ends before it was ready without saying why."""
+
+
+class Child:
+    """A process that should run as long as the service does.
+
+    Parameters
+    ----------
+    name : str
+        For people: ``replica 1``.
+    module : str
+        What ``python -m`` runs. It gets ``--status FD`` and ``arguments``.
+    environment : mapping
+        The whole environment of the process.
+    fds : sequence of int
+        Inherited as they are.
+    changed : callable
+        Called whenever ``stage``, ``progress``, ``warm``, ``ready`` or ``unready`` changes.
+    say : callable
+        Takes a sentence for the person who started the service.
+    essential : bool
+        Whether failing to start over and over ends the service.
+
+    Attributes
+    ----------
+    stage, progress, warm, ready, unready
+        What the process last reported; see ``service/processes/status_pipe.py``.
+    was_warm : asyncio.Event
+    was_ready : bool
+        Warm, ready at least once since the service started.
+    pid : int or None
+        While it runs.
+    trouble : str or None
+        Why it ended the last time, until it is ready again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        fds: Sequence[int],
+        *,
+        changed: Callable[[], None],
+        say: Callable[[str], None],
+        essential: bool,
+    ) -> None:
+        self.name = name
+        self.stage, self.progress = "starting", 0.0
+        self.warm = self.ready = self.was_ready = False
+        self.unready = ""
+        self.trouble: str | None = None
+        self.was_warm = asyncio.Event()
+        self.ended: Callable[[int], None] | None = None
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._environment = dict(environment)
+        self._fds = tuple(fds)
+        self._changed, self._say, self._essential = changed, say, essential
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+        self._error: str | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The pid while the process runs."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def keep(self) -> None:
+        """Start the process, and again whenever it ends, until ``stop``.
+
+        Raises
+        ------
+        CannotStart
+            It is essential and does not get ready, several times in a row; with its own reason where it gave one.
+        """
+        failures = refusals = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            code = await self._run()
+            if self._stopping.is_set():
+                return
+            if self.was_ready and time.monotonic() - began > SETTLED:
+                failures = 0
+            failures += 1
+            refusals = refusals + 1 if code == REFUSED and self._error else 0
+            reason = self._error or f"it {_ending(code)}"
+            self.trouble = reason
+            if self._essential and not self.was_ready and (refusals >= REFUSALS or failures >= CRASHES):
+                raise CannotStart(
+                    self._error or f"{self.name} does not start: {_ending(code)}, {failures} times in a row"
+                )
+            delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (failures - 1))
+            self._say(f"{self.name}: {reason}; starting it again in {delay:g} s")
+            self.stage, self.progress = "starting again", 0.0
+            self._changed()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._stopping.wait()
+
+    async def stop(self, patience: float) -> None:
+        """End the process for good: SIGTERM, and SIGKILL after ``patience`` seconds."""
+        self._stopping.set()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        self.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(patience):
+                await process.wait()
+        except TimeoutError:
+            self._say(f"{self.name}: did not end within {patience:g} s and is killed")
+            self.signal(signal.SIGKILL)
+            await process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process if it runs."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def _run(self) -> int:
+        """Start the process and return its exit code (negative: the signal that ended it)."""
+        reading, writing = os.pipe()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                "--status",
+                str(writing),
+                stdin=asyncio.subprocess.DEVNULL,
+                env=self._environment,
+                pass_fds=(*self._fds, writing),
+                start_new_session=True,  # a Ctrl-C in the terminal is for the parent alone
+                preexec_fn=dies_with_parent(),
+            )
+        except OSError as error:
+            os.close(reading)
+            self._error = f"cannot be started: {error.strerror}"
+            return 1
+        finally:
+            os.close(writing)
+        self.warm, self._error = False, None
+        if self._stopping.is_set():  # stop() came while the process was being started
+            self.signal(signal.SIGTERM)
+        listening = asyncio.create_task(self._listen(reading))
+        pid = self._process.pid
+        code = await self._process.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):  # a grandchild may hold the pipe open
+                await listening
+        self.ready, self.unready = False, ""
+        self._changed()
+        if self.ended is not None:
+            self.ended(pid)
+        return code
+
+    async def _listen(self, fd: int) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=LONGEST_LINE)
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", 0)
+        )
+        try:
+            while line := await reader.readline():
+                self._take(msgspec.json.decode(line, type=Report))
+        except (ValueError, msgspec.DecodeError):
+            self._say(f"{self.name}: said something that cannot be understood; it is no longer listened to")
+        finally:
+            transport.close()
+
+    def _take(self, report: Report) -> None:
+        if report.stage is not None:
+            self.stage, self.progress = report.stage, 0.0
+        if report.progress is not None:
+            self.progress = report.progress
+        if report.warm is not None:
+            self.warm = report.warm
+            self.was_warm.set()
+        if report.ready is not None:
+            self.ready = report.ready
+            self.was_ready = self.was_ready or report.ready
+            self.trouble = None if report.ready else self.trouble
+        if report.unready is not None:
+            self.unready = report.unready
+        if report.warning is not None:
+            self._say(report.warning)
+        if report.error is not None:
+            self._error = report.error
+        self._changed()
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

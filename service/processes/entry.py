@@ -1,0 +1,63 @@
+"""How a process of the service comes up: its words, settings and kernels; and how it says why it does not."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+from abound.core.errors import CannotStart
+from abound.service.metrics import configure_logging
+from abound.service.processes import kernel_cache
+from abound.service.processes.kernel_cache import place
+from abound.service.processes.lifetime import end_with_parent
+from abound.service.processes.status_pipe import REFUSED, Report, Reporter
+from abound.service.settings import Settings
+
+
+def parser(name: str, purpose: str) -> argparse.ArgumentParser:
+    """For the words after ``python -m service.NAME``; the first line of ``purpose`` says what that is for."""
+    words = argparse.ArgumentParser(prog=f"python -m service.{name}", description=purpose.splitlines()[0])
+    words.add_argument("--status", type=int, help="the inherited pipe to the parent")
+    return words
+
+
+def run(name: str, status: int | None, work: Callable[[Settings, Reporter], None]) -> int:
+    """Do the work of the process; its exit code.
+
+    When it refuses to start (CannotStart), the parent at the other end of ``status`` is told why; without one, people.
+    """
+    if sys.platform != "linux" and status is not None:
+        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+    reporter = Reporter(status)
+    try:
+        place()
+        settings = Settings.load()
+        configure_logging(settings.log_level, settings.log_format)
+        work(settings, reporter)
+    except CannotStart as error:
+        reporter.say(Report(error=str(error)))
+        if status is None:
+            sys.stderr.write(f"abound {name}: {error}\n")
+        return REFUSED
+    return 0
+
+
+def warm(reporter: Reporter, first: bool = False) -> None:
+    """Load the kernels, or compile them on a machine that has not done it yet, and say which it is.
+
+    With ``first`` only those of the default model, where they must be compiled; the others come in the background.
+    """
+    if kernel_cache.is_complete():
+        reporter("loading the kernels", 0.0)
+    else:
+        reporter("compiling kernels, first start only" + (": about 20 s" if first else ""), 0.0)
+    from abound.service.processes import kernel_compiler
+
+    if first:
+        kernel_compiler.load_first()
+    else:
+        kernel_compiler.load_all()
+    reporter.say(Report(warm=True))

@@ -1,0 +1,185 @@
+"""Where batch work runs: on threads of this process, or on a Dask cluster (``ABOUND_CLUSTER=dask://host:port``).
+
+On a cluster:
+
+1. The work travels once to each worker, with all that it refers to; a piece is a number or two. Kernels travel by name.
+2. When a worker dies, Dask runs its pieces on another one.
+3. When all workers that had the work are gone, or the scheduler is, the finished results are kept and the other
+   pieces are sent again as soon as there is a worker. The executor waits ``BACK_SECONDS`` for one, and sends the work
+   ``TRIES`` times at most; after that it raises ClusterUnavailable and the caller may start again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, TypeVar
+
+from numba.core.registry import CPUDispatcher
+from threadpoolctl import threadpool_limits
+
+from abound.core.errors import CannotStart, ClusterUnavailable
+from abound.core.methods.training.parallel import Told, executed_by
+
+T = TypeVar("T")
+
+SCHEME = "dask://"
+CONNECT_SECONDS = 30.0
+TRIES = 3
+BACK_SECONDS = 30.0
+LOOK_SECONDS = 1.0
+
+
+def as_if(cluster: str | None, threads: int) -> contextlib.AbstractContextManager[Any]:
+    """As ``parallel``, to reckon with what it would take: nothing is connected, and what is done elsewhere is not."""
+    from joblib import parallel_config
+
+    context: contextlib.AbstractContextManager[Any]
+    context = parallel_config("threading", n_jobs=1 if cluster is not None else threads)
+    return context
+
+
+@contextlib.contextmanager
+def parallel(cluster: str | None, threads: int) -> Iterator[None]:
+    """Run the pieces of batch work there while the context lasts, each on one thread.
+
+    So a seed gives one model, to the bit, whatever the number of threads.
+
+    Parameters
+    ----------
+    cluster : str or None
+        ``dask://host:port`` of a scheduler, whose workers run this very release. None: ``threads`` threads here.
+
+    Raises
+    ------
+    CannotStart
+        It is no such address, or Dask is not installed.
+    ClusterUnavailable
+        The scheduler cannot be reached, or has no worker.
+    """
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(threadpool_limits(1))  # BLAS adds up in another order where it has more
+        stack.enter_context(as_if(cluster, threads))
+        if cluster is not None:
+            if not cluster.startswith(SCHEME):
+                raise CannotStart(f"ABOUND_CLUSTER must begin with {SCHEME}, not {cluster[:64]!r}")
+            try:
+                from distributed import Client
+            except ImportError:
+                raise CannotStart("ABOUND_CLUSTER needs Dask: pip install 'abound[cluster]'") from None
+            try:
+                address = f"tcp://{cluster.removeprefix(SCHEME)}"
+                client = stack.enter_context(Client(address, timeout=CONNECT_SECONDS))  # type: ignore[no-untyped-call]
+                client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+            except (OSError, TimeoutError) as error:
+                raise ClusterUnavailable(f"the cluster {cluster} cannot be used: {error}") from error
+            stack.enter_context(executed_by(DaskExecutor(client)))
+        yield
+
+
+class DaskExecutor:
+    """The workers of a Dask cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    """
+
+    shares_memory = False
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: Told | None) -> list[T]:
+        """Return ``work(*piece)`` for each piece, in the order of the pieces.
+
+        ``told`` is called with the number of the piece that is waited for, at least every ``LOOK_SECONDS``.
+
+        Raises
+        ------
+        ClusterUnavailable
+            The cluster lost the work. Whatever ``work`` and ``told`` raise besides.
+        """
+        import cloudpickle  # a dependency of Dask
+        from distributed.scheduler import KilledWorker
+
+        copyreg.pickle(CPUDispatcher, _named)
+        packed = cloudpickle.dumps(work)
+        found: list[T] = []
+        why = ""
+        for _ in range(TRIES):
+            try:
+                self._go_on(packed, pieces, found, told)
+            except KilledWorker as error:
+                raise ClusterUnavailable(f"workers of the cluster died over a piece of work: {error}") from None
+            except _lost() as error:
+                why = f"{type(error).__name__}: {error}"
+                self._wait_for_worker(why)
+            else:
+                return found
+        raise ClusterUnavailable(f"the cluster lost its work {TRIES} times, the last time by {why}"[:1000])
+
+    def _go_on(self, packed: bytes, pieces: Sequence[tuple[Any, ...]], found: list[T], told: Told | None) -> None:
+        """Run the pieces that have no result yet; ``found`` grows."""
+        client = self._client
+        shared = client.scatter([packed], broadcast=True, hash=False)[0]
+        waiting = [client.submit(_apply, shared, *piece, pure=False) for piece in pieces[len(found) :]]
+        try:
+            for one in waiting:
+                found.append(self._result(one, (lambda: told(len(found))) if told is not None else lambda: None))
+        finally:
+            with contextlib.suppress(*_lost()):
+                client.cancel([*waiting, shared])
+
+    def _result(self, one: Any, tell: Callable[[], None]) -> Any:
+        """Return the result of a piece; TimeoutError when there has been no worker for a while."""
+        alone = 0
+        while True:
+            tell()
+            try:
+                return one.result(timeout=LOOK_SECONDS)
+            except TimeoutError:
+                if one.status == "error":  # the work's own
+                    raise
+            alone = 0 if self._client.nthreads() else alone + 1
+            if alone * LOOK_SECONDS > BACK_SECONDS:
+                raise TimeoutError(f"there was no worker for {BACK_SECONDS:.0f} s")
+
+    def _wait_for_worker(self, why: str) -> None:
+        try:
+            self._client.wait_for_workers(1, timeout=BACK_SECONDS)
+        except (OSError, TimeoutError, RuntimeError) as error:
+            raise ClusterUnavailable(f"the cluster is gone ({why}), and did not come back: {error}"[:1000]) from None
+
+
+def _lost() -> tuple[type[Exception], ...]:
+    """Return what is raised where a worker, or the scheduler, is gone."""
+    from distributed.client import FutureCancelledError
+
+    return (FutureCancelledError, OSError, TimeoutError)
+
+
+def _apply(packed: bytes, *piece: Any) -> Any:
+    return unpacked(packed)(*piece)
+
+
+@lru_cache(maxsize=1)
+def unpacked(packed: bytes) -> Callable[..., Any]:
+    """Unpack the work on a worker, once: arrays as Dask gives them are read-only, and kernels would be recompiled."""
+    import cloudpickle
+
+    work: Callable[..., Any] = cloudpickle.loads(packed)
+    return work
+
+
+def _named(kernel: Any) -> tuple[Callable[[str, str], Any], tuple[str, str]]:
+    """Pickle a kernel by its name; sent as what it is, each worker would compile it again."""
+    return _kernel, (kernel.py_func.__module__, kernel.py_func.__qualname__)
+
+
+def _kernel(module: str, name: str) -> Any:
+    return getattr(import_module(module), name)

@@ -1,0 +1,205 @@
+"""What the parent answers on the service's port while no replica does.
+
+``/livez`` is 200; everything else, ``/readyz`` among it, is 503 with how far the start is: ``/`` in words for people,
+as a document that asks again by itself until the page is there. One request a connection, and nothing of the body is
+kept.
+
+The one socket that the parent binds and every replica accepts from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import errno
+import hashlib
+import html
+import math
+import secrets
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from abound.core.errors import CannotStart
+
+HEAD_SECONDS = 5.0
+HEAD_BYTES = 16_384
+MOST_CONNECTIONS = 512
+
+DISCARD_SECONDS = 2.0
+DISCARD_BYTES = 2**24
+"""How long and how much of a body is read and thrown away: closing on unread bytes would tear down the answer."""
+
+
+RELOAD = "setTimeout(() => location.reload(), 1000 * document.documentElement.dataset.again)"
+"""A script, for what a document that refreshes itself does where its address names a view (``/#labels``) is nothing."""
+
+PAGE = """<!doctype html>
+<html lang="en" data-again="{again}">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark">
+<title>Abound is starting</title>
+</head>
+<body>
+<h1>Abound is starting</h1>
+<p>{stage} <progress max="1" value="{progress}">{percent:.0f} %</progress></p>
+<p>This page asks again by itself.</p>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+PAGE_HEADERS = [
+    "Content-Type: text/html; charset=utf-8",
+    "Content-Security-Policy: default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    f"script-src 'sha256-{base64.b64encode(hashlib.sha256(RELOAD.encode()).digest()).decode()}'",
+    "X-Content-Type-Options: nosniff",
+]
+
+
+class Status(NamedTuple):
+    """What to tell: the stage in words, how much of it is done (0..1), when to ask again (seconds)."""
+
+    stage: str
+    progress: float
+    retry_after: float = 1.0
+
+
+class Doorkeeper:
+    """Answers on ``listening`` between ``open`` and ``close``, any number of times."""
+
+    def __init__(self, listening: socket.socket, status: Callable[[], Status]) -> None:
+        self._listening = listening
+        self._status = status
+        self._server: asyncio.Server | None = None
+        self._connections = 0
+
+    async def open(self) -> None:
+        """Accept connections, if that is not being done."""
+        if self._server is None:
+            # A copy of the socket: closing it leaves the one that the replicas accept from as it is.
+            copy = self._listening.dup()
+            self._server = await asyncio.start_server(self._serve, sock=copy, limit=HEAD_BYTES, backlog=BACKLOG)
+
+    def close(self) -> None:
+        """Accept no more; what is being answered is answered."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        try:
+            if self._connections <= MOST_CONNECTIONS:
+                await self._answer(reader, writer)
+        except asyncio.CancelledError:
+            pass  # the parent ends: a connection that is left is closed, and that is all
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # the client went away, was too slow or sent no head of a request
+        finally:
+            self._connections -= 1
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(HEAD_SECONDS):
+            head = await reader.readuntil(b"\r\n\r\n")
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        if len(words) != 3:
+            return
+        path = words[1].partition(b"?")[0]
+        writer.write(answer(path, self._status(), with_body=words[0] != b"HEAD"))
+        writer.write_eof()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_SECONDS):
+                await writer.drain()
+                left = DISCARD_BYTES
+                while left > 0 and (data := await reader.read(65_536)):
+                    left -= len(data)
+
+
+def answer(path: bytes, status: Status, with_body: bool = True) -> bytes:
+    """The whole HTTP/1.1 response to a request for ``path``."""
+    again = max(1, math.ceil(status.retry_after))
+    if path == b"/livez":
+        body = msgspec.json.encode({"status": "alive"})
+        lines = ["HTTP/1.1 200 OK", "Content-Type: application/json"]
+    elif path == b"/":
+        stage, done = html.escape(status.stage[:1].upper() + status.stage[1:]), status.progress
+        said = PAGE.format(again=again, stage=stage, progress=round(done, 3), percent=100 * done, script=RELOAD)
+        body = said.encode()
+        lines = ["HTTP/1.1 503 Service Unavailable", *PAGE_HEADERS, f"Retry-After: {again}"]
+    else:
+        body = msgspec.json.encode(
+            {
+                "type": "/problems/not-ready",
+                "title": "This replica cannot answer now",
+                "status": 503,
+                "detail": f"not ready: {status.stage}",
+                "request_id": secrets.token_hex(8),
+                "retry_after": status.retry_after,
+                "stage": status.stage,
+                "progress": round(status.progress, 3),
+            }
+        )
+        lines = [
+            "HTTP/1.1 503 Service Unavailable",
+            "Content-Type: application/problem+json",
+            f"Retry-After: {again}",
+        ]
+    lines += [f"Content-Length: {len(body)}", "Cache-Control: no-store", "Connection: close", "", ""]
+    return "\r\n".join(lines).encode() + (body if with_body else b"")
+
+
+BACKLOG = 2048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening, non-blocking TCP socket that nobody shares; ``port`` 0 takes a free one.
+
+    ``::`` takes IPv4 too. A name is looked up; of several addresses, IPv4 goes first.
+
+    Raises
+    ------
+    CannotStart
+        The name or address is not one of this machine, or the port is taken or not allowed.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        raise CannotStart(f"--host {host}: {getattr(error, 'strerror', None) or error}") from None
+    family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    listening = socket.socket(family, kind, protocol)
+    try:
+        # Lets a port be taken again while old connections on it time out; two listeners never share it.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise CannotStart(_refusal(host, port, error)) from None
+    listening.setblocking(False)
+    return listening
+
+
+def url_of(listening: socket.socket) -> str:
+    """``http://host:port`` of a listening socket, as a client on this machine may write it."""
+    host, port = listening.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _refusal(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} of {host} is in use by another program; choose another --port, or 0 for a free one"
+    if error.errno == errno.EACCES:
+        return f"port {port} is not allowed to this user; choose a --port of 1024 or more"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is not an address of this machine"
+    return f"cannot listen on {host}, port {port}: {error.strerror or error}"

@@ -1,0 +1,349 @@
+"""The parent process of ``abound serve``: binds the port, starts everything else, and keeps it running.
+
+It is small on purpose: it holds the port, the lock of the data directory and the children, and does no work that
+could fail. When it ends, in whatever way, the kernel ends all its children, so that the port and the data directory
+are free again.
+
+The start
+---------
+1. Bind the port, and answer on it (``service/processes/startup_page.py``) until a replica does.
+2. Start the embedded store, unless there is another, and wait until it has loaded.
+3. Start the first replica. On a new machine it compiles the kernels of the default model, and the others behind it
+   (``service/processes/kernel_compiler.py``).
+4. When it is past that, start the other replicas and the worker: they find the kernels compiled, the worker waits
+   until all are.
+5. When a replica is ready, leave the port to it.
+
+The end, on SIGTERM, SIGINT or SIGHUP, is the other way round: the replicas finish what they are answering, then the
+worker, then the store. A second signal ends everything at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from abound.core.errors import CannotStart, WrongSetting
+from abound.service.processes.child import FIRST_DELAY, LONGEST_DELAY, Child
+from abound.service.processes.embedded_store import EmbeddedStore
+from abound.service.processes.kernel_cache import place
+from abound.service.processes.memory import memory_of_models
+from abound.service.processes.runtime_dir import prepare_runtime_dir, runtime_dir
+from abound.service.processes.startup_page import Doorkeeper, Status, listen, url_of
+from abound.service.settings import Settings, unknown_variables
+
+REPLICA = "abound.service.api.server"
+WORKER = "abound.service.worker"
+
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Where prometheus-client keeps the values of several processes."""
+
+WATCH_SECONDS = 0.1
+"""How often the store's process is looked at."""
+
+LOADING_SECONDS = 0.02
+
+SPARE_SECONDS = 5.0
+"""What a child gets beyond its own bound before it is killed."""
+
+STEP = 0.1
+"""A stage is told again each time when so much more of it is done."""
+
+
+def serve(settings: Settings) -> int:
+    """Run the service until it is told to stop; the exit code: 0 stopped, 1 could not start or go on, 2 wrong use."""
+    teller = Teller(settings.log_format == "json")
+    for sentence in unknown_variables(os.environ, groups=False):
+        teller.say(sentence, level="warning")
+    try:
+        place()
+        may_have_keys = settings.redis_url is not None or EmbeddedStore(settings.data_dir).has_files()
+        settings.check_exposure(may_have_keys)  # a replica looks whether it has
+        with contextlib.closing(listen(settings.host, settings.port)) as listening:
+            asyncio.run(Supervisor(settings, listening, teller).run())
+    except CannotStart as error:
+        teller.say(str(error), level="error")
+        return 2 if isinstance(error, WrongSetting) else 1
+    return 0
+
+
+class Teller:
+    """Writes to standard error what the person who started the service wants to know."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def say(self, sentence: str, level: str = "info") -> None:
+        """One line: text, or a JSON object with ``timestamp``, ``level`` and ``event``."""
+        line = f"abound: {sentence}" if level == "info" else f"abound: {level}: {sentence}"
+        if self._as_json:
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            line = json.dumps({"timestamp": now, "level": level, "event": sentence})
+        with contextlib.suppress(OSError):  # the terminal may be gone; the service is not
+            sys.stderr.write(f"{line}\n")  # in one piece: other processes write there as well
+            sys.stderr.flush()
+
+
+class Supervisor:
+    """Starts, watches and stops the processes of one service; ``run`` is all there is to call."""
+
+    def __init__(self, settings: Settings, listening: socket.socket, teller: Teller) -> None:
+        self._settings = settings
+        self._listening = listening
+        self._teller = teller
+        self._url = url_of(listening)
+        self._doorkeeper = Doorkeeper(listening, self.status)
+        self._store: EmbeddedStore | None = None
+        self._loading = 0.0
+        self._replicas: list[Child] = []
+        self._worker: Child | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self._in_a_hurry = False
+        self._changed = asyncio.Event()
+        self._told = ("", 0.0)
+
+    async def run(self) -> None:
+        """Start, watch, and stop at a signal.
+
+        Raises
+        ------
+        CannotStart
+            A part does not start; everything that was started is stopped again.
+        """
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._on_signal)
+        loop.add_signal_handler(signal.SIGINT, self._on_signal)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it, and means it
+            loop.add_signal_handler(signal.SIGHUP, self._on_signal)
+        await self._doorkeeper.open()
+        self._say(f"listening on {self._url}, process {os.getpid()}")
+        runtime = runtime_dir(self._settings.data_dir)
+        metrics = runtime / f"metrics-{os.getpid()}"
+        try:
+            store_url = await self._start_store()
+            if not self._stopping.is_set():
+                _prepare_metrics(runtime, metrics)
+                self._start_children(self._environment(store_url, metrics))
+                await self._watch()
+        finally:
+            await self._stop()
+            shutil.rmtree(metrics, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                runtime.rmdir()
+        self._say("stopped")
+
+    def status(self) -> Status:
+        """What is being done before a replica answers."""
+        if self._stopping.is_set():
+            return Status("stopping", 0.0)
+        if not self._replicas:
+            return Status("loading the store", self._loading)
+        nearest = max(self._replicas, key=lambda child: (child.warm, child.progress))
+        if nearest.ready:  # a connection from before
+            return Status("a replica is ready by now and answers on a new connection", 1.0)
+        return Status(nearest.stage, nearest.progress)
+
+    async def _start_store(self) -> str:
+        if self._settings.redis_url is not None:
+            return self._settings.store_url()
+        store = EmbeddedStore(self._settings.data_dir)
+        store.lock()
+        self._store = store
+        store.launch()
+        await self._until_loaded(store)
+        self._in_background(self._keep_store(store))
+        return store.url
+
+    async def _until_loaded(self, store: EmbeddedStore) -> None:
+        """Wait until the store answers, or the service is to stop; CannotStart when the store ends instead."""
+        while (loaded := store.loaded()) < 1.0 and not self._stopping.is_set():
+            self._loading = loaded
+            if not self._replicas:
+                self._tell_stage("loading the store", loaded)
+            await asyncio.sleep(LOADING_SECONDS)
+
+    async def _keep_store(self, store: EmbeddedStore) -> None:
+        """Start the store again whenever it ends: a full disk or a lack of memory may pass."""
+        failures = 0
+        while not self._stopping.is_set():
+            if store.pid is not None:
+                await asyncio.sleep(WATCH_SECONDS)
+                continue
+            try:
+                store.loaded()
+            except CannotStart as error:
+                self._say(f"{error}\n    Starting it again.", level="error")
+            try:
+                store.launch()
+                await self._until_loaded(store)
+                self._say("the store is back")
+                failures = 0
+            except CannotStart as error:
+                failures += 1
+                delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (failures - 1))
+                self._say(f"{error}\n    Trying again in {delay:g} s.", level="error")
+                await asyncio.sleep(delay)
+
+    def _environment(self, store_url: str, metrics: Path) -> dict[str, str]:
+        """The environment of the children: ours, with the effective settings in the place of ours."""
+        port = self._listening.getsockname()[1]
+        effective = self._settings.model_copy(update={"redis_url": SecretStr(store_url), "port": port})
+        if (artifacts := self._settings.artifacts_place()) is not None:
+            effective = effective.model_copy(update={"artifacts_url": SecretStr(artifacts)})
+        if effective.max_memory is None:  # replicas do not know what else runs here
+            bound = memory_of_models(effective.processes, worker=effective.worker, store=self._store is not None)
+            effective = effective.model_copy(update={"max_memory": bound})
+        return effective.child_environment() | {METRICS_VARIABLE: str(metrics)}
+
+    def _start_children(self, environment: dict[str, str]) -> None:
+        fd = self._listening.fileno()
+        for i in range(self._settings.processes):
+            arguments = ["--fd", str(fd), *(["--first"] if i == 0 else [])]
+            self._replicas.append(self._child(f"replica {i + 1}", REPLICA, arguments, environment, [fd]))
+        later = self._replicas[1:]
+        if self._settings.worker:
+            self._worker = self._child("worker", WORKER, [], environment, [])
+            later = [*later, self._worker]
+        self._in_background(self._replicas[0].keep())
+        self._starting = self._in_background(self._start_later(later))
+
+    def _child(
+        self, name: str, module: str, arguments: list[str], environment: dict[str, str], fds: list[int]
+    ) -> Child:
+        child = Child(
+            name,
+            module,
+            arguments,
+            environment,
+            fds,
+            changed=self._changed.set,
+            say=lambda sentence: self._say(sentence, level="warning"),
+            essential=module == REPLICA,
+        )
+        child.ended = lambda pid: _forget_metrics(Path(environment[METRICS_VARIABLE]), pid)
+        return child
+
+    async def _start_later(self, children: list[Child]) -> None:
+        await self._replicas[0].was_warm.wait()
+        for child in children:
+            self._in_background(child.keep())
+
+    async def _watch(self) -> None:
+        """Leave the port to the replicas while one accepts, and tell how far things are; until the end."""
+        told = ""
+        while not self._stopping.is_set():
+            self._changed.clear()
+            if any(child.ready for child in self._replicas):
+                self._doorkeeper.close()
+            else:
+                await self._doorkeeper.open()
+                self._tell_stage(*self.status()[:2])
+            told = self._tell_ready(told)
+            await self._changed.wait()
+            for task in [task for task in self._tasks if task.done()]:
+                self._tasks.discard(task)
+                task.result()  # raises what ended it
+
+    def _tell_ready(self, told: str) -> str:
+        """Say how many replicas are ready, as ``/readyz`` of each says it, where that is news; the news."""
+        ready = sum(child.ready and not child.unready for child in self._replicas)
+        reason = next((child.unready for child in self._replicas if child.ready and child.unready), "")
+        if ready:
+            news = f"ready on {self._url}{self._how_many(ready)}"
+        elif reason or told:
+            news = "no replica is ready"
+        else:
+            return told
+        if news != told and ready in (0, 1, len(self._replicas)):
+            self._say(f"{news}: {reason}" if reason and not ready else news)
+        return news
+
+    def _how_many(self, ready: int) -> str:
+        return f", {ready} of {len(self._replicas)} replicas" if len(self._replicas) > 1 else ""
+
+    async def _stop(self) -> None:
+        """End the replicas, the worker and the store, in this order; the port answers 503 meanwhile."""
+        self._stopping.set()
+        if self._starting is not None:
+            self._starting.cancel()
+        bound = 0.0 if self._in_a_hurry else self._settings.drain_seconds + self._settings.stop_seconds + SPARE_SECONDS
+        stopping = asyncio.gather(*(child.stop(bound) for child in self._replicas))
+        while not stopping.done():
+            if not any(child.ready for child in self._replicas):
+                await self._doorkeeper.open()
+            await asyncio.wait([stopping], timeout=WATCH_SECONDS)
+        await stopping
+        if self._worker is not None:
+            await self._worker.stop(0.0 if self._in_a_hurry else self._settings.stop_seconds + SPARE_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._store is not None:
+            await asyncio.to_thread(self._store.stop, 0.0 if self._in_a_hurry else 30.0)
+        self._doorkeeper.close()
+
+    def _on_signal(self) -> None:
+        self._changed.set()
+        if not self._stopping.is_set():
+            self._say("stopping; once more to stop at once")
+            self._stopping.set()
+            return
+        self._in_a_hurry = True
+        for child in [*self._replicas, *([self._worker] if self._worker else [])]:
+            child.signal(signal.SIGKILL)
+        if self._store is not None and self._store.process is not None:
+            self._store.process.kill()  # what it has acknowledged is on disk
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._changed.set())
+        self._tasks.add(task)
+        return task
+
+    def _tell_stage(self, stage: str, progress: float) -> None:
+        """Say how far the start is: each stage once, and then at each further tenth."""
+        if stage != self._told[0] or progress >= self._told[1] + STEP:
+            self._told = (stage, progress)
+            self._say(f"{stage}, {progress:.0%}" if progress else stage)
+
+    def _say(self, sentence: str, level: str = "info") -> None:
+        self._teller.say(sentence, level)
+
+
+def _prepare_metrics(runtime: Path, metrics: Path) -> None:
+    """Make the directory that the processes' metrics meet in, and remove those of services that are gone."""
+    prepare_runtime_dir(runtime)
+    for left_over in runtime.glob("metrics-*"):
+        pid = left_over.name.partition("-")[2]
+        if left_over == metrics or not (pid.isdecimal() and _is_running(int(pid))):
+            shutil.rmtree(left_over, ignore_errors=True)
+    metrics.mkdir(mode=0o700)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _forget_metrics(metrics: Path, pid: int) -> None:
+    """Remove the gauges of a process that has ended; its counters still count."""
+    for gauge in metrics.glob(f"gauge_live*_{pid}.db"):
+        gauge.unlink(missing_ok=True)

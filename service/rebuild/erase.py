@@ -1,0 +1,288 @@
+"""Clearing: the events of a forgetting go out of everything that is kept, once an index without them is adopted.
+
+Versions, snapshots, log, history and remembered instances, in this order, since what finds the events goes last
+(``service/rebuild/forget.py``).
+
+Versions that were fitted on events which are forgotten: they go, wherever they are.
+
+They cannot be made anew here: that takes as long as the fit did, and it can be asked for again. Until then the index
+answers, which has forgotten already. One that a replica has loaded goes from its memory as well, and that is waited
+for. A fit that is under way finds out by itself (``fitting.refuse_forgotten``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import structlog
+
+from abound.core.errors import Conflict, Damaged, NotReady, StoreUnavailable, UnknownApplyVersion, UnknownVersion
+from abound.core.model.active_version import LIVE
+from abound.core.types import Offset
+from abound.service.history import erasures
+from abound.service.history.archive import Archiving, archive, swap, write_segment
+from abound.service.history.garbage import delete_indexes
+from abound.service.history.history import History, Segment, folder
+from abound.service.history.replay import compact
+from abound.service.log.stream import mended_key
+from abound.service.model import presence
+from abound.service.rebuild.adoption import SILENT_SECONDS, Place
+from abound.service.rebuild.forget import Forgetting
+from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import state_files
+from abound.service.snapshots.snapshots import unlisted
+from abound.service.store.client import reaching
+from abound.service.store.lease import Lease, take
+from abound.service.store.replication import is_copied, until_copied, write_file_anew
+from abound.service.versions import activation, cache_cleanup
+from abound.service.versions import repository as versions
+from abound.service.versions.card import CARD, Card
+from abound.service.versions.promotion import candidates as contenders
+
+LEASE_WAIT_SECONDS = 600.0
+POLL_SECONDS = 0.2
+
+
+class Clearing:
+    """What takes the events of a forgetting out of all that is kept."""
+
+    def __init__(self, forgetting: Forgetting) -> None:
+        self._forgetting = forgetting
+        self._place = forgetting.place
+        self._tell = forgetting.tell
+
+    async def clear(self, at: Offset) -> dict[str, Any]:
+        """Take the events out of everything that is kept, once an index without them is adopted at ``at``.
+
+        What nothing points to any more is deleted last, when the store has what points on disk, and all of its copies
+        have it: were that lost, the files would be needed again.
+
+        Raises
+        ------
+        NotReady
+            Others have what is needed for too long, or copies of the store do not come so far.
+        StoreUnavailable
+            Also when a failover has lost the adoption, or what was written since. All can be done again.
+        """
+        place = self._place
+        cleared = self._forgetting.cleared
+        if self._forgetting.first is not None:  # else history has lost the events already, and these went before
+            self._tell("deleting the versions that were fitted on the events", 0.9)
+            fitted = await fitted_on(place, self._forgetting.first)
+            await take_away(place, fitted, self._forgetting.reason, cleared.will_delete_versions)
+        async with contextlib.AsyncExitStack() as stack:
+            lease = await self._lease(stack)
+            keep = replace(place.snapshots, keep=2)
+            await cleared.will_delete_snapshots(await manifests.ids(place.store, place.keys))
+            self._tell("making snapshots without the events", 0.91)
+            for _ in range(2):
+                made = await compact(place.store, place.living, keep, place.log, artifacts=place.artifacts, lease=lease)
+                if made.position.adopted[:2] < at[:2]:
+                    raise StoreUnavailable(f"the store has lost the adoption at {at}")
+            cleared.kept_snapshots(await manifests.ids(place.store, place.keys))
+            await self._drop_unfinished()
+            self._tell("archiving the log", 0.92)
+            to = Archiving(place.store, place.artifacts, place.living, lease, place.history, place.log)
+            await archive(to)
+            self._tell("looking through the remembered instances", 0.93)
+            await cleared.will_forget_remembered(await self._forgetting.remembered.count())
+            await self._forgetting.remembered.forget()  # while history still tells which those are
+            if self._forgetting.remade:  # history is about to name them, so they are not the job's own any more
+                await place.commit(
+                    *[f"{state_files.folder(place.keys)}/{new.id}" for new in self._forgetting.remade.values()]
+                )
+            old = await self._rewrite(to, at)
+        self._tell("letting the store write its file anew", 0.97)
+        store_file = await write_file_anew(place.store)
+        self._tell("waiting until copies of the store have all of it", 0.98)
+        await until_copied(place.store)  # without the lease: the worker makes snapshots and history meanwhile
+        async with contextlib.AsyncExitStack() as stack:
+            lease = await self._lease(stack)
+            await self._delete_unlisted(at, old, lease)
+            await delete_indexes(place, cleared.will_delete_indexes)
+        return cleared.record(store_file=store_file)
+
+    async def _lease(self, stack: contextlib.AsyncExitStack) -> Lease:
+        """The lease of the model, as soon as the worker lets go of it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LEASE_WAIT_SECONDS
+        while True:
+            try:
+                return await stack.enter_async_context(take(self._place.store, self._place.keys))
+            except Conflict:
+                if loop.time() > deadline:
+                    raise NotReady("the worker has the snapshots and the history of the model", 60.0) from None
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _drop_unfinished(self) -> None:
+        """Take out what those who died have left, of snapshots and of mends: nothing points to it, and the events may
+        be in it."""
+        store = self._place.store
+        found = await unlisted(store, self._place.keys)
+        await self._forgetting.cleared.will_delete_snapshots(found)
+        with reaching():
+            await store.client.unlink(mended_key(self._place.keys.log))
+            for some in found.values():
+                await store.client.unlink(*some)
+
+    async def _rewrite(self, to: Archiving, at: Offset) -> set[str]:
+        """Write the segments that hold any of the events anew; the files in whose place they are.
+
+        From that moment on the adoption at ``at``, and those of rounds before it, say nothing any more.
+        """
+        history = History(to.store, to.artifacts, to.keys)
+        contents = await history.contents()
+        if contents is None:
+            return set()
+        segments: list[Segment] = []
+        old: list[str] = []
+        emptying = await self._forgetting.emptying()
+        for number, segment in enumerate(contents.segments):
+            self._tell(f"rewriting history, segment {number + 1} of {len(contents.segments)}", 0.94)
+            elements = await history.elements(segment)
+            rewritten = [await emptying.rewritten(element) for element in elements]
+            if rewritten != elements:
+                old.append(segment.name)
+                segment = await write_segment(to, rewritten, segment.n_before, segment.bytes_before, segment.log_bytes)
+            segments.append(segment)
+        complete = await erasures.complete(to.store, to.keys)
+        if old or at not in complete:
+            await self._forgetting.cleared.will_rewrite(
+                old, {name: new.id for name, new in self._forgetting.remade.items()}
+            )
+            own = {self._forgetting.name, *self._forgetting.others}
+            by_own = {at} | {one.at for one in self._forgetting.adoptions if one.event.adoption in own}
+            too_late = await erasures.unfinished(to.store, to.keys)  # those would be passed over
+            own |= {job for job, what in too_late.items() if Offset.parse(what.after) < at}
+            said = erasures.saying(to.keys, complete - self._forgetting.complete | by_own, own)
+            await swap(to, msgspec.structs.replace(contents, segments=segments), also=said)
+        return set(old)
+
+    async def _delete_unlisted(self, at: Offset, old: set[str], lease: Lease) -> None:
+        """Delete the files of history that are not in its list, if that has nothing of the ``old`` ones."""
+        place = self._place
+        contents = await History(place.store, place.artifacts, place.keys).contents()
+        listed = {segment.name for segment in contents.segments} if contents is not None else set()
+        if listed & old or (contents is not None and at not in await erasures.complete(place.store, place.keys)):
+            raise StoreUnavailable("the store has lost the list of history that was written last")
+        await until_copied(place.store, 0.0)
+        await lease.check()
+        for name in await place.artifacts.names(folder(place.keys, "history")):
+            if name not in listed:
+                await place.artifacts.delete(name)
+
+
+log = structlog.get_logger(__name__)
+
+FENCE_WAIT_SECONDS = 600.0
+
+
+async def fitted_on(place: Place, first: Offset) -> list[str]:
+    """The versions that may have learned an event at or after ``first``. ArtifactsUnavailable."""
+    found = []
+    # Those without a card first: one that gets its card meanwhile is among those that have one.
+    names = await versions.ready(place.artifacts, place.keys)
+    names += await versions.ids(place.artifacts, place.keys)
+    for name in sorted(set(names)):
+        try:
+            try:
+                card = await versions.ready_of(place.artifacts, place.keys, name)
+            except UnknownVersion:
+                card = await versions.card_of(place.artifacts, place.keys, name)
+        except UnknownVersion:
+            continue
+        except (Damaged, UnknownApplyVersion):  # nobody can tell what it has learned
+            found.append(name)
+            continue
+        if _learned(card, first):
+            found.append(name)
+    return found
+
+
+def _learned(card: Card, first: Offset) -> bool:
+    """Whether a version may have learned an event at or after ``first``; one that does not say it clearly may have."""
+    until = None if card.data_range is None else card.data_range.get("until")
+    try:
+        return until is not None and Offset.parse(until)[:2] >= first[:2]
+    except ValueError:
+        return True
+
+
+async def take_away(
+    place: Place, names: Iterable[str], reason: str, will_delete: Callable[[list[str]], Awaitable[None]]
+) -> None:
+    """Delete versions, whatever they are needed for, and wait until no replica has them, or copies of their files.
+
+    Copies of what was deleted before go as well, also where ``names`` is empty.
+
+    Raises
+    ------
+    NotReady
+        Other activations, or replicas, have taken too long.
+    ArtifactsUnavailable, StoreUnavailable, OutcomeUnknown
+    """
+    gone = list(names)
+    if gone:
+        await _take_away(place, gone, reason, will_delete)
+    await cache_cleanup.throw_away(place)
+
+
+async def _take_away(
+    place: Place, gone: list[str], reason: str, will_delete: Callable[[list[str]], Awaitable[None]]
+) -> None:
+    await will_delete(gone)
+    for name in gone:
+        await contenders.leave(place.store, place.keys, name)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + FENCE_WAIT_SECONDS
+    while not await _deleted(place, gone, reason):
+        if loop.time() > deadline:
+            raise NotReady(
+                f"versions of {place.keys.name} are being activated again and again, or copies of the store have not "
+                "come so far that a failover to one would lose nothing",
+                60.0,
+            )
+        await place.between()
+        await asyncio.sleep(POLL_SECONDS)
+    deadline = loop.time() + place.prepare_seconds
+    while loaded := await _loaded(place, gone):
+        if loop.time() > deadline:
+            raise NotReady(f"replicas still have versions that were deleted: {', '.join(loaded)}", 60.0)
+        await asyncio.sleep(POLL_SECONDS)
+    log.info("deleted versions that were fitted on what is forgotten", model=place.keys.name, versions=gone)
+
+
+async def _deleted(place: Place, names: list[str], reason: str) -> bool:
+    """Whether they are deleted now.
+
+    Not while one of them is active, or would be again after a failover, or a version is being activated.
+    """
+    at = activation.Place(place.store, place.artifacts, place.keys, place.prepare_seconds, place.between)
+    try:
+        active = (await activation.active(place.store, place.keys)).version
+        if active in names:
+            await activation.activate(at, LIVE, f"forget: {reason}"[:1000], if_active=active)
+        async with activation.fence(place.store, place.keys):
+            if not await is_copied(place.store):
+                return False
+            if (await activation.active(place.store, place.keys)).version in names:
+                return False
+            for name in names:
+                for card in (CARD, versions.READY):
+                    await place.artifacts.delete(f"{versions.folder(place.keys, name)}/{card}")
+                await place.artifacts.clear(versions.folder(place.keys, name))
+                await contenders.leave(place.store, place.keys, name)  # it may have come to contend since
+    except Conflict:
+        return False
+    return True
+
+
+async def _loaded(place: Place, names: list[str]) -> list[str]:
+    """Those of the replicas that have one of these."""
+    present = await presence.present(place.store, place.keys, SILENT_SECONDS)
+    return [one.replica for one in present if set(names) & set(one.versions)]

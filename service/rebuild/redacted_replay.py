@@ -1,0 +1,151 @@
+"""Remaking: a model without the events that are to be forgotten; what was adopted since is made by its recipe."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+
+from abound.core.errors import Conflict
+from abound.core.limits import Limits
+from abound.core.model.live_model import LiveModel
+from abound.core.types import Offset
+from abound.service.history.history import History
+from abound.service.history.lineage import Start, Stretches, stretches_of, up_to
+from abound.service.history.replay import Source
+from abound.service.history.restore import restore_beginning
+from abound.service.log.events import Learn, decode_entry
+from abound.service.log.stream import Element
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.model.standby import apply
+from abound.service.rebuild import refit
+from abound.service.rebuild.forget import Forgetting
+from abound.service.rebuild.redaction import element_of
+from abound.service.replica.loader import REPLAY_SLICE
+from abound.service.snapshots import state_files
+from abound.service.snapshots.state_files import IndexManifest
+
+
+class Remaking:
+    """What a model is without the events of a forgetting, which has looked for them."""
+
+    def __init__(self, forgetting: Forgetting) -> None:
+        self._forgetting = forgetting
+        self._place = forgetting.place
+        self._tell = forgetting.tell
+
+    async def state(self) -> LiveModel:
+        """The model at ``after`` without them."""
+        if self._forgetting.after is None:
+            raise AssertionError("look first")
+        self._tell("replaying without the events", 0.3)
+        return (await self._state(self._forgetting.after)).live
+
+    async def _state(self, until: Offset) -> ModelReplica:
+        place = self._place
+        model = ModelReplica(place.keys, place.living.config, REPLAY_SLICE, Limits())
+        await restore_beginning(place.store, place.artifacts, model)
+        source = _Forgetful(self, self._forgetting)
+        async for elements in self._forgetting.without(model.offset, until):
+            for element in elements:
+                await apply(model, element, source)
+            await place.between()
+        return model
+
+    async def remade(self, name: str, digest: str) -> LiveModel | None:
+        """An index that was made of forgotten events, made anew; None when it has none of them."""
+        place = self._place
+        manifest = await state_files.manifest_of(place.artifacts, place.keys, name)
+        until = Offset.parse(manifest.after)
+        method = manifest.recipe.get("method")
+        if method == "restore":
+            until = min(until, Offset.parse(manifest.recipe["to"]))
+        if self._forgetting.first is None or until[:2] < self._forgetting.first[:2] or method in ("base", "import"):
+            return None
+        known = self._forgetting.remade.get(name)
+        if known is not None:
+            return await state_files.load(place.artifacts, place.keys, known.id, known.digest, Limits())
+        self._tell(f"making the index {name} anew", 0.4)
+        if method == "forget":
+            live = (await self._state(until)).live
+        elif method == "restore":
+            live = await self._restored(until)
+        elif method == "refit":
+            live = await self._refitted(manifest, until)
+        else:
+            raise Conflict(
+                f"the index {name} was made of events that are to be forgotten, and it does not say how to make it anew"
+            )
+        new = state_files.new_id()
+        await place.will_write(f"{state_files.folder(place.keys)}/{new}")
+        self._forgetting.remade[name] = await state_files.write(
+            place.artifacts, place.keys, live, Offset.parse(manifest.after), manifest.recipe, place.between, new
+        )
+        return live
+
+    async def _restored(self, to: Offset) -> LiveModel:
+        before = to._replace(position=0)
+        model = await self._state(Offset(before.milliseconds, before.sequence - 1, 0) if to.sequence else _back(to))
+        source = _Forgetful(self, self._forgetting)
+        async for elements in self._forgetting.without(model.offset, before):
+            for name, fields in elements:
+                entry = decode_entry(fields)
+                event = up_to(entry.event, to.position) if isinstance(entry.event, Learn) else entry.event
+                await apply(model, element_of(name, msgspec.structs.replace(entry, event=event)), source)
+        return model.live
+
+    async def _refitted(self, manifest: IndexManifest, until: Offset) -> LiveModel:
+        place = self._place
+        before = (await self._state(until)).live
+
+        def read(after: Offset, to: Offset) -> AsyncGenerator[list[Element]]:
+            return self._forgetting.without(after, to._replace(position=0))
+
+        contents = await History(place.store, place.artifacts, place.keys).contents()
+        base = contents.base if contents is not None else None
+        found: Stretches = await stretches_of(read, place.artifacts, place.keys, self._forgetting.beginning, until)
+        counted = refit.start_of(Start(base.index, base.digest) if base is not None else None, found)
+        again = refit.Refitting(
+            read,
+            place.artifacts,
+            place.keys,
+            before.config,
+            counted,
+            before.n_learned,
+            lambda stage, done: self._tell(stage, 0.4),
+        )
+        live = await again.fit(manifest.recipe["setting"], manifest.recipe["passes"])
+        live.continue_score(before)
+        return live
+
+
+class _Forgetful(Source):
+    """Where shadows come from in a model that is made without the events."""
+
+    def __init__(self, remaking: Remaking, forgetting: Forgetting) -> None:
+        place = forgetting.place
+        super().__init__(place.store, place.artifacts, place.log)
+        self._remaking = remaking
+        self._forgetting = forgetting
+
+    async def load(self, keys: Any, index: str, digest: str, limits: Limits, progress: Any = None) -> LiveModel:
+        """An index, made anew if it was made of the events."""
+        live = await self._remaking.remade(index, digest)
+        return live if live is not None else await super().load(keys, index, digest, limits)
+
+    async def entries(self, keys: Any, after: Offset, until: Offset | None) -> AsyncGenerator[list[Element]]:
+        """The entries without the events."""
+        if until is None:
+            raise AssertionError("a shadow knows where it is to come to")
+        first = self._forgetting.first
+        if first is not None and until[:2] < first[:2]:  # nothing was left out yet
+            async for elements in super().entries(keys, after, until):
+                yield elements
+            return
+        async for elements in self._forgetting.without(after, until):
+            yield elements
+
+
+def _back(to: Offset) -> Offset:
+    return Offset(max(0, to.milliseconds - 1), 2**63 if to.milliseconds else 0, 0)

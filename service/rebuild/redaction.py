@@ -1,0 +1,306 @@
+"""Emptying: one pass over a model's past, entry by entry, that leaves some events out and their positions in.
+
+A repeat of a request that is left out goes with it. What was refused or passed over when it came, since it repeated
+something, must not come to be learned because that is gone; so the receipts are followed as they were (``Outcomes``),
+and from the first event that is left out on, what was not learned is emptied as well.
+
+What came between the offset of an index and its adoption was learned twice over: by the live state, and on top of the
+index, which may not know what it repeats, since a restore took that back. So both are followed there, and what either
+has learned stays.
+
+What came after the offset up to which is looked is replayed on top of the index that is adopted, which does not know
+what it repeats. So what came before that adoption under a forgotten key, and was answered as a repeat or refused since
+its body was another one, was learned all the same: it is taken out by a second round, with another adoption
+(``service/jobs/rebuild.py``), in which only the live state says what was learned before the adoptions of forgettings.
+What comes later counts as sent anew; also a request that had been refused, and is answered as the repeat of what the
+adoption made of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from abound.core.errors import UnknownOffset
+from abound.core.instances.record import record_ends
+from abound.core.limits import Limits
+from abound.core.model.apply import Outcomes, Unit
+from abound.core.model.receipts import AnotherBody, Outcome, Receipt
+from abound.core.types import START, Offset
+from abound.service.api.schemas.hot import MAX_SOURCE_CHARACTERS
+from abound.service.history import past
+from abound.service.history.archive import adoption_after
+from abound.service.history.erasures import Unfinished, mark_of
+from abound.service.history.history import History
+from abound.service.log.events import Adopt, Entry, Learn, Prepare, decode_entry, encode
+from abound.service.log.stream import Element
+from abound.service.rebuild.adoption import Place
+from abound.service.snapshots import state_files
+from abound.service.snapshots.state_files import IndexManifest
+
+Note = Callable[[Learn, list[bool], Offset], None]
+"""Told of each entry from which something is left out: the entry as it was, and which of its requests."""
+
+LATEST = 1e12
+"""Seconds since 1970 that no clock shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetParams:
+    """Which events: those that fulfil all that is given.
+
+    Attributes
+    ----------
+    key : str or None
+        The events of the request with this idempotency key.
+    source : str or None
+        The events that were sent with this ``source``; the page sends ``page``.
+    since : float or None
+        The events appended at this moment or later: seconds since 1970 (Unix time), by the store's clock.
+    until : float or None
+        The events appended at this moment or before: seconds since 1970 (Unix time), by the store's clock.
+    reason : str
+        Why, in 1 to 1000 characters; kept with the job.
+    """
+
+    reason: str
+    key: str | None = None
+    source: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.reason) <= 1000:
+            raise ValueError("reason must say why, in 1 to 1000 characters")
+        for name, at in (("since", self.since), ("until", self.until)):
+            if at is not None and not 0 <= at <= LATEST:
+                raise ValueError(f"{name} must be from 0 to {LATEST:.0f} seconds")
+        if self.key is None and self.source is None and self.since is None and self.until is None:
+            raise ValueError("key, source, since or until must say which events")
+        if max(len(self.key or ""), len(self.source or "")) > MAX_SOURCE_CHARACTERS:
+            raise ValueError(f"key and source have at most {MAX_SOURCE_CHARACTERS} characters")
+        if self.since is not None and self.until is not None and self.since > self.until:
+            raise ValueError("since must not be after until")
+
+    def matches(self, unit: Unit, at: Offset) -> bool:
+        """Whether a request in the entry at an offset is one of them."""
+        return (
+            (self.key is None or unit.key == self.key)
+            and (self.source is None or unit.source == self.source)
+            and (self.since is None or at.milliseconds >= int(self.since * 1000))
+            and (self.until is None or at.milliseconds <= int(self.until * 1000))
+        )
+
+
+class Adopted(NamedTuple):
+    """An adoption that was not passed over: it stands at ``at``, and its index for everything up to ``after``."""
+
+    at: Offset
+    after: Offset
+    event: Adopt
+
+
+async def adoptions_of(place: Place, until: Offset) -> list[Adopted]:
+    """The adoptions in a model's past up to an offset, in order. Raises what reading it raises."""
+    contents = await History(place.store, place.artifacts, place.keys).contents()
+    beginning, last = START, START
+    if contents is not None:
+        beginning = contents.beginning
+        last = contents.base.position.adopted if contents.base is not None else START
+    found = []
+    reading = past.entries(place.store, place.artifacts, place.keys, beginning, until, params=place.log)
+    async with contextlib.aclosing(reading):
+        async for elements in reading:
+            for element in elements:
+                after = adoption_after(element)
+                event = decode_entry(element[1]).event if after is not None and after >= last else None
+                if after is not None and isinstance(event, Adopt):
+                    last = Offset.of_entry(element[0])
+                    found.append(Adopted(last, after, event))
+            await place.between()
+    return found
+
+
+class Emptying:
+    """One pass, from the beginning on.
+
+    Parameters
+    ----------
+    params : ForgetParams
+        Which events are left out.
+    after : Offset
+        Of those up to here.
+    adoptions : sequence of Adopted
+        Those up to there that were not passed over and are not ``complete``.
+    complete : collection of Offset
+        Where adoptions up to there are that say nothing any more (``service/history/erasures.py``); a mark takes their
+        place.
+    remade : mapping
+        What indexes that are adopted on the way were made anew as.
+    note : callable
+    own : str
+        The name of the adoptions that forget the same, in rounds before.
+    others : mapping
+        By the name of its adoptions, what a former forgetting has left in history; it is left out as well.
+
+    Attributes
+    ----------
+    forgotten : set of (str, bytes)
+        Key and body of the requests that are left out.
+    came_before : bool
+        A request with the key that is to be forgotten was learned before the beginning.
+    imported : Offset
+        Where the model took over an index whose events are not in its past, last.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        params: ForgetParams,
+        after: Offset,
+        adoptions: Sequence[Adopted],
+        complete: Collection[Offset],
+        remade: Mapping[str, IndexManifest],
+        note: Note,
+        own: str,
+        others: Mapping[str, Unfinished],
+    ) -> None:
+        self._place = place
+        self._params = params
+        self._after = after
+        self._remade = remade
+        self._note = note
+        self._own = {own, *others}
+        self._others = [
+            (ForgetParams(reason="r", key=one.key, source=one.source, since=one.since, until=one.until), one.after)
+            for one in others.values()
+        ]
+        self.forgotten: set[tuple[str, bytes]] = set()
+        self._refused: set[tuple[str, bytes]] = set()  # and learned by the adoption of a forgetting
+        self._outcomes = Outcomes()
+        self._ahead: Outcomes | None = None
+        self._is_in_index = False  # a request with the key that is to be forgotten, in the one that comes next
+        self._adoptions = deque(adoptions)
+        self._complete = complete
+        self._began = False
+        self.came_before = False
+        self.imported = START
+
+    async def begin(self) -> None:
+        """Take the receipts that there are at the beginning."""
+        place = self._place
+        contents = await History(place.store, place.artifacts, place.keys).contents()
+        if contents is not None and contents.base is not None:
+            base = contents.base
+            live = await state_files.load(place.artifacts, place.keys, base.index, base.digest, Limits())
+            self._outcomes = Outcomes(live.receipts)
+            self.came_before = self._params.key is not None and self._params.key in live.receipts
+
+    async def rewritten(self, element: Element) -> Element:
+        """The next entry, without what is to be forgotten."""
+        name = element[0]
+        entry = past.entry_of(element)
+        event, at = entry.event, Offset.of_entry(name)
+        if self._adoptions and at[:2] > self._adoptions[0].after[:2]:
+            await self._come_to_adoption(self._adoptions[0], at)
+        if isinstance(event, Learn):
+            changed = self._emptied(event, at)
+            return element if changed is event else element_of(name, msgspec.structs.replace(entry, event=changed))
+        if isinstance(event, Adopt) and at in self._complete:
+            return element_of(name, msgspec.structs.replace(entry, event=mark_of(event)))
+        if isinstance(event, Adopt | Prepare):
+            new = self._remade.get(event.index)
+            if new is not None:
+                changed_event = msgspec.structs.replace(event, index=new.id, digest=new.digest)
+                return element_of(name, msgspec.structs.replace(entry, event=changed_event))
+        return element
+
+    async def _come_to_adoption(self, adopted: Adopted, at: Offset) -> None:
+        """Follow what is learned on top of the index as well, which from its adoption on is all that counts.
+
+        UnknownOffset when a file that was imported has learned a request with the key: what came of it later is but its
+        repeat.
+        """
+        place, event = self._place, adopted.event
+        if self._ahead is None:
+            live = await state_files.load(place.artifacts, place.keys, event.index, event.digest, Limits())
+            self._is_in_index = self._params.key is not None and self._params.key in live.receipts
+            self._ahead = Outcomes(live.receipts)
+        if at[:2] < adopted.at[:2]:
+            return
+        self._outcomes, self._ahead = self._ahead, None
+        self._adoptions.popleft()
+        recipe = (await state_files.manifest_of(place.artifacts, place.keys, event.index)).recipe
+        if recipe.get("method") == "import":
+            self.imported = adopted.at
+            if self._is_in_index and int((self._params.since or 0.0) * 1000) <= adopted.at.milliseconds:
+                raise UnknownOffset(
+                    f"{place.keys.name} took over an index from a file at {adopted.at}, of which no event can be taken "
+                    "out, and a request with this key has been learned in it: give a since of at least "
+                    f"{adopted.at.milliseconds / 1000 + 0.001:.3f}",
+                    adopted.at,
+                )
+
+    def _emptied(self, event: Learn, at: Offset) -> Learn:
+        if at[:2] > self._after[:2]:
+            return event
+        units = event.units
+        told, learned = self._follow(event, at)
+        matching = [self._params, *(one for one, after in self._others if at[:2] <= Offset.parse(after)[:2])]
+        gone = [not unit.emptied and any(one.matches(unit, at) for one in matching) for unit in units]
+        for i, unit in enumerate(units):
+            if unit.key is None or unit.emptied:
+                continue
+            request = (unit.key, unit.body)
+            if gone[i]:
+                self.forgotten.add(request)
+            elif request in self.forgotten:
+                gone[i] = not learned[i]
+            elif request in self._refused and isinstance(told[i], Receipt):
+                self._refused.discard(request)
+                learned[i] = True
+        if any(gone):
+            self._began = True
+            self._note(event, gone, at)
+        if self._began:  # what was not learned must not come to be
+            gone = [one or not good for one, good in zip(gone, learned, strict=True)]
+        if not any(is_gone and not unit.emptied for unit, is_gone in zip(units, gone, strict=True)):
+            return event
+        ends = record_ends(event.records, event.n_records).tolist()
+        kept: list[Unit] = []
+        records: list[bytes] = []
+        place = 0
+        for unit, is_gone in zip(units, gone, strict=True):
+            n = 0 if unit.emptied else unit.n
+            if is_gone or unit.emptied:
+                kept.append(Unit(unit.n, batch=unit.batch, emptied=True))
+            else:
+                kept.append(unit)
+                records.append(event.records[ends[place] : ends[place + n]])
+            place += n
+        return Learn(b"".join(records), event.n, kept)
+
+    def _follow(self, event: Learn, at: Offset) -> tuple[list[Outcome], list[bool]]:
+        """What the live state did with each request of the next entry, and which of them were learned."""
+        units = event.units
+        told = self._outcomes.told(event.records, units, at)
+        learned = [one is None and not unit.emptied for one, unit in zip(told, units, strict=True)]
+        if self._ahead is not None:
+            ahead = self._ahead.of(event.records, units, at)
+            if self._adoptions[0].event.adoption not in self._own:
+                return told, [one or other for one, other in zip(learned, ahead, strict=True)]
+            for unit, one, is_learned in zip(units, told, ahead, strict=True):
+                if unit.key is not None and is_learned and isinstance(one, AnotherBody):
+                    self._refused.add((unit.key, unit.body))
+        return told, learned
+
+
+def element_of(name: bytes, entry: Entry) -> Element:
+    """An element of a log with another entry under its id."""
+    payload, checksum = encode(entry)
+    return name, [b"e", payload, b"c", checksum]

@@ -1,0 +1,1 @@
+"""One serving process: following the log, health, loaded versions, rankers, memory budget."""

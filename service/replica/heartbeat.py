@@ -1,0 +1,169 @@
+"""Housekeeping: what a replica does every second besides answering."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from typing import Any
+
+import structlog
+
+from abound.core.errors import Damaged, StoreUnavailable
+from abound.core.types import Offset
+from abound.service.log import stream
+from abound.service.log.catalog import CATALOG_KEY
+from abound.service.log.stream import Trim
+from abound.service.model import presence
+from abound.service.replica.follower import Follower
+from abound.service.store.client import Store, reaching
+from abound.service.store.reconnecting import Line
+from abound.service.versions.cache_cleanup import Copies
+
+log = structlog.get_logger(__name__)
+
+TICK_SECONDS = 1.0
+CLEAR_TICKS = 10
+"""When a replica that was killed just before this one started is silent for longer than live ones are."""
+
+
+class Housekeeping:
+    """Asks the store what it is and still has, measures the lag, and says how the models of a replica do.
+
+    Parameters
+    ----------
+    replica : str
+        Id of the replica.
+    line : Line
+        Whose facts are watched.
+    follower : Follower
+        Who has the models, and is told when a log is shorter than it was.
+    copies : Copies
+        Those of versions that the replica has.
+    """
+
+    def __init__(self, store: Store, replica: str, line: Line, follower: Follower, copies: Copies) -> None:
+        self._store = store
+        self._replica = replica
+        self._line = line
+        self._follower = follower
+        self._models = follower.models
+        self._copies = copies
+        self._tick = 0
+        self._cleared = False
+        self._numbering = presence.numbering()
+        self._published: dict[str, tuple[Any, ...]] = {}
+        self._seen: dict[str, Offset] = {}
+        self._danger: str | None = None
+
+    async def watch(self) -> None:
+        """Say so when the store has come to be one that could lose the log, or is safe again. For ever."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if self._line.facts is not None:
+                self._tell_of_danger(self._line.facts.danger)
+
+    async def keep_presence(self) -> None:
+        """Measure the lag and say how the models do, every second, for ever; a store that is away is left alone."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._publish()  # an adoption waits for all who have said that they are there
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._tick += 1
+            try:
+                await self._measure_lag()
+                await self._publish()
+                if self._tick >= CLEAR_TICKS and not self._cleared:
+                    models = [model.keys for model in self._models.values()]
+                    await presence.clear_dead(self._store, models, self._replica)
+                    self._cleared = True
+            except StoreUnavailable:
+                continue
+
+    def _tell_of_danger(self, danger: str | None) -> None:
+        if danger == self._danger:
+            return
+        self._danger = danger
+        if danger is not None:
+            log.error("learning is refused", reason=f"the store {danger}")
+        else:
+            log.info("the store is safe to learn again")
+
+    def forget(self, name: str) -> None:
+        """A model is no more."""
+        self._published.pop(name, None)
+        self._seen.pop(name, None)
+
+    async def withdraw(self) -> None:
+        """Take back what was said. StoreUnavailable when the store is away."""
+        await presence.withdraw(self._store, [model.keys for model in self._models.values()], self._replica)
+
+    async def _measure_lag(self) -> None:
+        models = list(self._models.values())
+        catalog, positions = self._follower.catalog, [model.position for model in models]
+        with reaching():
+            async with self._store.client.pipeline(transaction=False) as pipe:
+                for model in models:
+                    pipe.xlen(model.keys.log)
+                for model in models:
+                    pipe.get(stream.trimmed_key(model.keys.log))
+                answers = await pipe.execute()
+        held, trims = answers[: len(models)], answers[len(models) :]
+        lengths = [length + _n_trimmed(text) for length, text in zip(held, trims, strict=True)]
+        for model, length in zip(models, lengths, strict=True):
+            model.lag = max(0, length - model.position.n_entries)
+        # A connection does not break when the store is emptied under it (FLUSHALL, DEL); the follower would wait on.
+        logs = [(CATALOG_KEY, catalog.offset, catalog.checksum)]
+        logs += [
+            (model.keys.log, position.offset, position.checksum)
+            for model, position, length in zip(models, positions, lengths, strict=True)
+            if model.ready and length < position.n_entries
+        ]
+        for key, offset, checksum in logs:
+            if not await stream.holds(self._store, key, offset, checksum):
+                self._follower.doubt()
+
+    async def _publish(self) -> None:
+        """Say how the models do: those that changed, and every other second all of them."""
+        with reaching():
+            seconds, microseconds = await self._store.client.time()
+        said = []
+        for model in list(self._models.values()):
+            offset = model.offset
+            if self._seen.get(model.name) == offset and model.digest_offset != offset:
+                # Nothing came for a second: a good time to take the digest, unless something comes.
+                await model.take_digest(give_way=True)
+            self._seen[model.name] = offset
+            loaded, swept = sorted(model.versions or ()), self._copies.swept
+            now = (offset, model.digest, model.ready, model.lag, model.prepared, loaded, swept)
+            if self._tick % 2 and self._published.get(model.name) == now:
+                continue
+            self._published[model.name] = now
+            described = presence.Presence(
+                replica=self._replica,
+                offset=str(offset),
+                digest=model.digest,
+                digest_offset=str(model.digest_offset) if model.digest_offset is not None else None,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                ready=model.ready,
+                lag=model.lag,
+                log_bytes=model.log_bytes,
+                at=seconds + microseconds / 1e6,
+                prepared=model.prepared,
+                versions=loaded,
+                swept_for=swept,
+                numbering=self._numbering,
+            )
+            said.append((model.keys, described))
+        if said:
+            await presence.publish(self._store, said)
+
+
+def _n_trimmed(text: bytes | None) -> int:
+    """Entries that were trimmed off a log; the follower says when that cannot be read."""
+    try:
+        return Trim.parse(text).n_entries
+    except Damaged:
+        return 0

@@ -1,0 +1,332 @@
+"""The shelf: the versions that a replica has loaded, to answer with.
+
+What is active, and what is about to be, is always on it. Others are put there when they are asked for, and those that
+were not asked for the longest go again, so that it stays within its bounds. A version that is ranked by while it goes
+lives until that is done.
+
+A model that meets the activation of a version that is not there **halts** before it: it is not ready and answers
+nothing. It goes on when the version is loaded. Where that fails it goes on as well, to see whether something else is
+active by now, but still answers nothing, and tries again at the end of the log for as long as it takes: nobody is ever
+answered with another version than the one that is active at the offset which the answer names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from abound.core.errors import AboundError, ArtifactsUnavailable, Damaged, NoRoom, StoreUnavailable, UnknownVersion
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.log.events import PrepareVersion
+from abound.service.model.replicated_model import ModelReplica, NotLoaded
+from abound.service.store.client import Store
+from abound.service.tasks import end
+from abound.service.versions import repository as versions
+from abound.service.versions.activation import under_way
+from abound.service.versions.card import is_id
+from abound.service.versions.repository import Loaded
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+RETRY_SECONDS = 2.0
+DELETED_SECONDS = 5.0
+"""How often it is looked whether what is loaded was deleted."""
+
+UNKNOWN_SECONDS = 1.0
+"""For so long nobody is asked again for a version that was not there."""
+
+MOST_UNKNOWN = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingParams:
+    """What a replica answers with besides the indexes.
+
+    Attributes
+    ----------
+    loaded : int
+        Versions that are loaded at most, of all models, besides those that are active.
+    loaded_bytes : int
+        Their bytes, those that are active counted.
+    threads : int
+        Threads that rank by versions; the event loop goes on meanwhile.
+    waiting : int
+        Requests that may wait for one of them; beyond it they are refused for now.
+    """
+
+    loaded: int = 8
+    loaded_bytes: int = 8 * 2**30
+    threads: int = 2
+    waiting: int = 128
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0")
+
+
+class Shelf:
+    """The loaded versions of all models of a replica; each model has its own in ``versions``.
+
+    Parameters
+    ----------
+    models : mapping
+        The models by name, as they come and go.
+    """
+
+    def __init__(
+        self, store: Store, artifacts: Artifacts | None, models: Mapping[str, ModelReplica], params: ServingParams
+    ) -> None:
+        self._store = store
+        self._artifacts = artifacts
+        self._models = models
+        self._params = params
+        self._turn = asyncio.Lock()
+        self._used: dict[tuple[str, str], None] = {}
+        self._coming: dict[tuple[str, str], asyncio.Task[Loaded]] = {}
+        self._unknown: dict[tuple[str, str], float] = {}
+        self._wanted: dict[str, set[str]] = {}
+        self._failed: dict[str, tuple[str, float]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._looking = asyncio.Event()
+        self._looked_for_deleted = 0.0
+
+    async def keep(self) -> None:
+        """Look every second, and whenever it is asked for, what is about to be activated. For ever."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._looking.wait()
+            self._looking.clear()
+            with contextlib.suppress(StoreUnavailable):
+                await self._look()
+
+    def look(self) -> None:
+        """Look at once."""
+        self._looking.set()
+
+    def came(self, model: ModelReplica) -> None:
+        """A new model has a place on the shelf: from here on it needs what is active."""
+        model.versions = {}
+
+    def gone(self, model: ModelReplica) -> None:
+        """A model is no more."""
+        self._wanted.pop(model.incarnation, None)
+        self._failed.pop(model.incarnation, None)
+        for version in list(model.versions or ()):
+            self._take_off(model, version)
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        await end(*self._tasks.values(), *self._coming.values())
+
+    async def fetched(self) -> None:
+        """Wait for all that is being loaded now."""
+        if self._coming:
+            await asyncio.wait(self._coming.values())
+
+    async def get(self, model: ModelReplica, version: str) -> Loaded:
+        """A version to rank by, loaded if it is not.
+
+        Raises
+        ------
+        UnknownVersion
+            The model has no such version.
+        NoRoom
+            It is larger than what may be loaded.
+        Damaged, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
+            It cannot be used.
+        """
+        found = self.loaded(model, version)
+        if found is not None:
+            return found
+        place = (model.incarnation, version)
+        loop = asyncio.get_running_loop()
+        if not is_id(version) or self._unknown.get(place, 0.0) > loop.time():
+            raise _unknown(model, version)
+        try:
+            return await self._load(model, version)
+        except UnknownVersion:
+            if len(self._unknown) >= MOST_UNKNOWN:
+                self._unknown.clear()
+            self._unknown[place] = loop.time() + UNKNOWN_SECONDS
+            raise
+
+    def loaded(self, model: ModelReplica, version: str) -> Loaded | None:
+        """A version that is loaded; from now on it is the one that was asked for last."""
+        found = (model.versions or {}).get(version)
+        if found is not None:
+            place = (model.incarnation, version)
+            del self._used[place]
+            self._used[place] = None
+        return found
+
+    def halt(self, model: ModelReplica, missing: NotLoaded) -> None:
+        """Get a model over the activation of a version that it does not have."""
+        reason, _ = self._failed.get(model.incarnation, (str(missing), 0.0))
+        model.halted = reason if model.lacks else str(missing)
+        self._want(model, missing.version)
+        before = self._tasks.pop(model.name, None)
+        if before is not None:
+            before.cancel()
+        self._start(model, self._get_over(model, missing))
+
+    # inside
+
+    async def _look(self) -> None:
+        models = [model for model in self._models.values() if model.trouble is None]
+        now = asyncio.get_running_loop().time()
+        found = await under_way(self._store, [model.keys for model in models])
+        for model, event in zip(models, found, strict=True):
+            if model.halted is not None or not model.ready:
+                continue
+            self._wanted[model.incarnation] = set() if event is None else {event.version}
+            if event is None or event.version in (model.versions or {}) or model.name in self._tasks:
+                continue
+            _, failed = self._failed.get(model.incarnation, ("", -RETRY_SECONDS))
+            if now - failed >= RETRY_SECONDS:
+                self._start(model, self._prepare(model, event))
+        self._keep_within(0)
+        if now - self._looked_for_deleted >= DELETED_SECONDS:
+            self._looked_for_deleted = now
+            with contextlib.suppress(ArtifactsUnavailable):
+                await self._take_off_deleted()
+
+    async def _take_off_deleted(self) -> None:
+        """Let go of versions that were deleted: whoever forgets waits for that."""
+        artifacts = self._artifacts
+        for model in [*self._models.values()]:
+            loose = [name for name in model.versions or () if not self._is_needed(model, name)]
+            if artifacts is None or not artifacts.id or not loose:
+                continue
+            there = set(await versions.ids(artifacts, model.keys))
+            for name in loose:
+                if name not in there and not self._is_needed(model, name):
+                    self._take_off(model, name)
+
+    def _start(self, model: ModelReplica, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks[model.name] = asyncio.create_task(work, name=f"version of {model.name}")
+        task.add_done_callback(lambda done: self._ended(model.name, done))
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("loading a version failed", model=name, exc_info=task.exception())
+
+    async def _prepare(self, model: ModelReplica, event: PrepareVersion) -> None:
+        """Load what is about to be activated."""
+        try:
+            await self._load(model, event.version, event.digest)
+        except AboundError as error:
+            self._failed[model.incarnation] = (str(error), asyncio.get_running_loop().time())
+            log.warning("a version cannot be got ready", model=model.name, version=event.version, reason=str(error))
+
+    async def _get_over(self, model: ModelReplica, missing: NotLoaded) -> None:
+        """Load what is active, or wait a little where that fails; then let the model go on."""
+        try:
+            await self._load(model, missing.version, missing.digest)
+        except AboundError as error:
+            if model.halted is None:
+                return  # it is loaded anew
+            reason = f"the version {missing.version} is active from {missing.at} on and cannot be had: {error}"
+            if model.halted != reason:
+                log.warning("a model is halted", model=model.name, reason=reason)
+            self._failed[model.incarnation] = (reason, asyncio.get_running_loop().time())
+            model.halted, model.lacks = reason, True
+            await asyncio.sleep(RETRY_SECONDS)
+        if model.halted is not None and self._models.get(model.name) is model:
+            model.resumes = True
+
+    async def _load(self, model: ModelReplica, version: str, digest: str | None = None) -> Loaded:
+        """Load a version, once however many ask. ``digest``: whatever its size, since it is active, or about to be."""
+        place = (model.incarnation, version)
+        coming = self._coming.get(place)
+        if coming is None:
+            coming = asyncio.create_task(self._put_on(model, version, digest))
+            self._coming[place] = coming
+            coming.add_done_callback(lambda task: self._came(place, task))
+        loaded = await asyncio.shield(coming)
+        if digest is not None and loaded.card.digest != digest:
+            raise Damaged(f"the version {version} is another one than is to be active")
+        return loaded
+
+    def _came(self, place: tuple[str, str], task: asyncio.Task[Loaded]) -> None:
+        del self._coming[place]
+        if not task.cancelled():
+            task.exception()  # whoever waited is told, and nobody may wait any more
+
+    async def _put_on(self, model: ModelReplica, version: str, digest: str | None) -> Loaded:
+        artifacts = self._artifacts
+        if artifacts is None:
+            raise ArtifactsUnavailable("there is no artifact store to load versions from: set ABOUND_ARTIFACTS_URL")
+        async with self._turn if digest is None else contextlib.nullcontext():
+            if not artifacts.id:
+                await artifacts.join(self._store)
+            if digest is None:
+                card = await versions.card_of(artifacts, model.keys, version)
+                self._refuse_larger(model, card.n_bytes)
+                self._keep_within(card.n_bytes, 1)
+            loaded = await versions.load(artifacts, model.keys, version, digest)
+        if model.versions is None or self._models.get(model.name) is not model:
+            raise _unknown(model, version)
+        model.versions[version] = loaded
+        self._used[(model.incarnation, version)] = None
+        self._keep_within(0)
+        log.info("loaded a version", model=model.name, version=version, bytes=loaded.card.n_bytes)
+        return loaded
+
+    def _refuse_larger(self, model: ModelReplica, n_bytes: int) -> None:
+        """NoRoom when a version does not fit beside those that must stay, or in the memory of its model."""
+        kept = sum(
+            loaded.card.n_bytes
+            for one in self._models.values()
+            for version, loaded in (one.versions or {}).items()
+            if self._is_needed(one, version)
+        )
+        if kept + n_bytes > self._params.loaded_bytes:
+            raise NoRoom(
+                f"the version has {n_bytes} bytes, and {self._params.loaded_bytes - kept} are left for versions beside "
+                "those that are active (ABOUND_SERVING_LOADED_BYTES)"
+            )
+        bound = model.live.config.max_memory
+        if bound is not None and model.live.n_bytes + model.n_loaded_bytes + n_bytes > bound:
+            raise NoRoom(f"the version has {n_bytes} bytes, and the model may have {bound} of memory (its max_memory)")
+
+    def _keep_within(self, n_bytes: int, n: int = 0) -> None:
+        """Take off what was not asked for the longest, until so much more fits."""
+        by_incarnation = {model.incarnation: model for model in self._models.values()}
+        total = n_bytes + sum(model.n_loaded_bytes for model in by_incarnation.values())
+        loose = [
+            place
+            for place in self._used
+            if place[0] in by_incarnation and not self._is_needed(by_incarnation[place[0]], place[1])
+        ]
+        n += len(loose)
+        for incarnation, version in loose:
+            if total <= self._params.loaded_bytes and n <= self._params.loaded:
+                return
+            total -= self._take_off(by_incarnation[incarnation], version)
+            n -= 1
+
+    def _is_needed(self, model: ModelReplica, version: str) -> bool:
+        return version == model.live.serving.version or version in self._wanted.get(model.incarnation, ())
+
+    def _want(self, model: ModelReplica, version: str) -> None:
+        self._wanted.setdefault(model.incarnation, set()).add(version)
+
+    def _take_off(self, model: ModelReplica, version: str) -> int:
+        """Let go of a version; its bytes."""
+        self._used.pop((model.incarnation, version), None)
+        loaded = (model.versions or {}).pop(version, None)
+        return loaded.card.n_bytes if loaded is not None else 0
+
+
+def _unknown(model: ModelReplica, version: str) -> UnknownVersion:
+    return UnknownVersion(f"the model {model.name} has no version {version[:64]!r}")

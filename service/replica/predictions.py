@@ -1,0 +1,216 @@
+"""Remembered instances: classify keeps a vector for a while, so that a label can follow without it.
+
+A stream a model, bounded by number; its entries are passed over once they are too old. An id is the entry's place
+and a token of 128 random bits that stands in the entry: nobody can guess what others had classified.
+
+Remembered instances that are forgotten with the events that they became.
+
+An event does not say which remembered instance it was learned from; but it has the same vector, byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+import msgspec
+
+from abound.core.config import ModelConfig
+from abound.core.errors import Conflict, UnknownPrediction
+from abound.core.instances.record import record_ends
+from abound.core.kernels.records.record import vector_end
+from abound.service.log.catalog import ModelKeys
+from abound.service.log.events import Learn
+from abound.service.store.client import Store, reaching
+
+_REMEMBER = """
+local total = redis.call('incrby', KEYS[2], #ARGV[2])
+local id = redis.call('xadd', KEYS[1], 'maxlen', '~', ARGV[4], '*',
+  't', ARGV[1], 'v', ARGV[2], 'r', ARGV[3], 'b', string.format('%.0f', total - #ARGV[2]))
+while true do
+  local oldest = redis.call('xrange', KEYS[1], '-', '+', 'count', 1)[1]
+  local before = 0
+  for i = 1, #oldest[2], 2 do
+    if oldest[2][i] == 'b' then before = tonumber(oldest[2][i + 1]) end
+  end
+  if oldest[1] == id or total - before <= tonumber(ARGV[5]) then break end
+  redis.call('xdel', KEYS[1], oldest[1])
+end
+redis.call('expire', KEYS[1], ARGV[6])
+redis.call('expire', KEYS[2], ARGV[6])
+return id
+"""
+"""Adds an entry, which tells how many bytes came before it, and takes out the oldest ones while they are too many."""
+
+_ID = re.compile(r"(\d{1,20}-\d{1,20})-([A-Za-z0-9_-]{22})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RememberParams:
+    """How much is remembered.
+
+    Attributes
+    ----------
+    seconds : int
+        How long an instance is.
+    most : int
+        Instances, a model.
+    most_bytes : int
+        Bytes of their vectors, a model.
+    """
+
+    seconds: int = 86_400
+    most: int = 100_000
+    most_bytes: int = 256 * 2**20
+
+    def __post_init__(self) -> None:
+        if self.seconds < 1 or self.most < 1 or self.most_bytes < 1:
+            raise ValueError("seconds, most and most_bytes must be at least 1")
+
+
+@lru_cache(maxsize=256)
+def reading_of(config: ModelConfig) -> bytes:
+    """A fingerprint of what in a configuration decides the vector that an instance becomes."""
+    parts = (config.boolean, config.negative, sorted(asdict(config.analyzer).items()))
+    return hashlib.blake2b(msgspec.msgpack.encode(parts), digest_size=8).digest()
+
+
+async def remember(store: Store, keys: ModelKeys, vector: bytes, params: RememberParams, reading: bytes = b"") -> str:
+    """Keep a vector with the fingerprint of how it was made; its id. StoreUnavailable when the store is away."""
+    token = secrets.token_urlsafe(16)
+    names = [keys.of("remembered"), keys.of("remembered:bytes")]
+    with reaching():
+        script = store.client.register_script(_REMEMBER)
+        entry = await script(names, [token, vector, reading, params.most, params.most_bytes, params.seconds])
+    return f"{entry.decode()}-{token}"
+
+
+async def recall(store: Store, keys: ModelKeys, prediction: str, params: RememberParams, reading: bytes = b"") -> bytes:
+    """The vector that was kept under an id.
+
+    Raises
+    ------
+    UnknownPrediction
+        None was, or it is too old, or was pushed out by newer ones.
+    Conflict
+        It was made in another way than ``reading`` tells.
+    StoreUnavailable
+    """
+    unknown = UnknownPrediction("no instance is remembered under this id (any more)", "prediction")
+    match = _ID.fullmatch(prediction)
+    if match is None:
+        raise unknown
+    entry, token = match.groups()
+    if any(int(number) >= 2**64 for number in entry.split("-")):
+        raise unknown
+    with reaching():
+        async with store.client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.xrange(keys.of("remembered"), entry, entry)
+            (seconds, _), found = await pipe.execute()
+    if not found or int(entry.partition("-")[0]) < (seconds - params.seconds) * 1000:
+        raise unknown
+    fields = found[0][1]
+    if not hmac.compare_digest(fields[b"t"], token.encode()):
+        raise unknown
+    if fields.get(b"r", b"") != reading:
+        raise Conflict(
+            "the instance was remembered before the model's boolean, analyzer or negative was changed, "
+            "so it would mean something else now; send the instance itself"
+        )
+    vector: bytes = fields[b"v"]
+    return vector
+
+
+MOST_READ = 1000
+"""Entries that are read at a time."""
+
+BESIDE_SECONDS = 3600
+"""A new stream whose writer died is gone after this."""
+
+_TAKE_PLACE = """
+local left = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+')
+for _, entry in ipairs(left) do redis.call('XADD', KEYS[2], entry[1], unpack(entry[2])) end
+local milliseconds = redis.call('PTTL', KEYS[1])
+if redis.call('EXISTS', KEYS[2]) == 0 then return redis.call('DEL', KEYS[1]) end
+redis.call('RENAME', KEYS[2], KEYS[1])
+if milliseconds > 0 then redis.call('PEXPIRE', KEYS[1], milliseconds) end
+return 1
+"""
+
+
+class Unremembering:
+    """The remembered instances of a model: ``read`` them, ``compare`` events with them, ``forget`` those that match."""
+
+    def __init__(self, store: Store, keys: ModelKeys) -> None:
+        self._store = store
+        self._keys = keys
+        self._known: set[bytes] = set()
+        self._matched: set[bytes] = set()
+
+    async def read(self) -> None:
+        """Note the vectors of all that are remembered now."""
+        async for _, fields in self._entries():
+            self._known.add(_hash(fields[b"v"]))
+
+    def compare(self, event: Learn, gone: list[bool]) -> None:
+        """Note which of them are vectors of an entry's requests that are left out."""
+        if not self._known:
+            return
+        ends = record_ends(event.records, event.n_records).tolist()
+        place = 0
+        for unit, is_gone in zip(event.units, gone, strict=True):
+            n = 0 if unit.emptied else unit.n
+            for record in range(place, place + n if is_gone else place):
+                hashed = _hash(event.records[ends[record] : int(vector_end(event.records, ends[record]))])
+                if hashed in self._known:
+                    self._matched.add(hashed)
+            place += n
+
+    async def count(self) -> int:
+        """How many there are that matched."""
+        if not self._matched:
+            return 0
+        n = 0
+        async for _, fields in self._entries():
+            n += _hash(fields[b"v"]) in self._matched
+        return n
+
+    async def forget(self) -> None:
+        """Write the stream anew without those that matched.
+
+        An entry that is deleted leaves its bytes in the node of the stream that it was in; so those that stay go
+        into a new stream, which takes the old one's place.
+        """
+        if not self._matched:
+            return
+        client, key = self._store.client, self._keys.of("remembered")
+        beside = self._keys.of(f"remembered:{secrets.token_hex(4)}")
+        last = b"0-0"
+        with reaching():
+            async for entry, fields in self._entries():
+                if _hash(fields[b"v"]) not in self._matched:
+                    await client.xadd(beside, fields, id=entry)
+                    await client.expire(beside, BESIDE_SECONDS)
+                last = entry
+            await client.eval(_TAKE_PLACE, 2, key, beside, last)
+
+    async def _entries(self) -> AsyncGenerator[tuple[bytes, dict[bytes, bytes]]]:
+        client, key, last = self._store.client, self._keys.of("remembered"), b"-"
+        while True:
+            with reaching():
+                found = await client.xrange(key, last, "+", count=MOST_READ)
+            if not found:
+                return
+            for entry, fields in found:
+                yield entry, fields
+            last = b"(" + found[-1][0]
+
+
+def _hash(vector: bytes) -> bytes:
+    return hashlib.blake2b(vector, digest_size=16).digest()

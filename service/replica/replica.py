@@ -1,0 +1,445 @@
+"""A replica: every model in memory, kept at the end of its log, and the way for requests into it.
+
+>>> replica = Replica(Store("unix:///run/store.sock"))
+>>> await replica.start(lambda stage, progress: None)
+>>> learned = await replica.learn("default", [Draft(records, 1)])
+>>> replica.model("default").live.rank(vector, 10)
+
+The appenders of a replica: each model has one from when it comes until it goes.
+
+By the origin, and a count over all models, the follower's entries are known again as this process's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import secrets
+import socket
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import structlog
+
+from abound.core.config import ModelConfig
+from abound.core.errors import CannotStart, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable
+from abound.core.limits import Limits
+from abound.core.types import Offset
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.history.replay import Source
+from abound.service.log import stream
+from abound.service.log.append_group import Draft, Learned
+from abound.service.log.append_queue import confirmed
+from abound.service.log.appender import Appender
+from abound.service.log.catalog import DEFAULT_MODEL
+from abound.service.log.events import Configure, Mark
+from abound.service.log.stream import LogParams
+from abound.service.model import presence
+from abound.service.model.replicated_model import Applied, ModelReplica, NotLoaded, NotPrepared
+from abound.service.processes import kernel_compiler
+from abound.service.replica.follower import Follower
+from abound.service.replica.health import Health, Status
+from abound.service.replica.heartbeat import Housekeeping
+from abound.service.replica.loaded_versions import ServingParams, Shelf
+from abound.service.replica.loader import Progress
+from abound.service.replica.models import Models
+from abound.service.replica.standbys import Shadows
+from abound.service.replica.storage_status import Keeping
+from abound.service.snapshots import requests as snapshot_requests
+from abound.service.snapshots.manifest import Manifest, manifests
+from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.store.client import Store
+from abound.service.store.reconnecting import Line
+from abound.service.store.server_info import Facts
+from abound.service.tasks import end
+from abound.service.versions.cache_cleanup import Copies
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaParams:
+    """What a replica is made of.
+
+    Attributes
+    ----------
+    durability : ``log`` | ``fsync`` | ``replica``
+        What requests ask for by default. A store that cannot reach it is refused at the start.
+    max_models : int
+        At which no more are created.
+    limits, log, snapshots, serving
+        The bounds of what comes through the door, of the log, of the snapshots and of the versions that are loaded.
+    """
+
+    durability: str = "log"
+    max_models: int = 1000
+    limits: Limits = field(default_factory=Limits)
+    log: LogParams = field(default_factory=LogParams)
+    snapshots: SnapshotParams = field(default_factory=SnapshotParams)
+    serving: ServingParams = field(default_factory=ServingParams)
+
+
+class Replica:
+    """The state of every model of one store, and the only way to change it.
+
+    The protocol, from a request to its answer and from a crash to being ready:
+
+     1. ``start`` refuses a store that could lose the log, reads the catalog, loads the newest good snapshot of each
+        model and replays its log. The model ``default`` is created if there is none.
+     2. One follower reads all logs and applies them entry by entry. Nothing else changes a model.
+     3. ``learn`` appends. Requests at one time share an entry; the store's reply makes them durable.
+     4. The follower meets the entry, applies it in slices, knows it by its origin as its own, and the requests get
+        offset, ranks and whether the index changed.
+     5. When the store goes away, the models answer on. What was not sent is refused, what was sent and not answered
+        is of unknown outcome until the follower meets it, and nothing is ever sent twice.
+     6. When the store comes back, the entry applied last must be there with its checksum; if not, the model is
+        dropped and loaded anew.
+     7. At a mark, applying rests while the digest is taken, which is published under the mark's token.
+     8. An entry that cannot be read stops its model for good: not ready, and it says why.
+    """
+
+    def __init__(self, store: Store, params: ReplicaParams | None = None, artifacts: Artifacts | None = None) -> None:
+        self.store = store
+        self.artifacts = artifacts
+        self.params = params or ReplicaParams()
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._follower = Follower(store, self.params.log, self.params.limits, self, artifacts)
+        self._line = Line(store, "append", knows=self._follower.knows)
+        self._appenders = Appenders(store, self.params.log, self._line)
+        self._shadows = Shadows(store, Source(store, artifacts, self.params.log), self._follower.models)
+        self.shelf = Shelf(store, artifacts, self._follower.models, self.params.serving)
+        self.keeping = Keeping(store, artifacts, self._follower.models)
+        self._health = Health(self._follower, self._line, self.keeping)
+        self.models = Models(store, self._follower, self._line, self._health, self.params.max_models)
+        self._copies = Copies(
+            store, artifacts, lambda: [model.keys for model in self._follower.models.values()], self.shelf.fetched
+        )
+        self._housekeeping = Housekeeping(store, self.id, self._line, self._follower, self._copies)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._errands: set[asyncio.Task[None]] = set()
+
+    # life
+
+    async def start(self, progress: Progress = lambda stage, done: None) -> None:
+        """Come to be ready. ``progress`` is told the stage and how far it is.
+
+        Returns when the replica follows all logs; one whose log is damaged returns too, and is not ready.
+
+        Raises
+        ------
+        CannotStart
+            The store is not one to trust, or what it holds cannot be used.
+        """
+
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.store.params.start_seconds
+
+        def tell(stage: str, done: float) -> None:
+            nonlocal deadline
+            if stage != "connecting":  # it comes on
+                deadline = loop.time() + self.store.params.start_seconds
+            self._health.tell(stage, done)
+            progress(stage, done)
+
+        tell("warming", 0.0)
+        kernel_compiler.load()
+        tell("connecting", 0.0)
+        await self.store.check()
+        self._line.start()
+        while True:
+            try:
+                await self.keeping.join()
+                await self._follower.load(tell)
+                if DEFAULT_MODEL not in self._follower.models:
+                    await self.models.create_default()
+                    continue
+                break
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                if loop.time() > deadline:
+                    raise CannotStart(f"the store went away while the service started: {error}") from error
+                tell("connecting", 0.0)
+                await asyncio.sleep(0.2)
+        tell("opening a connection to append over", 0.0)
+        try:
+            async with asyncio.timeout(self.store.params.start_seconds):
+                await self._line.opened()
+        except TimeoutError:
+            raise CannotStart(
+                f"no connection to append over can be had from the store at {self.store.address}"
+            ) from None
+        self._refuse_level()
+        self._tasks = [
+            asyncio.create_task(self._follower.follow(), name="follower"),
+            asyncio.create_task(self._health.watch(), name="store"),
+            asyncio.create_task(self._housekeeping.watch(), name="watch"),
+            asyncio.create_task(self._housekeeping.keep_presence(), name="presence"),
+            asyncio.create_task(self._shadows.keep(), name="shadows"),
+            asyncio.create_task(self.shelf.keep(), name="shelf"),
+            asyncio.create_task(self.keeping.keep(), name="keeping"),
+            asyncio.create_task(self._copies.keep(), name="copies"),
+        ]
+        self._health.tell("ready", 1.0)
+
+    def drain(self) -> None:
+        """Take nothing new to learn; what is on its way goes on."""
+        self._health.tell("draining")
+
+    async def stop(self) -> None:
+        """End everything. Requests that still wait are told that they were refused or that their outcome is unknown."""
+        self.drain()
+        await end(*self._tasks, *self._errands)
+        await self.keeping.stop()
+        await self._shadows.stop()
+        await self.shelf.stop()
+        for model in self._follower.models.values():
+            await appender_of(model).stop("the service is stopping")
+        with contextlib.suppress(StoreUnavailable):
+            await self._housekeeping.withdraw()
+        await self._line.stop()
+        await self.store.close()
+
+    def status(self) -> Status:
+        """How this replica does; costs nothing."""
+        return self._health.status()
+
+    def facts(self) -> Facts | None:
+        """What the store said of itself last; None before the first connection."""
+        return self._line.facts
+
+    async def confirmed(self) -> str:
+        """How safe what was applied here is in the store, which is asked: ``fsync``, or ``log``."""
+        return await confirmed(self._line, self.store.params.reply_seconds)
+
+    # models
+
+    def model(self, name: str) -> ModelReplica:
+        """The model of this name; UnknownModel when there is none."""
+        return self.models.get(name)
+
+    async def learn(
+        self,
+        name: str,
+        drafts: Sequence[Draft],
+        wait: Literal["applied", "log"] = "applied",
+        durability: str = "log",
+        timeout: float = 10.0,  # noqa: ASYNC109  a deadline of the group, not of this coroutine
+    ) -> list[Learned]:
+        """Append drafts to the log of a model and say what came of each.
+
+        With ``wait`` ``applied`` (always so for a draft with a key) answers when the events are applied here. When
+        that takes longer than ``timeout`` seconds the answer has ``applied`` False: the event is durable all the same.
+
+        Raises
+        ------
+        UnknownModel, NotReady, Overloaded, StoreUnavailable
+            Nothing was appended.
+        OutcomeUnknown
+            The store did not answer, or an event with a key was not applied in time.
+        InvalidInstance
+            The store cannot confirm that level of durability; or (one draft only, else ``Learned.refused``) its key
+            came before with another body.
+        """
+        model = self._changeable(name)
+        has_key = drafts[0].key is not None if len(drafts) == 1 else any(draft.key is not None for draft in drafts)
+        learned = await appender_of(model).learn(drafts, durability, has_key or wait == "applied", timeout)
+        if len(learned) == 1 and learned[0].refused is not None:
+            raise learned[0].refused
+        return learned
+
+    async def configure(self, name: str, changes: dict[str, Any], timeout: float = 10.0) -> ModelConfig:  # noqa: ASYNC109
+        """Change fields of a model's configuration; the configuration that it then has.
+
+        Raises
+        ------
+        InvalidInstance
+            A field is unknown or its value is out of range.
+        Conflict
+            The model has learned, and a field cannot change any more.
+        UnknownModel, StoreUnavailable, OutcomeUnknown, NotReady
+            As for ``learn``.
+        """
+        model = self._changeable(name)
+        changes = model.live.config.completed(changes)
+        changed = model.live.check_change(changes)
+        await kernel_compiler.loaded(changed, kernel_compiler.PATIENCE_SECONDS)
+        if changed == model.live.config:
+            return changed
+        await appender_of(model).event(Configure(changes), timeout)
+        model.live.check_change(changes)  # something may have been learned before the change came to be applied
+        return model.live.config
+
+    async def mark(self, name: str, token: str, timeout: float = 10.0) -> Offset:  # noqa: ASYNC109
+        """Append a mark, at which every replica publishes its digest under ``token``; its offset."""
+        return await appender_of(self._changeable(name)).event(Mark(token), timeout)
+
+    async def wait_for(self, name: str, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109
+        """Wait until the event at ``offset`` is applied here.
+
+        Raises
+        ------
+        InvalidInstance
+            The log ends before it (field ``min_offset``).
+        NotReady
+            It was not applied in time; names the lag.
+        """
+        model = self.model(name)
+        if model.offset >= offset:
+            return
+        try:
+            last = (await stream.tail(self.store, model.keys.log)).last
+        except StoreUnavailable as error:
+            raise NotReady(f"this replica is behind {offset} and cut off from the log", lag=model.lag) from error
+        beyond = InvalidInstance(f"min_offset {offset} is beyond the end of the log", "min_offset")
+        if last[:2] < offset[:2]:
+            raise beyond
+        in_last_entry = last[:2] == offset[:2]
+        try:
+            async with asyncio.timeout(timeout):
+                await model.wait_for(last if in_last_entry else offset)
+                if in_last_entry:
+                    await model.whole_entry()
+        except TimeoutError:
+            raise NotReady(f"this replica is behind {offset}: it is at {model.offset}", lag=model.lag) from None
+        if model.offset < offset:
+            raise beyond
+
+    async def replicas(self, name: str) -> list[presence.Presence]:
+        """All live replicas of a model, as they describe themselves."""
+        return await presence.present(self.store, self.model(name).keys)
+
+    async def snapshots(self, name: str) -> list[Manifest]:
+        """The snapshots of a model, newest first."""
+        return await manifests(self.store, self.model(name).keys)
+
+    async def request_snapshot(self, name: str) -> Manifest:
+        """Have the worker make a snapshot at the present offset or past it, and wait for it.
+
+        Raises
+        ------
+        NotReady
+            No worker is there, or it takes too long.
+        """
+        model = self.model(name)
+        return await snapshot_requests.request(
+            self.store, model.keys, model.offset, self.params.snapshots.wanted_seconds
+        )
+
+    # what the follower tells
+
+    def came(self, model: ModelReplica) -> None:
+        """Give a new model its way to append, and to answer with versions."""
+        self.shelf.came(model)
+        self._appenders.came(model)
+
+    def gone(self, model: ModelReplica) -> None:
+        """End what waits for a model that was deleted."""
+        model.shadow = None
+        self.shelf.gone(model)
+        self._housekeeping.forget(model.name)
+        self._run_errand(appender_of(model).stop(f"the model {model.name} was deleted"))
+        if model.name == DEFAULT_MODEL:
+            self._run_errand(self.models.restore_default())
+
+    def sighted(self, model: ModelReplica, applied: Applied) -> None:
+        """Hand what came of an own entry to its requests."""
+        self._appenders.sighted(model, applied)
+
+    async def marked(self, model: ModelReplica, token: str) -> None:
+        """Take the digest and publish it."""
+        digest = await model.take_digest()
+        if digest is not None:
+            self._run_errand(_publish_mark(self.store, model, token, self.id, model.offset, digest))
+
+    def prepared(self, model: ModelReplica) -> None:
+        """Bring up a shadow for the index that is about to be adopted, or load what is about to be activated."""
+        self._shadows.look()
+        self.shelf.look()
+
+    def halted(self, model: ModelReplica, missing: NotPrepared | NotLoaded) -> None:
+        """Get a model over an adoption that it has no shadow for, or an activation of what it has not loaded."""
+        if isinstance(missing, NotPrepared):
+            self._shadows.halt(model, missing)
+        else:
+            self.shelf.halt(model, missing)
+
+    # inside
+
+    def _changeable(self, name: str) -> ModelReplica:
+        model = self.model(name)
+        model.check_ready()
+        self._health.check_taking()
+        return model
+
+    def _refuse_level(self) -> None:
+        """CannotStart when the store cannot reach the durability that requests ask for by default."""
+        facts = self._line.facts
+        try:
+            if facts is not None:
+                facts.check_level(self.params.durability)
+        except InvalidInstance as error:
+            raise CannotStart(f"ABOUND_DURABILITY is {self.params.durability}, but {error}") from None
+
+    def _run_errand(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+
+async def _publish_mark(
+    store: Store, model: ModelReplica, token: str, replica: str, offset: Offset, digest: str
+) -> None:
+    try:
+        await presence.publish_mark(store, model.keys, token, replica, offset, digest)
+    except StoreUnavailable as error:
+        log.warning("could not publish the digest at a mark", model=model.name, reason=str(error))
+
+
+class Appenders:
+    """Gives the models of a replica their ways to append.
+
+    Parameters
+    ----------
+    line : Line
+        Shared by all of them; for what is to be confirmed each has one more, to the same servers.
+    """
+
+    def __init__(self, store: Store, params: LogParams, line: Line) -> None:
+        self._store = store
+        self._params = params
+        self._line = line
+        self._origin = secrets.token_bytes(8)
+        self._sequences = itertools.count(1)
+
+    def came(self, model: ModelReplica) -> None:
+        """A new model can be appended to."""
+        model.appender = Appender(
+            model.keys.log,
+            self._origin,
+            self._sequences,
+            self._line,
+            Line(
+                self._store,
+                f"careful-{model.name}",
+                2 * self._params.wait_store_seconds,  # what it asks comes behind WAITAOF and WAIT
+                self._line.knows,
+            ),
+            self._params,
+            self._store.params.reply_seconds,
+            lambda: model.held_bytes,
+        )
+
+    def sighted(self, model: ModelReplica, applied: Applied) -> None:
+        """Hand what came of an own entry to its requests."""
+        entry, (milliseconds, sequence, _), applying = applied
+        if entry.origin == self._origin:
+            appender_of(model).sighted(entry.sequence, Offset(milliseconds, sequence, 0), applying)
+
+
+def appender_of(model: ModelReplica) -> Appender:
+    """The way to append to a model of a replica, which has one."""
+    if model.appender is None:
+        raise AssertionError("a model of a replica has an appender")
+    return model.appender

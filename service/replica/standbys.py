@@ -1,0 +1,166 @@
+"""The shadows of a replica: brought up when an adoption is pending, dropped when it is no more.
+
+A model that meets an adoption before its shadow is there **halts**: it stops applying and is not ready, and answers
+from where it stands only those who ask for nothing newer. It goes on when its shadow is attached, or when a snapshot
+past the adoption can be loaded instead, whichever is first; it tries both for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+import structlog
+
+from abound.core.errors import AboundError, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
+from abound.core.types import Offset
+from abound.service.history.replay import Source
+from abound.service.log.events import Adopt, Prepare
+from abound.service.log.stream import MENDING
+from abound.service.model.adoption_lock import pending
+from abound.service.model.replicated_model import ModelReplica, NotPrepared
+from abound.service.model.standby import Shadow
+from abound.service.snapshots.snapshots import restore_past
+from abound.service.store.client import Store
+from abound.service.tasks import end
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+RETRY_SECONDS = 5.0
+
+
+class Shadows:
+    """Brings up and drops the shadows of all models of a replica.
+
+    Parameters
+    ----------
+    models : mapping
+        The models by name, as they come and go.
+    """
+
+    def __init__(self, store: Store, source: Source, models: Mapping[str, ModelReplica]) -> None:
+        self._store = store
+        self._source = source
+        self._models = models
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._failed: dict[str, tuple[str, float]] = {}
+        self._looking = asyncio.Event()
+
+    async def keep(self) -> None:
+        """Look every second, and whenever it is asked for, for ever."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._looking.wait()
+            self._looking.clear()
+            with contextlib.suppress(StoreUnavailable):
+                await self._look()
+
+    def look(self) -> None:
+        """Look at once: something is about to be adopted."""
+        self._looking.set()
+
+    def halt(self, model: ModelReplica, missing: NotPrepared) -> None:
+        """Get a model over an adoption that it has no shadow for."""
+        model.halted = str(missing)
+        before = self._tasks.pop(model.name, None)
+        if before is not None and (model.shadow is None or model.shadow.index != missing.adopt.index):
+            before.cancel()
+            before = None
+        self._start(model, self._get_over(model, missing.adopt, missing.at, before))
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        await end(*self._tasks.values())
+
+    # inside
+
+    async def _look(self) -> None:
+        models = [model for model in self._models.values() if model.trouble is None]
+        now = asyncio.get_running_loop().time()
+        found = await pending(self._store, [model.keys for model in models])
+        for model, one in zip(models, found, strict=True):
+            if model.halted is not None or not model.ready:
+                continue
+            event = one.event if one is not None else None
+            if model.shadow is not None and (event is None or event.index != model.shadow.index):
+                log.info("dropping a shadow: its index is not about to be adopted any more", model=model.name)
+                model.shadow = None
+            if event is None or model.shadow is not None or Offset.parse(event.after) < model.position.adopted:
+                continue
+            failed, at = self._failed.get(model.name, ("", 0.0))
+            if failed != event.index or now - at > RETRY_SECONDS:
+                self._start(model, self._prepare(model, event))
+
+    def _start(self, model: ModelReplica, work: Coroutine[Any, Any, None]) -> None:
+        before = self._tasks.pop(model.name, None)
+        if before is not None:
+            before.cancel()
+        task = self._tasks[model.name] = asyncio.create_task(work, name=f"shadow {model.name}")
+        task.add_done_callback(lambda done: self._ended(model.name, done))
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("bringing up a shadow failed", model=name, exc_info=task.exception())
+
+    async def _prepare(self, model: ModelReplica, event: Prepare | Adopt) -> None:
+        """Bring a shadow up."""
+        try:
+            await self._bring_up(model, event)
+        except AboundError as error:
+            self._failed[model.name] = (event.index, asyncio.get_running_loop().time())
+            log.warning("an index cannot be got ready", model=model.name, index=event.index, reason=str(error))
+
+    async def _bring_up(self, model: ModelReplica, event: Prepare | Adopt) -> None:
+        model.shadow = shadow = Shadow(model, event)
+        try:
+            await shadow.bring_up(self._source)
+        finally:
+            if model.shadow is shadow and not shadow.attached:
+                model.shadow = None
+        if shadow.attached:
+            log.info("an index is ready to be adopted", model=model.name, index=event.index, offset=str(model.offset))
+
+    async def _get_over(
+        self, model: ModelReplica, adopt: Adopt, at: Offset, under_way: asyncio.Task[None] | None
+    ) -> None:
+        """Try shadow and snapshot in turn until the model can go on, or is loaded anew by somebody else."""
+        if under_way is not None:
+            await asyncio.wait([under_way])
+        while model.halted is not None and self._models.get(model.name) is model:
+            if await self._is_over(model, adopt, at):
+                model.resumes = model.halted is not None
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _is_over(self, model: ModelReplica, adopt: Adopt, at: Offset) -> bool:
+        """Get the shadow, or else a snapshot past the adoption; whether there is one now."""
+        try:
+            if model.prepared != adopt.index:  # one that is there may be of another adoption, which never came
+                await self._bring_up(model, adopt)
+            if model.prepared == adopt.index:
+                return True
+        except AboundError as error:
+            if model.halted is None:
+                return False
+            reason = f"it cannot adopt the index {adopt.index} at {at}: {error}{_way_out(error)}"
+            if model.halted != reason:  # it is tried again and again
+                log.warning("a model is halted", model=model.name, reason=reason)
+            model.halted = reason
+        with contextlib.suppress(AboundError):
+            return await restore_past(self._store, model, at)
+        return False
+
+
+def _way_out(error: AboundError) -> str:
+    """What can be done about an index that cannot be had and will not come by itself."""
+    if isinstance(error, (Damaged, UnknownArtifact)):
+        return f". Bring it back from a copy; or, {MENDING}"
+    if isinstance(error, UnknownApplyVersion):
+        return ". Run the release that reads it"
+    return ""

@@ -1,0 +1,191 @@
+"""What the stores keep of each model: its log, its history, its newest snapshot; looked at every few seconds.
+
+This is also where a replica finds the artifact store again after it was away. Learning and answering need none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from abound.core.errors import Damaged, StoreUnavailable
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.availability import Joining
+from abound.service.history import history
+from abound.service.history import worker_status as upkeep
+from abound.service.history.history import Extent
+from abound.service.history.worker_status import Upkeep
+from abound.service.log.catalog import ModelKeys
+from abound.service.log.stream import Trim, trimmed_key
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots.manifest import Manifest
+from abound.service.store.client import Store, reaching
+from abound.service.versions.promotion import standings as standing
+from abound.service.versions.promotion.standings import Standing
+
+LOOK_SECONDS = 5.0
+
+LOST = "history, jobs and versions are not to be had"
+
+NO_ARTIFACTS = (
+    "no artifact store is set, so there is no history and the log is never trimmed: learning is refused when it is "
+    "full. Set ABOUND_ARTIFACTS_URL"
+)
+
+
+class Kept(NamedTuple):
+    """What the stores have of one model.
+
+    Attributes
+    ----------
+    log_entries, log_bytes : int
+        The log, without what was trimmed off it; the bytes as far as it has been applied here.
+    trimmed_entries : int
+        Entries that were trimmed off it.
+    history : Extent or None
+        None while there is none.
+    history_trouble : str or None
+        Why its list cannot be read.
+    snapshot : Manifest or None
+        The newest one that can be read.
+    snapshot_at : float
+        When it was made, by this machine's monotonic clock.
+    standing : Standing or None
+        Of the model's contenders; None while nobody follows it.
+    upkeep : Upkeep
+        What the worker says.
+    """
+
+    log_entries: int
+    log_bytes: int
+    trimmed_entries: int
+    history: Extent | None
+    history_trouble: str | None
+    snapshot: Manifest | None
+    snapshot_at: float
+    standing: Standing | None = None
+    upkeep: Upkeep = Upkeep()
+
+    @property
+    def trouble(self) -> str | None:
+        """What keeps the log from being trimmed; None while nothing is known to."""
+        return self.history_trouble or self.upkeep.trouble
+
+    @property
+    def snapshot_age(self) -> float | None:
+        """Seconds since the newest snapshot was made; None without one."""
+        return None if self.snapshot is None else max(0.0, time.monotonic() - self.snapshot_at)
+
+    def figures(self) -> dict[str, float]:
+        """The numbers, for the measures."""
+        extent = self.history
+        return {
+            "log_entries": self.log_entries,
+            "log_bytes": self.log_bytes,
+            "history_bytes": extent.n_bytes if extent else 0,
+            "history_segments": extent.n_segments if extent else 0,
+            "history_beginning": extent.first.milliseconds / 1000 if extent else 0,
+            "snapshot_age": self.snapshot_age or 0.0,
+            "untrimmed": float(self.trouble is not None),
+            "index_bytes": self.upkeep.index_bytes,
+            **_figures_of(self.standing),
+        }
+
+
+class Keeping:
+    """Looks at what is kept of the models of a replica.
+
+    Parameters
+    ----------
+    models : mapping
+        The models by name, as they come and go.
+    """
+
+    def __init__(self, store: Store, artifacts: Artifacts | None, models: Mapping[str, ModelReplica]) -> None:
+        self._store = store
+        self._models = models
+        self._kept: dict[ModelKeys, Kept] = {}
+        self._joining = Joining(store, artifacts, LOST) if artifacts is not None else None
+
+    def of(self, model: ModelReplica) -> Kept | None:
+        """What was seen last; None before the first look."""
+        return self._kept.get(model.keys)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no history; None while the artifact store can be used."""
+        return self._joining.trouble if self._joining is not None else NO_ARTIFACTS
+
+    def troubles(self) -> list[str]:
+        """What keeps logs from being trimmed, by model, as far as is known."""
+        if self.trouble is not None:
+            return [self.trouble]
+        return [f"{keys.name}: {kept.trouble}" for keys, kept in self._kept.items() if kept.trouble is not None]
+
+    async def keep(self) -> None:
+        """Look now and again, for ever; a store that is away is left alone."""
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                await self.join()
+                await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def join(self) -> None:
+        """See whether the artifact store is there; one that takes long is not waited for. StoreUnavailable."""
+        if self._joining is not None:
+            await self._joining.look()
+
+    async def stop(self) -> None:
+        """Wait for nothing any more."""
+        if self._joining is not None:
+            await self._joining.stop()
+
+    async def look(self) -> None:
+        """Look at all models. StoreUnavailable."""
+        models = list(self._models.values())
+        self._kept = {model.keys: await self._look_at(model) for model in models}
+
+    async def _look_at(self, model: ModelReplica) -> Kept:
+        keys = model.keys
+        with reaching():
+            async with self._store.client.pipeline(transaction=False) as pipe:
+                pipe.xlen(keys.log)
+                pipe.get(trimmed_key(keys.log))
+                pipe.get(history.history_key(keys))
+                pipe.hgetall(keys.of("upkeep"))
+                pipe.time()
+                n_entries, trimmed, packed, said, (seconds, microseconds) = await pipe.execute()
+        extent = trouble = None
+        trim = 0
+        try:
+            trim = Trim.parse(trimmed).n_entries
+            if packed is not None:
+                extent = (await asyncio.to_thread(history.parse, packed, keys)).extent  # it may be long
+        except Damaged as error:
+            trouble = str(error)
+        before = self._kept.get(keys)
+        snapshot = await manifests.newest(self._store, keys, before.snapshot if before else None)
+        age = seconds + microseconds / 1e6 - (snapshot.created / 1000 if snapshot else 0)
+        found = None
+        with contextlib.suppress(Damaged):  # of another release
+            found = await standing.read(self._store, keys)
+        snapshot_at = time.monotonic() - age
+        kept = Kept(n_entries, model.held_bytes, trim, extent, trouble, snapshot, snapshot_at, found)
+        return kept._replace(upkeep=upkeep.parse(said))
+
+
+def _figures_of(found: Standing | None) -> dict[str, float]:
+    if found is None:
+        return {}
+    return {
+        "contenders": len(found.contest.comparisons),
+        "scored_share": found.share,
+        "promotions": found.promotions,
+        "rollbacks": found.rollbacks,
+        "drift_marks": len(found.drift.marks),
+        "blend_weight": found.weighing.weights[1],
+    }

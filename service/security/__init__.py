@@ -1,0 +1,1 @@
+"""API keys, rate limits, the audit log, and what each path requires."""

@@ -1,0 +1,227 @@
+"""Who may do what: what each path asks of a key, and the door that asks for it.
+
+=============================================  ==========================================================
+path                                           asks for
+=============================================  ==========================================================
+``/livez`` ``/readyz`` ``/openapi.json``       nothing: they tell nothing of what is stored
+``/docs`` ``/`` ``/web/...``
+POST ``.../classify`` and ``.../learn``        that scope, for the model
+GET of a model, its stats, labels, label,      any scope, for the model
+snapshots, versions, contenders
+``/models`` ``/methods``                       any scope; only the models that the key is for are listed
+``/metrics``                                   any scope, not limited to models
+everything else under ``/models/{model}``      ``admin``, for the model
+everything else                                ``admin``, not limited to models
+=============================================  ==========================================================
+
+What is not named here asks for the most: a new route is closed until it is opened.
+
+Without any key nothing is asked for. The service is bound to loopback then, and browsers (they all send
+Accept-Language, and Origin with what changes something) are answered only under names of this machine and addresses,
+and no pages but its own and this machine's. So a page cannot reach it by having its own name resolve to 127.0.0.1,
+nor by sending there what it cannot read the answer of.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, MutableMapping
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+import structlog
+
+from abound.core.errors import Forbidden, Unauthorized
+from abound.service.api.asgi import Headers
+from abound.service.security.audit import Actor
+from abound.service.security.key_ring import Grant, KeyRing
+from abound.service.settings import is_loopback
+
+log = structlog.get_logger(__name__)
+
+READ = ("GET", "HEAD", "OPTIONS")
+OPEN = frozenset({"/livez", "/readyz", "/openapi.json", "/docs", "/"})
+LISTS = frozenset({"/models", "/methods"})
+READABLE = frozenset({"comparison", "stats", "label", "labels", "snapshots", "versions", "contenders"})
+
+TELL_SECONDS = 1.0
+MOST_FORWARDED = 256
+MOST_PATH = 512
+
+
+class Need(NamedTuple):
+    """What a path asks of a key.
+
+    Attributes
+    ----------
+    scope : str or None
+        None: any.
+    model : str or None
+        None: all models.
+    is_list : bool
+        A list of models: a key for some of them will do.
+    """
+
+    scope: str | None
+    model: str | None
+    is_list: bool = False
+
+
+def need_of(method: str, path: str) -> Need | None:
+    """What ``method`` on ``path`` asks for; None: nothing."""
+    reads = method in READ
+    if reads and (path in OPEN or path.startswith(("/docs/", "/web/"))):
+        return None
+    if method == "OPTIONS" or (reads and path in LISTS):
+        return Need(None, None, True)
+    if reads and path == "/metrics":
+        return Need(None, None)
+    parts = path.split("/")
+    if method == "POST" and path in ("/classify", "/learn"):
+        return Need(parts[1], "default")
+    if len(parts) < 3 or parts[1] != "models" or not parts[2]:
+        return Need("admin", None)
+    rest = parts[3:]
+    if method == "POST" and rest in (["classify"], ["learn"]):
+        return Need(rest[0], parts[2])
+    if reads and (not rest or (len(rest) == 1 and rest[0] in READABLE) or rest[0] == "labels" or _is_card(rest)):
+        return Need(None, parts[2])
+    return Need("admin", parts[2])
+
+
+def _is_card(rest: list[str]) -> bool:
+    """Whether a path below a model is a version; not what is in it."""
+    return len(rest) == 2 and rest[0] == "versions"
+
+
+class Guard:
+    """The door of a replica.
+
+    Parameters
+    ----------
+    any_host : bool
+        Answer to any name, as a service must that others reach.
+    """
+
+    def __init__(self, ring: KeyRing, any_host: bool) -> None:
+        self._ring = ring
+        self._any_host = any_host
+        self._told = -TELL_SECONDS
+        self._untold = 0
+
+    def admit(self, headers: Headers, needed: str, model: str, scope: MutableMapping[str, Any]) -> Grant | None:
+        """Let a hot request in: the grant of its key, None where none is asked for; also left in ``scope``.
+
+        Raises
+        ------
+        Unauthorized, Forbidden
+        """
+        try:
+            grant = self.grant_of(headers, needed, model)
+        except (Unauthorized, Forbidden) as error:
+            if self._ring.required:
+                self._tell(error, scope.get("client"))
+            raise
+        scope["grant"] = grant
+        return grant
+
+    def grant_of(self, headers: Headers, needed: str, model: str) -> Grant | None:
+        """What ``admit`` returns and raises; nothing is told to anybody."""
+        if not self._ring.required:
+            if not self._any_host and (b"origin" in headers or b"accept-language" in headers):
+                _check_browser(headers.get(b"host"), headers.get(b"origin"))
+            return None
+        grant = self._ring.find(headers.get(b"authorization"))
+        grant.check(needed, model)
+        return grant
+
+    def admit_to(self, headers: Headers, scope: MutableMapping[str, Any]) -> Grant | None:
+        """The same for any request, by its method and path."""
+        need = need_of(scope["method"], scope["path"])
+        if not self._ring.required:
+            if not self._any_host and (b"origin" in headers or b"accept-language" in headers):
+                _check_browser(headers.get(b"host"), headers.get(b"origin"))
+            return None
+        if need is None:
+            return None
+        try:
+            grant = self._ring.find(headers.get(b"authorization"))
+            if not need.is_list:
+                grant.check(need.scope, need.model)
+        except (Unauthorized, Forbidden) as error:
+            self._tell(error, scope.get("client"))
+            raise
+        scope["grant"] = grant
+        return grant
+
+    def _tell(self, error: Unauthorized | Forbidden, client: Any) -> None:
+        """A line for what is refused: one a second, with how many there were in between."""
+        now = time.monotonic()
+        if now - self._told < TELL_SECONDS:
+            self._untold += 1
+            return
+        log.warning("refused", reason=str(error), address=address_of(client), others=self._untold)
+        self._told, self._untold = now, 0
+
+
+def _check_browser(host: bytes | None, origin: bytes | None) -> None:
+    """Forbidden when the name that was asked for may be anybody's, or a page of somebody else's asks."""
+    name = _name_of(host or b"")
+    if not _is_local(name) and not _is_address(name):
+        raise Forbidden(
+            f"without any key this service answers browsers as localhost and by addresses, not as {name[:100]!r}. "
+            "Make a key (abound keys create), or say --insecure"
+        )
+    if origin is not None:
+        scheme, _, asking = origin.partition(b"://")
+        if scheme not in (b"http", b"https") or (asking != host and not _is_local(_name_of(asking))):
+            raise Forbidden(f"without any key this service answers no page of {origin[:100].decode('latin-1')!r}")
+
+
+def _name_of(location: bytes) -> str:
+    """The name or address in ``name:port``."""
+    name = location.decode("latin-1").lower()
+    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+
+
+def _is_local(name: str) -> bool:
+    return name.endswith(".localhost") or is_loopback(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def address_of(client: Any) -> str:
+    """Where a connection comes from, as ASGI tells it."""
+    return str(client[0]) if client else "unknown"
+
+
+def tell_of_request(scope: Mapping[str, Any], status: int, seconds: float) -> None:
+    """The log line of a request that was answered. Its query, its headers and its body are left out."""
+    grant: Grant | None = scope.get("grant")
+    log.info(
+        "request",
+        method=scope["method"],
+        path=scope["path"][:MOST_PATH],
+        status=status,
+        ms=round(seconds * 1000, 3),
+        key=None if grant is None else grant.id,
+        address=address_of(scope.get("client")),
+    )
+
+
+def actor_of(scope: Mapping[str, Any]) -> Actor:
+    """Who sent a request, for the audit log."""
+    grant: Grant | None = scope.get("grant")
+    forwarded = dict(scope["headers"]).get(b"x-forwarded-for")
+    return Actor(
+        None if grant is None else grant.id,
+        address_of(scope.get("client")),
+        scope.get("request_id"),
+        None if forwarded is None else forwarded[:MOST_FORWARDED].decode("latin-1"),
+    )

@@ -1,0 +1,257 @@
+"""Rates: how many instances a key, and a ``source`` under it, may send in a time, over all replicas together.
+
+Counted in the store by the library ``limits``: a sliding window of two counters, whose edges are the store's clock.
+Where that was set back, what was counted before goes. An instance of a batch and a line of NDJSON counts as one. The
+store is asked only where a rate is set.
+
+What happens while the store is away, or slow: what cannot be counted is not learned; it waits for the store as long as
+an append does. Classifying goes on from memory, and ``abound_rates_unchecked_total`` says how much. For that a store
+that does not answer is not asked again for a second, so that it slows down one request at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+from limits import RateLimitItem, parse
+from limits.aio.storage import RedisStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
+
+from abound.core.errors import AboundError, RateLimited, StoreUnavailable, TooLarge
+from abound.service.store.client import Store, reaching
+
+if TYPE_CHECKING:
+    from abound.service.api.ndjson import Line
+    from abound.service.security.key_ring import Grant
+
+
+class _Sourced(msgspec.Struct):
+    source: str | None = None
+
+
+_sourced = msgspec.json.Decoder(_Sourced)
+
+log = structlog.get_logger(__name__)
+
+PREFIX = "abound:rates"
+
+ANSWER_SECONDS = 0.25
+"""Longest wait for the store to count what is classified."""
+
+REST_SECONDS = 1.0
+"""After it was not there the store is left alone so long."""
+
+LONGEST_WINDOW = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateParams:
+    """Rates of those keys that have none of their own.
+
+    Attributes
+    ----------
+    key : str
+        Instances by one key, like ``1000/second`` or ``5000/minute``; empty: any number.
+    source : str
+        Instances to learn with one ``source``, by one key; empty: any number.
+    """
+
+    key: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("key", "source"):
+            if getattr(self, name):
+                try:
+                    rate_of(getattr(self, name))
+                except ValueError as error:
+                    raise ValueError(f"{name} {error}") from None
+
+
+def rate_of(text: str) -> RateLimitItem:
+    """A rate like ``100/second`` or ``10 per 5 minutes``; ValueError when it is none."""
+    try:
+        rate = parse(text)
+    except ValueError:
+        raise ValueError(f"must be a rate like 100/second or 5000/minute, not {text[:40]!r}") from None
+    if not (1 <= rate.amount <= 10**9 and 1 <= rate.get_expiry() <= LONGEST_WINDOW):
+        raise ValueError("must allow 1 to 1,000,000,000 instances in a second to a day")
+    return rate
+
+
+class Rates:
+    """Counts instances in the store."""
+
+    def __init__(self, store: Store, params: RateParams | None = None) -> None:
+        given = params or RateParams()
+        self.key = rate_of(given.key) if given.key else None
+        self.source = rate_of(given.source) if given.source else None
+        self._unchecked = 0
+        self._patience = store.params.reply_seconds
+        self._pool = store.client.connection_pool
+        self._storage: RedisStorage | None = None
+        self._resting_until = 0.0
+        self._away = False
+
+    def let_through(self) -> int:
+        """Instances to classify that the store could not count, since this was last asked."""
+        n, self._unchecked = self._unchecked, 0
+        return n
+
+    def watches(self, grant: Grant | None) -> bool:
+        """Whether anything of this sender is to be counted."""
+        if self.source is not None:
+            return True
+        return grant is not None and (self.key is not None or grant.is_limited)
+
+    async def admit(self, grant: Grant | None, n: int, source: str | None = None, *, learns: bool = False) -> None:
+        """Count ``n`` instances of one sender and of one source under it. Raises what ``take`` raises."""
+        if grant is not None and (rate := grant.rate or self.key) is not None:
+            await self.take(rate, "key", grant.id, n, learns)
+        if source is not None:
+            await self._admit_source(grant, n, source)
+
+    async def admit_lines(self, grant: Grant | None, lines: list[Line], learns: bool) -> None:
+        """Count lines, as many as may come; the others get the error as theirs."""
+        if grant is not None and (rate := grant.rate or self.key) is not None:
+            await _as_many(lines, lambda n: self.take(rate, "key", grant.id, n, learns))
+        if not learns:
+            return
+        by_source: dict[str, list[Line]] = {}
+        for line in lines:
+            if line.error is None and (source := _source_of(line.body)) is not None:
+                by_source.setdefault(source, []).append(line)
+        away: StoreUnavailable | None = None
+        for source, some in by_source.items():
+            if away is None:
+                away = await _as_many(some, partial(self._admit_source, grant, source=source))
+            else:
+                _refuse(some, away)
+
+    async def _admit_source(self, grant: Grant | None, n: int, source: str) -> None:
+        rate = (grant.source_rate if grant is not None else None) or self.source
+        if rate is not None:
+            name = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+            await self.take(rate, "source", f"{grant.id if grant is not None else '-'}:{name}", n, True)
+
+    async def take(self, rate: RateLimitItem, kind: str, name: str, n: int, learns: bool = False) -> None:
+        """Count ``n`` instances.
+
+        Parameters
+        ----------
+        kind : str
+            What is limited, for the sentence: ``key`` or ``source``.
+        name : str
+            Who; any text.
+        learns : bool
+            They are to be learned, and are not where the store does not count them.
+
+        Raises
+        ------
+        RateLimited
+            They are too many now; none of them is counted.
+        TooLarge
+            They are more than may ever come at once.
+        StoreUnavailable
+            They are to be learned, and the store does not answer in time. They may have been counted.
+        """
+        if n > rate.amount:
+            raise TooLarge(f"{n} instances at once are over the rate of this {kind}, {rate.amount} {_per(rate)}")
+        if not learns and time.monotonic() < self._resting_until:
+            self._unchecked += n
+            return
+        try:
+            with reaching():
+                async with asyncio.timeout(self._patience if learns else ANSWER_SECONDS):
+                    wait = await self._hit(rate, (kind, name), n)
+        except StoreUnavailable as error:
+            if not self._away:
+                log.warning("the store does not count: classifying goes on without rates", reason=str(error))
+            self._away = True
+            self._resting_until = time.monotonic() + REST_SECONDS
+            if learns:
+                raise StoreUnavailable(f"this {kind} has a rate and was not counted; nothing was appended") from error
+            self._unchecked += n
+            return
+        if self._away:
+            self._away = False
+            log.info("rates are checked again")
+        if wait is not None:
+            raise RateLimited(f"this {kind} may send {rate.amount} instances {_per(rate)}; try again later", wait)
+
+    async def _hit(self, rate: RateLimitItem, who: tuple[str, str], n: int) -> float | None:
+        """Count; None, or the seconds after which another try makes sense."""
+        if self._storage is None:
+            self._storage = RedisStorage(
+                "redis://not-used:1", implementation="redispy", key_prefix=PREFIX, connection_pool=self._pool
+            )
+        limiter, key, window = SlidingWindowCounterRateLimiter(self._storage), rate.key_for(*who), rate.get_expiry()
+        if await limiter.hit(rate, *who, cost=n):
+            return None
+        counts = await self._storage.get_sliding_window(key, window)
+        if max(counts[1], counts[3]) > 2 * window:  # the clock was set back: they would count until it has caught up
+            await self._storage.clear_sliding_window(key, window)
+            if await limiter.hit(rate, *who, cost=n):
+                return None
+            counts = await self._storage.get_sliding_window(key, window)
+        return min(max(0.05, _wait(rate.amount, window, n, *counts)), 2.0 * window)
+
+
+async def _as_many(lines: list[Line], take: Callable[[int], Awaitable[None]]) -> StoreUnavailable | None:
+    """Take the first lines, as many as there may be; the others get the error as theirs.
+
+    What the store said that could not count them: nobody else needs to wait for it.
+    """
+    lines = [line for line in lines if line.error is None]
+    at, step = 0, len(lines)
+    while at < len(lines):
+        try:
+            await take(len(lines[at : at + step]))
+            at += step
+        except (RateLimited, TooLarge) as error:
+            if step == 1:
+                _refuse(lines[at:], error)
+                return None
+            step //= 2
+        except StoreUnavailable as error:
+            _refuse(lines[at:], error)
+            return error
+    return None
+
+
+def _refuse(lines: list[Line], error: AboundError) -> None:
+    for line in lines:
+        line.error = error
+
+
+def _source_of(body: bytes) -> str | None:
+    """The source that a line names; None also when the line is not what it should be, which shows later."""
+    try:
+        return _sourced.decode(body).source
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def _wait(most: int, window: int, n: int, before: int, before_ends: float, now: int, now_ends: float) -> float:
+    """Seconds until ``n`` more fit below ``most``, if nothing else comes.
+
+    What came ``before`` this window counts less and less until ``before_ends``; what came ``now`` does so from the
+    window's end, ``now_ends`` less one window, on.
+    """
+    room = most - now - n
+    if room >= 0:
+        return before_ends - room * window / before if before else 0.0
+    return max(0.0, now_ends - window) + window * (1 - (most - n) / now)
+
+
+def _per(rate: RateLimitItem) -> str:
+    unit = rate.GRANULARITY.name
+    return f"a {unit}" if rate.multiples == 1 else f"in {rate.multiples} {unit}s"

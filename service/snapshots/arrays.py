@@ -1,0 +1,146 @@
+"""Arrays laid end to end and cut into parts, each with its checksum: how the state of a model is written.
+
+Snapshots keep the parts in the store, indexes in the artifact store, a model's file one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.config import ModelConfig
+from abound.core.errors import Damaged, InvalidInstance
+from abound.core.limits import Limits
+from abound.core.model.live_model import LiveModel
+from abound.service.model.replicated_model import new_secret
+from abound.service.processes import kernel_compiler
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+MOST_DIMENSIONS = 8
+"""Of an array; more than any has."""
+
+
+class ArrayShape(msgspec.Struct, frozen=True):
+    """Where an array lies in the state: its name, little-endian dtype and shape."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Size and BLAKE2b-128 of a part."""
+
+    size: int
+    checksum: str
+
+
+def checksum_of(data: bytes) -> str:
+    """BLAKE2b-128 in hex."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def shapes_of(arrays: Arrays) -> list[ArrayShape]:
+    """What tells the arrays in their bytes apart."""
+    return [ArrayShape(name, array.dtype.newbyteorder("<").str, list(array.shape)) for name, array in arrays.items()]
+
+
+def parts_of(arrays: Arrays, part_bytes: int) -> Iterator[bytes]:
+    """The bytes of all arrays, end to end, cut into parts."""
+    part = bytearray()
+    for array in arrays.values():
+        plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        flat = memoryview(plain.reshape(-1).view(np.uint8).data) if plain.size else memoryview(b"")
+        while flat:
+            room = part_bytes - len(part)
+            part += flat[:room]
+            flat = flat[room:]
+            if len(part) == part_bytes:
+                yield bytes(part)
+                part.clear()
+    if part:
+        yield bytes(part)
+
+
+def check_part(i: int, part: bytes, expected: Part) -> None:
+    """Damaged unless a part is the one that was written."""
+    if len(part) != expected.size or checksum_of(part) != expected.checksum:
+        raise Damaged(f"its part {i} is not what was written")
+
+
+async def live_of(
+    state: dict[str, Any],
+    shapes: Sequence[ArrayShape],
+    size: int,
+    digest: str,
+    parts: AsyncIterator[bytes],
+    limits: Limits,
+    progress: Callable[[float], None] = lambda done: None,
+) -> LiveModel:
+    """The model whose arrays are in ``parts``, ``size`` bytes altogether.
+
+    Raises
+    ------
+    Damaged
+        They are not of these shapes, or the state that comes out has another digest.
+    """
+    sizes = _sizes(shapes, size)
+    filled = [bytearray() for _ in shapes]  # as bytes come: a size that is only said takes no memory
+    i_array = done = 0
+    async for part in parts:
+        rest = memoryview(part)
+        while rest:
+            while i_array < len(sizes) and len(filled[i_array]) == sizes[i_array]:
+                i_array += 1
+            if i_array == len(sizes):
+                raise Damaged("its parts hold more than its arrays")
+            take = sizes[i_array] - len(filled[i_array])
+            filled[i_array] += rest[:take]
+            rest = rest[take:]
+        done += len(part)
+        progress(done / size)
+    if [len(data) for data in filled] != sizes:
+        raise Damaged("its parts hold less than its arrays")
+    arrays = {
+        shape.name: np.frombuffer(data, shape.dtype).reshape(shape.shape)
+        for shape, data in zip(shapes, filled, strict=True)
+    }
+    try:
+        config = ModelConfig.stored(state["config"])
+    except (KeyError, TypeError, InvalidInstance) as error:
+        raise Damaged(f"its configuration and its arrays do not fit together: {error}") from error
+    await kernel_compiler.loaded(config)
+    # In a thread: a shadow is made in a process that answers meanwhile.
+    live = await asyncio.to_thread(LiveModel.from_arrays, state, arrays, new_secret(), limits)
+    for _ in live.digest_steps():
+        await asyncio.sleep(0)
+    if live.digest() != digest:
+        raise Damaged("the state in it has another digest than the one that was written")
+    return live
+
+
+def _sizes(shapes: Sequence[ArrayShape], size: int) -> list[int]:
+    """Bytes of arrays of these shapes; Damaged unless they are ``size`` altogether."""
+    sizes = []
+    for array in shapes:
+        try:
+            dtype = np.dtype(array.dtype)
+        except (TypeError, ValueError):
+            raise Damaged(f"its array {array.name} has no known type") from None
+        sizes.append(dtype.itemsize * math.prod(array.shape))
+        has_shape = min(array.shape, default=0) >= 0 and max(array.shape, default=0) <= size
+        if dtype.kind not in "biuf" or not has_shape or len(array.shape) > MOST_DIMENSIONS or sum(sizes) > size:
+            raise Damaged(f"its array {array.name} is not one that can be in it")
+    if sum(sizes) != size:
+        raise Damaged("its parts do not fill its arrays")
+    if len({array.name for array in shapes}) < len(shapes):
+        raise Damaged("two of its arrays have one name")
+    return sizes

@@ -1,0 +1,178 @@
+"""Manifests: what a snapshot is, where in the log it belongs, the checksums of its parts and one of all this itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import structlog
+
+from abound.core.errors import Damaged, UnknownApplyVersion, UnknownSnapshot
+from abound.core.model.state import STATE_FORMAT
+from abound.core.types import START, Offset
+from abound.service.log.catalog import ModelKeys
+from abound.service.log.events import APPLY_VERSION
+from abound.service.model.replicated_model import Position
+from abound.service.snapshots.arrays import ArrayShape, Part, checksum_of
+from abound.service.store.client import Store, reaching
+
+log = structlog.get_logger(__name__)
+
+FORMAT = STATE_FORMAT
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a snapshot is.
+
+    Attributes
+    ----------
+    id : str
+    format, apply_version : int
+    model, incarnation : str
+    offset : str
+        Last event that is in it.
+    entry_checksum : str
+        Of that event's entry.
+    n_entries, log_bytes : int
+        Entries of the log up to there, and their size.
+    adopted : str
+        Offset at which an index was adopted last, ``0-0.0`` when none was.
+    digest : str
+        Of the state.
+    created : int
+        Milliseconds of the store's clock.
+    state : dict
+        What the state has beside its arrays.
+    arrays : list of ArrayShape
+    parts : list of Part
+    checksum : str
+        BLAKE2b-128 of all other fields; see ``sealed``.
+    """
+
+    id: str
+    format: int
+    apply_version: int
+    model: str
+    incarnation: str
+    offset: str
+    entry_checksum: str
+    n_entries: int
+    log_bytes: int
+    digest: str
+    created: int
+    state: dict[str, Any]
+    arrays: list[ArrayShape]
+    parts: list[Part]
+    adopted: str = str(START)
+    checksum: str = ""
+
+    def sealed(self) -> Manifest:
+        """The same manifest with the checksum of its fields."""
+        fields = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
+        return msgspec.structs.replace(self, checksum=checksum_of(fields))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def position(self) -> Position:
+        """Where in the log it is."""
+        offset = Offset.parse(self.offset)
+        adopted = Offset.parse(self.adopted)
+        return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes, adopted)
+
+
+_manifest = msgspec.json.Decoder(Manifest)
+
+
+def manifest_key(keys: ModelKeys, name: str) -> bytes:
+    """The key of a snapshot's manifest."""
+    return keys.of(f"snapshot:{name}:manifest")
+
+
+def part_key(keys: ModelKeys, name: str, i: int) -> bytes:
+    """The key of a snapshot's part."""
+    return keys.of(f"snapshot:{name}:{i}")
+
+
+async def ids(store: Store, keys: ModelKeys) -> list[str]:
+    """The ids of a model's snapshots, newest first."""
+    with reaching():
+        found = await store.client.lrange(keys.of("snapshots"), 0, -1)
+    return in_order(name.decode() for name in found)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Ids of snapshots, newest first."""
+    return sorted(names, key=_place, reverse=True)
+
+
+async def manifests(store: Store, keys: ModelKeys) -> list[Manifest]:
+    """The manifests of a model's snapshots, newest first; one that cannot be read is left out."""
+    good = []
+    for name in await ids(store, keys):
+        try:
+            good.append(await manifest_of(store, keys, name))
+        except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
+            log.warning("a snapshot cannot be used", model=keys.name, snapshot=name, reason=str(error))
+    return good
+
+
+async def newest(store: Store, keys: ModelKeys, known: Manifest | None = None) -> Manifest | None:
+    """The newest manifest that can be read, None when there is none. The one that is ``known`` is not read again."""
+    for name in await ids(store, keys):
+        if known is not None and known.id == name:
+            return known
+        with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
+            return await manifest_of(store, keys, name)
+    return None
+
+
+async def manifest_of(store: Store, keys: ModelKeys, name: str) -> Manifest:
+    """A snapshot's manifest.
+
+    Raises
+    ------
+    UnknownSnapshot
+        There is none of this id.
+    Damaged, UnknownApplyVersion
+        It cannot be read, is of another format or of another model.
+    """
+    with reaching():
+        packed = await store.client.get(manifest_key(keys, name))
+    if packed is None:
+        raise UnknownSnapshot(f"the model {keys.name} has no snapshot {name}")
+    try:
+        head = msgspec.json.decode(packed)
+        if isinstance(head, dict) and head.get("format") != FORMAT:
+            raise UnknownApplyVersion(f"it has the format {head.get('format')!r}; this release reads {FORMAT}")
+        manifest = _manifest.decode(packed)
+        Offset.parse(manifest.offset)
+        Offset.parse(manifest.adopted)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Damaged(f"its manifest cannot be read: {error}") from None
+    if (manifest.model, manifest.incarnation) != (keys.name, keys.incarnation) or manifest.id != name:
+        raise Damaged(f"it is a snapshot of {manifest.model} {manifest.incarnation}")
+    if manifest.apply_version != APPLY_VERSION:
+        raise UnknownApplyVersion(
+            f"it has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
+        )
+    if manifest.sealed() != manifest:
+        raise Damaged("its manifest is not what was written")
+    return manifest
+
+
+def offset_in(name: str) -> Offset:
+    """The offset that the id of a snapshot names; START when it names none, so that such a one comes as the oldest."""
+    try:
+        return Offset.parse(name.rpartition("-")[0])
+    except ValueError:
+        return START
+
+
+def _place(name: str) -> tuple[Offset, str]:
+    return offset_in(name), name

@@ -1,0 +1,74 @@
+"""Asking the worker for a snapshot, and the worker saying that it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from abound.core.errors import Damaged, NotReady, UnknownApplyVersion, UnknownSnapshot
+from abound.core.types import Offset
+from abound.service.log.catalog import ModelKeys
+from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots.manifest import Manifest
+from abound.service.store.client import Store, reaching
+
+WORKERS_KEY = b"abound:workers"
+WORKER_FRESH_SECONDS = 10.0
+POLL_SECONDS = 0.1
+
+
+async def show_worker(store: Store, worker: str) -> None:
+    """A worker says that it is there, by the store's clock."""
+    with reaching():
+        seconds, _ = await store.client.time()
+        await store.client.hset(WORKERS_KEY, worker, seconds)
+
+
+async def hide_worker(store: Store, worker: str) -> None:
+    """A worker says that it stops."""
+    with reaching():
+        await store.client.hdel(WORKERS_KEY, worker)
+
+
+async def workers(store: Store) -> list[str]:
+    """The workers that are there. Words from the future are old: the store's clock was set back since."""
+    with reaching():
+        async with store.client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.hgetall(WORKERS_KEY)
+            (seconds, _), found = await pipe.execute()
+    return [name.decode() for name, at in found.items() if abs(seconds - int(at)) <= WORKER_FRESH_SECONDS]
+
+
+def parse(text: bytes | None) -> Offset | None:
+    """The offset at which, or past which, a snapshot is asked for, as the store has it; None when none is."""
+    try:
+        return Offset.parse(text.decode()) if text else None
+    except ValueError:
+        return None
+
+
+async def request(store: Store, keys: ModelKeys, offset: Offset, timeout: float) -> Manifest:  # noqa: ASYNC109
+    """Ask for a snapshot at ``offset`` or past it and wait until there is one.
+
+    Raises
+    ------
+    NotReady
+        No worker is there, or it has not made one in time (it may still).
+    StoreUnavailable
+    """
+    if not await workers(store):
+        raise NotReady("no worker is there to make a snapshot: start one with `abound worker`", retry_after=5.0)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    with reaching():
+        await store.client.set(keys.of("snapshot-wanted"), str(offset), ex=max(1, int(timeout)))
+    while True:
+        for name in (await manifests.ids(store, keys))[:1]:
+            with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
+                manifest = await manifests.manifest_of(store, keys, name)
+                if manifest.position.offset >= offset:
+                    return manifest
+        if loop.time() > deadline:
+            raise NotReady("the snapshot is not made yet; the worker is busy", retry_after=5.0)
+        await asyncio.sleep(POLL_SECONDS)

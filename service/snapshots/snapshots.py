@@ -1,0 +1,278 @@
+"""Snapshots: the state of a model at an offset, kept in the store, so that a start need not replay everything.
+
+    ...:snapshots                       list of the ids of good snapshots, oldest first: the pointer
+    ...:snapshot:<id>:manifest          JSON: what it is, where in the log, the checksum of each part and its own
+    ...:snapshot:<id>:<i>               part i of the state's arrays, which are laid end to end
+
+Writing:  1. the parts   2. the manifest   3. in one moment and under the lease of the model: the list gets the id, and
+loses those beyond the newest ``keep``   4. these lose their manifest, then their parts. Whoever dies on the way leaves
+bytes that nothing points to, never a pointer to half a snapshot.
+
+Loading:  the newest one that is whole: format, model, every checksum, the manifest's own too, its place in the log,
+and at the end the digest of the state that came out. One that is not is passed over for the one before it, with a
+warning.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownOffset, UnknownSnapshot
+from abound.core.limits import Limits
+from abound.core.model.live_model import LiveModel
+from abound.core.types import Offset
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.history.restore import restore_beginning
+from abound.service.log.catalog import ModelKeys
+from abound.service.log.events import APPLY_VERSION
+from abound.service.log.stream import MENDING, holds
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.snapshots.arrays import Part, check_part, checksum_of, live_of, parts_of, shapes_of
+from abound.service.snapshots.manifest import FORMAT, Manifest, ids, in_order, manifest_key, manifest_of, part_key
+from abound.service.store.client import Store, reaching
+from abound.service.store.lease import Lease
+
+log = structlog.get_logger(__name__)
+
+__all__ = ["Manifest", "SnapshotParams", "erase", "load", "restore_newest", "write"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotParams:
+    """When snapshots are made and how many are kept.
+
+    Attributes
+    ----------
+    keep : int, at least 2
+    part_bytes : int
+        Largest part, at most 8 MiB. Everybody else waits while the store takes one in.
+    every_bytes : int
+        A snapshot is due when the log has grown by this much since the newest one.
+    every_seconds : float
+        Or when the newest one is this old and something was learned since.
+    wanted_seconds : float
+        Longest wait for a snapshot that was asked for.
+    """
+
+    keep: int = 2
+    part_bytes: int = 2**20
+    every_bytes: int = 64 * 2**20
+    every_seconds: float = 3600.0
+    wanted_seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.keep < 2:
+            raise ValueError("keep must be at least 2: one may turn out damaged")
+        if not 1024 <= self.part_bytes <= 8 * 2**20:
+            raise ValueError("part_bytes must be from 1024 to 8388608")
+        for name in ("every_bytes", "every_seconds", "wanted_seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0")
+
+
+async def write(
+    store: Store,
+    model: ModelReplica,
+    params: SnapshotParams,
+    lease: Lease,
+    between: Callable[[], Awaitable[None]] | None = None,
+) -> Manifest:
+    """Keep the state of a model that nothing is being applied to.
+
+    ``between`` is awaited before each step; what it raises ends the writing.
+
+    Raises
+    ------
+    LeaseLost
+        Another process has the model; nothing points to what was written.
+    StoreUnavailable
+    """
+    digest = await model.take_digest()
+    arrays = model.live.to_arrays()
+    keys, position = model.keys, model.position
+    snapshot = f"{position.offset}-{secrets.token_hex(4)}"
+    parts = []
+    client = store.client
+    with reaching():
+        for i, part in enumerate(parts_of(arrays, params.part_bytes)):
+            if between is not None:
+                await between()
+            await client.set(part_key(keys, snapshot, i), part)
+            parts.append(Part(len(part), checksum_of(part)))
+        seconds, microseconds = await client.time()
+        manifest = Manifest(
+            id=snapshot,
+            format=FORMAT,
+            apply_version=APPLY_VERSION,
+            model=keys.name,
+            incarnation=keys.incarnation,
+            offset=str(position.offset),
+            entry_checksum=position.checksum.decode(),
+            n_entries=position.n_entries,
+            log_bytes=position.log_bytes,
+            adopted=str(position.adopted),
+            digest=str(digest),
+            created=seconds * 1000 + microseconds // 1000,
+            state=model.live.meta(),
+            arrays=shapes_of(arrays),
+            parts=parts,
+        ).sealed()
+        if between is not None:
+            await between()
+        await client.set(manifest_key(keys, snapshot), msgspec.json.encode(manifest))
+    old = in_order([snapshot, *await ids(store, keys)])[params.keep :]
+    pointer = keys.of("snapshots")
+    await lease.swap([("RPUSH", pointer, snapshot), *(("LREM", pointer, 0, name) for name in old)])
+    for name in old:
+        await _drop(store, keys, name)
+    return manifest
+
+
+async def load(
+    store: Store,
+    keys: ModelKeys,
+    manifest: Manifest,
+    limits: Limits,
+    progress: Callable[[float], None] = lambda done: None,
+) -> LiveModel:
+    """The state that a snapshot holds.
+
+    Raises
+    ------
+    Damaged
+        A part is missing or not what was written, or the state that comes out has another digest.
+    """
+    return await live_of(
+        manifest.state,
+        manifest.arrays,
+        manifest.size,
+        manifest.digest,
+        read_parts(store, keys, manifest),
+        limits,
+        progress,
+    )
+
+
+async def restore_newest(
+    store: Store,
+    model: ModelReplica,
+    progress: Callable[[float], None] = lambda done: None,
+    until: Offset | None = None,
+    artifacts: Artifacts | None = None,
+) -> Manifest | None:
+    """Put a model into the state of its newest snapshot that is whole and has its place in the log.
+
+    One that is past ``until`` does not count.
+
+    None, and the state at its beginning (``service/history/restore.py``), when there is no such snapshot. What comes
+    after is replayed with ``past.entries``.
+
+    Raises
+    ------
+    Damaged, UnknownApplyVersion
+        No snapshot can be used, and log and history do not have its beginning. Says what is wrong with each.
+    UnknownOffset
+        History begins past ``until``.
+    ArtifactsUnavailable, StoreUnavailable
+    """
+    bad: list[str] = []
+    found = await _newest_whole(store, model, lambda offset: until is None or offset <= until, bad, progress)
+    if found is not None:
+        manifest, live = found
+        model.restore(live, manifest.position)
+        return manifest
+    try:
+        await restore_beginning(store, artifacts, model, progress)
+    except (Damaged, ArtifactsUnavailable) as error:
+        reasons = f" ({'; '.join(bad)})" if bad else ""
+        mending = f". Bring the store back from a copy, or: {MENDING}" if isinstance(error, Damaged) else ""
+        raise type(error)(
+            f"none of the snapshots of {model.name} can be used{reasons}, and {error}{mending}"
+        ) from error
+    if until is not None and model.offset > until:
+        raise UnknownOffset(f"the history of {model.name} begins at {model.offset}, past {until}", model.offset)
+    return None
+
+
+async def restore_past(store: Store, model: ModelReplica, at: Offset) -> bool:
+    """Put a model that is halted into the state of its newest snapshot at ``at`` or past it.
+
+    False, and no change, without one; or when somebody else has loaded the model anew meanwhile, and it goes on.
+    """
+    before = model.position
+    found = await _newest_whole(store, model, lambda offset: offset[:2] >= at[:2], [], lambda done: None)
+    if found is None or model.halted is None or model.position is not before:
+        return False
+    manifest, live = found
+    model.restore(live, manifest.position)
+    return True
+
+
+async def _newest_whole(
+    store: Store,
+    model: ModelReplica,
+    fits: Callable[[Offset], bool],
+    bad: list[str],
+    progress: Callable[[float], None],
+) -> tuple[Manifest, LiveModel] | None:
+    """The newest snapshot at an offset that fits, whole and with its place in the log; ``bad``: why others are not."""
+    for name in await ids(store, model.keys):
+        try:
+            manifest = await manifest_of(store, model.keys, name)
+            if not fits(manifest.position.offset):
+                continue
+            if not await holds(store, model.keys.log, manifest.position.offset, manifest.position.checksum):
+                raise Damaged(f"the log does not go on from its offset {manifest.offset}")
+            return manifest, await load(store, model.keys, manifest, model.limits, progress)
+        except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
+            log.warning("passing over a snapshot", model=model.name, snapshot=name, reason=str(error))
+            bad.append(f"{name}: {error}")
+    return None
+
+
+async def erase(store: Store, keys: ModelKeys) -> None:
+    """Take everything of an incarnation out of the store: all keys with its name in them. For one that is deleted."""
+    with reaching():
+        async for key in store.client.scan_iter(match=keys.pattern, count=1000):
+            await store.client.unlink(key)
+
+
+async def unlisted(store: Store, keys: ModelKeys) -> dict[str, list[bytes]]:
+    """What is in the store of snapshots that the list does not have: their keys, by id.
+
+    Whoever holds the lease of the model may unlink them: who was writing one of them will not point to it any more.
+    """
+    prefix = keys.of("snapshot:")
+    found: dict[str, list[bytes]] = {}
+    with reaching():
+        async for key in store.client.scan_iter(match=keys.pattern[:-1] + b"snapshot:*", count=1000):
+            found.setdefault(key[len(prefix) :].rpartition(b":")[0].decode(), []).append(key)
+    for name in await ids(store, keys):
+        found.pop(name, None)
+    return found
+
+
+async def _drop(store: Store, keys: ModelKeys, name: str) -> None:
+    """Take a snapshot that the list has no more out of the store."""
+    try:
+        n_parts = len((await manifest_of(store, keys, name)).parts)
+    except (Damaged, UnknownApplyVersion, UnknownSnapshot):
+        n_parts = 0  # what there is of them is swept
+    with reaching():
+        await store.client.unlink(manifest_key(keys, name), *(part_key(keys, name, i) for i in range(n_parts)))
+
+
+async def read_parts(store: Store, keys: ModelKeys, manifest: Manifest) -> AsyncIterator[bytes]:
+    """The parts of a snapshot in order; Damaged when one is not there or not what was written. StoreUnavailable."""
+    for i, expected in enumerate(manifest.parts):
+        with reaching():
+            part = await store.client.get(part_key(keys, manifest.id, i))
+        if part is None:
+            raise Damaged(f"its part {i} is missing")
+        check_part(i, part, expected)
+        yield part

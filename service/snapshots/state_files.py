@@ -1,0 +1,267 @@
+"""Indexes in the artifact store: the state of a model as it is to be adopted.
+
+    <model>/<incarnation>/index/<id>/part-<i>        the arrays, laid end to end
+    <model>/<incarnation>/index/<id>/manifest.json   what it is, the checksum of each part and its own; written last
+
+An index stands for everything up to its offset ``after``, whatever it was made of, and its **recipe** says how it was
+made, so that it can be made again from a history in which something was forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownApplyVersion
+from abound.core.limits import Limits
+from abound.core.model.live_model import LiveModel
+from abound.core.model.state import STATE_FORMAT
+from abound.core.types import Offset
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.log.catalog import ModelKeys
+from abound.service.log.events import APPLY_VERSION
+from abound.service.snapshots.arrays import ArrayShape, Part, check_part, checksum_of, live_of, parts_of, shapes_of
+
+FORMAT = STATE_FORMAT
+PART_BYTES = 8 * 2**20
+
+
+class IndexManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an index is.
+
+    Attributes
+    ----------
+    id : str
+    format, apply_version : int
+    model, incarnation : str
+    after : str
+        Offset that it stands for: what came after it is replayed on top.
+    digest : str
+    recipe : dict
+        How it was made: ``method`` and what that was told, as plain JSON values.
+    state : dict
+        What the state has beside its arrays.
+    arrays : list of ArrayShape
+    parts : list of Part
+    checksum : str
+        Of all other fields.
+    """
+
+    id: str
+    format: int
+    apply_version: int
+    model: str
+    incarnation: str
+    after: str
+    digest: str
+    recipe: dict[str, Any]
+    state: dict[str, Any]
+    arrays: list[ArrayShape]
+    parts: list[Part]
+    checksum: str = ""
+
+    def sealed(self) -> IndexManifest:
+        """The same manifest with the checksum of its fields."""
+        return msgspec.structs.replace(
+            self, checksum=checksum_of(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+
+_manifest = msgspec.json.Decoder(IndexManifest)
+
+
+def folder(keys: ModelKeys) -> str:
+    """Where the indexes of a model lie in the artifact store."""
+    return f"{keys.name}/{keys.incarnation}/index"
+
+
+def new_id() -> str:
+    """An id that no index has."""
+    return secrets.token_hex(8)
+
+
+async def _nothing() -> None:
+    """Nobody has to be told between two steps."""
+
+
+async def write(
+    artifacts: Artifacts,
+    keys: ModelKeys,
+    live: LiveModel,
+    after: Offset,
+    recipe: dict[str, Any],
+    between: Callable[[], Awaitable[None]] = _nothing,
+    name: str | None = None,
+) -> IndexManifest:
+    """Write the state of a model, which nothing changes meanwhile, as an index.
+
+    ``between`` is awaited before each part; what it raises ends the writing, and what was written is taken away.
+    ``name``: its id, from ``new_id``. ArtifactsUnavailable when it cannot be written.
+    """
+    for _ in live.digest_steps():
+        await between()
+    arrays = live.to_arrays()
+    name = name or new_id()
+    parts: list[Part] = []
+    try:
+        for i, part in enumerate(parts_of(arrays, PART_BYTES)):
+            await between()
+            await artifacts.put(part_name(keys, name, i), part)
+            parts.append(Part(len(part), checksum_of(part)))
+        manifest = await finish(
+            artifacts, keys, name, after, recipe, live.digest(), live.meta(), shapes_of(arrays), parts
+        )
+    except BaseException:
+        await delete(artifacts, keys, name)
+        raise
+    return manifest
+
+
+async def finish(
+    artifacts: Artifacts,
+    keys: ModelKeys,
+    name: str,
+    after: Offset,
+    recipe: dict[str, Any],
+    digest: str,
+    state: dict[str, Any],
+    arrays: list[ArrayShape],
+    parts: list[Part],
+) -> IndexManifest:
+    """Write the manifest of an index whose parts are all there. ArtifactsUnavailable."""
+    manifest = IndexManifest(
+        id=name,
+        format=FORMAT,
+        apply_version=APPLY_VERSION,
+        model=keys.name,
+        incarnation=keys.incarnation,
+        after=str(after),
+        digest=digest,
+        recipe=recipe,
+        state=state,
+        arrays=arrays,
+        parts=parts,
+    ).sealed()
+    packed = msgspec.json.encode(manifest)
+    await artifacts.put(_manifest_name(keys, name), packed)
+    return _manifest.decode(packed)  # as it is read: a list where the state had a tuple
+
+
+async def manifest_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> IndexManifest:
+    """An index's manifest.
+
+    Raises
+    ------
+    UnknownArtifact
+        There is no such index.
+    Damaged, UnknownApplyVersion
+        It cannot be read, is of a newer release or of another model.
+    ArtifactsUnavailable
+    """
+    packed = await artifacts.get(_manifest_name(keys, name))
+    try:
+        head = msgspec.json.decode(packed)
+        if isinstance(head, dict) and head.get("format") != FORMAT:
+            raise UnknownApplyVersion(f"the index {name} has the format {head.get('format')!r}; {FORMAT} is read here")
+        manifest = _manifest.decode(packed)
+        Offset.parse(manifest.after)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Damaged(f"the manifest of the index {name} cannot be read: {error}") from None
+    if (manifest.model, manifest.incarnation, manifest.id) != (keys.name, keys.incarnation, name):
+        raise Damaged(f"the index {name} is one of {manifest.model} {manifest.incarnation}")
+    if manifest.apply_version != APPLY_VERSION:
+        raise UnknownApplyVersion(
+            f"the index {name} has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
+        )
+    if manifest.sealed() != manifest:
+        raise Damaged(f"the manifest of the index {name} is not what was written")
+    return manifest
+
+
+async def load(
+    artifacts: Artifacts | None,
+    keys: ModelKeys,
+    name: str,
+    digest: str,
+    limits: Limits,
+    progress: Callable[[float], None] = lambda done: None,
+) -> LiveModel:
+    """The state that an index holds.
+
+    Raises
+    ------
+    Damaged, UnknownApplyVersion, UnknownArtifact
+        It is not there, not whole, or not the one with this digest.
+    ArtifactsUnavailable
+    """
+    if artifacts is None:
+        raise ArtifactsUnavailable("no artifact store is set; set ABOUND_ARTIFACTS_URL")
+    manifest = await manifest_of(artifacts, keys, name)
+    if manifest.digest != digest:
+        raise Damaged(f"the index {name} has another digest than the one that is to be adopted")
+    try:
+        return await live_of(
+            manifest.state,
+            manifest.arrays,
+            manifest.size,
+            manifest.digest,
+            _read_parts(artifacts, keys, manifest),
+            limits,
+            progress,
+        )
+    except Damaged as error:
+        raise Damaged(f"the index {name} is damaged: {error}") from error
+
+
+async def check(artifacts: Artifacts, keys: ModelKeys, manifest: IndexManifest) -> None:
+    """Read an index once more; Damaged, UnknownArtifact or ArtifactsUnavailable unless it is what was written."""
+    if await manifest_of(artifacts, keys, manifest.id) != manifest:
+        raise Damaged(f"the manifest of the index {manifest.id} is not what was written")
+    async for _ in _read_parts(artifacts, keys, manifest):
+        pass
+
+
+async def delete(artifacts: Artifacts, keys: ModelKeys, name: str) -> None:
+    """Take an index away, its manifest first."""
+    await artifacts.delete(_manifest_name(keys, name))
+    await artifacts.clear(f"{folder(keys)}/{name}")
+
+
+async def ids(artifacts: Artifacts, keys: ModelKeys) -> list[str]:
+    """The ids of all indexes of a model, unfinished ones too."""
+    return sorted(await sizes(artifacts, keys))
+
+
+async def sizes(artifacts: Artifacts, keys: ModelKeys) -> dict[str, int]:
+    """The bytes that each index of a model takes, by id, unfinished ones too."""
+    start = len(folder(keys)) + 1
+    found: dict[str, int] = {}
+    for name, size in (await artifacts.sizes(folder(keys))).items():
+        place = name[start:].partition("/")[0]
+        found[place] = found.get(place, 0) + size
+    return found
+
+
+async def _read_parts(artifacts: Artifacts, keys: ModelKeys, manifest: IndexManifest) -> AsyncIterator[bytes]:
+    for i, expected in enumerate(manifest.parts):
+        part = await artifacts.get(part_name(keys, manifest.id, i))
+        await asyncio.to_thread(check_part, i, part, expected)
+        yield part
+
+
+def part_name(keys: ModelKeys, name: str, i: int) -> str:
+    """The artifact that a part of an index is."""
+    return f"{folder(keys)}/{name}/part-{i:05d}"
+
+
+def _manifest_name(keys: ModelKeys, name: str) -> str:
+    return f"{folder(keys)}/{name}/manifest.json"

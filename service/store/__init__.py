@@ -1,0 +1,1 @@
+"""Valkey or Redis: client, connections, server info, durability, lease, replication."""

@@ -1,0 +1,215 @@
+"""The store: Valkey or Redis, where it is, what it must be and what it can promise.
+
+A store that could lose the log without a word is refused: one without an append-only file, or with an eviction
+policy. At the start nothing starts, later nothing is learned. Commands that change something are never sent twice by
+themselves: retries are off in the client and do not exist in :class:`abound.service.store.connection.Link`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import hiredis
+import redis.asyncio
+import redis.exceptions
+import structlog
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.retry import Retry as SyncRetry
+
+from abound.core.errors import CannotStart, StoreUnavailable
+from abound.service.store.connection import Address, Link, LinkLost
+from abound.service.store.server_info import FSYNC_SETTINGS, WHOLE_SECONDS, Facts, facts_of, settings_of, wait_whole
+
+log = structlog.get_logger(__name__)
+
+OLDEST_VERSION = (6, 2)
+SECTIONS = ("server", "persistence", "memory", "replication")
+
+ASKING_KEY = "abound:asking"
+"""Written before it is asked: WAITAOF tells nothing to a connection that has written nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreParams:
+    """How long the store may take.
+
+    Attributes
+    ----------
+    connect_seconds : float
+        To connect and sign in, each time.
+    reply_seconds : float
+        To answer a command; after that the connection counts as lost.
+    start_seconds : float
+        To be there when the service starts. A store that is loading its data may take longer.
+    connections : int
+        At most, for everything but appending and following; who finds none free waits for one.
+    """
+
+    connect_seconds: float = 3.0
+    reply_seconds: float = 5.0
+    start_seconds: float = 60.0
+    connections: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("connect_seconds", "reply_seconds", "start_seconds"):
+            if not 0 < getattr(self, name) <= 3600:
+                raise ValueError(f"{name} must be more than 0 and at most 3600 seconds")
+        if self.connections < 2:
+            raise ValueError("connections must be at least 2")
+
+
+def sync_client(url: str, seconds: float) -> redis.Redis:
+    """Return a blocking client, for threads; it sends nothing twice."""
+    return redis.Redis.from_url(
+        url, protocol=2, retry=SyncRetry(NoBackoff(), 0), socket_connect_timeout=seconds, socket_timeout=seconds
+    )
+
+
+class Store:
+    """The way to one store. Opening it costs nothing; connections are made when they are used."""
+
+    def __init__(self, url: str, params: StoreParams | None = None) -> None:
+        """``url``: ``redis://``, ``rediss://`` or ``unix://``; CannotStart for any other."""
+        self.params = params or StoreParams()
+        try:
+            self.address = Address.of(url)
+        except (ValueError, OSError) as error:
+            raise CannotStart(f"ABOUND_REDIS_URL cannot be used: {error}") from None
+        # A reply that is lost must never lead to the same command again: the defaults of the library would.
+        pool = redis.asyncio.BlockingConnectionPool.from_url(
+            url,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[],
+            socket_timeout=self.params.reply_seconds,
+            socket_connect_timeout=self.params.connect_seconds,
+            health_check_interval=15,
+            max_connections=self.params.connections,
+            timeout=self.params.reply_seconds,
+            protocol=2,
+        )
+        # Any: what its commands return depends on options, which its types do not follow.
+        self.client: Any = redis.asyncio.Redis.from_pool(pool)
+
+    async def open_link(self, purpose: str, on_lost: Any = None) -> Link:
+        """A connection of its own for ``purpose``; StoreUnavailable when there is none to be had."""
+        return await Link.open(self.address, f"abound-{purpose}", self.params.connect_seconds, on_lost)
+
+    async def facts(self) -> Facts:
+        """Ask the store what it is. StoreUnavailable when it is away."""
+        with reaching():
+            async with self.client.pipeline(transaction=False) as pipe:
+                for section in SECTIONS:
+                    pipe.info(section)
+                pipe.config_get(FSYNC_SETTINGS)
+                answers = await pipe.execute(raise_on_error=False)
+        for answer in answers[:4]:
+            if isinstance(answer, Exception):
+                with reaching():
+                    raise answer
+        return facts_of(*answers)
+
+    async def check(self) -> Facts:
+        """Wait until the store is there, a bounded time, and refuse one that would lose the log.
+
+        Raises
+        ------
+        CannotStart
+            It is not there, is too old, has no append-only file or evicts keys; says what mends it.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.params.start_seconds
+        told = 0.0
+        while True:
+            try:
+                facts = await self.facts()
+                if facts.whole or loop.time() > deadline:
+                    break
+                if loop.time() - told > 5:
+                    log.warning("waiting for the store", store=str(self.address), reason=f"it {facts.danger}")
+                    told = loop.time()
+            except StoreUnavailable as error:
+                now = loop.time()
+                if now > deadline and not isinstance(error.__cause__, redis.exceptions.BusyLoadingError):
+                    raise CannotStart(
+                        f"no store answers at {self.address} ({error}). Start it, or set ABOUND_REDIS_URL"
+                    ) from error
+                if now - told > 5:
+                    log.warning("waiting for the store", store=str(self.address), reason=str(error))
+                    told = now
+            await asyncio.sleep(0.1)
+        _refuse_unsafe(facts, self.address)
+        return facts
+
+    async def close(self) -> None:
+        """Close the connections of the client. Links belong to those who opened them."""
+        await self.client.aclose()
+
+
+async def facts_over(link: Link, seconds: float) -> Facts:
+    """Ask the server at the other end of a link what it is; another connection may end at another server.
+
+    StoreUnavailable when the link is lost meanwhile or the server does not say.
+    """
+    asked = [link.call("INFO", section, seconds=seconds) for section in SECTIONS]
+    asked.append(link.call("CONFIG", "GET", FSYNC_SETTINGS, seconds=seconds))
+    *sections, config = await asyncio.gather(*asked, return_exceptions=True)
+    said: list[dict[str, str]] = []
+    with reaching():
+        for answer in sections:
+            if isinstance(answer, BaseException):
+                raise answer
+            lines = [line.partition(":") for line in answer.decode().splitlines()]
+            said.append({name: value for name, colon, value in lines if colon})
+    server, persistence, memory, replication = said
+    facts = facts_of(server, persistence, memory, replication, settings_of(config))
+    if not (facts.rewriting and facts.syncs and facts.tells_whole):
+        return facts
+    written = link.call("SET", ASKING_KEY, "", "PX", 1000, seconds=seconds)
+    confirmed = link.call(*wait_whole(), seconds=seconds + WHOLE_SECONDS)
+    refused, reply = await asyncio.gather(written, confirmed, return_exceptions=True)
+    if isinstance(refused, Exception) or not isinstance(reply, list):
+        return facts
+    return facts._replace(whole=reply[0] >= 1, told=True)
+
+
+@contextlib.contextmanager
+def reaching() -> Iterator[None]:
+    """Turn what the client raises when the store is away, or not able, into StoreUnavailable."""
+    try:
+        yield
+    except (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError) as error:
+        raise StoreUnavailable(f"the store does not let this service in: {error}") from error
+    except redis.exceptions.BusyLoadingError as error:
+        raise StoreUnavailable("the store is loading its data") from error
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError, LinkLost) as error:
+        raise StoreUnavailable(f"the store is away: {error or 'no answer in time'}") from error
+    except (redis.exceptions.ResponseError, hiredis.ReplyError) as error:
+        raise StoreUnavailable(f"the store refused: {error}") from error
+
+
+def _refuse_unsafe(facts: Facts, address: Address) -> None:
+    if facts.version < OLDEST_VERSION:
+        version = ".".join(map(str, facts.version))
+        raise CannotStart(f"the store at {address} is Redis {version}; at least 6.2 (or any Valkey) is needed")
+    if facts.danger is not None:
+        raise CannotStart(f"the store at {address} {facts.danger}")
+    if facts.eviction == "unknown":
+        log.warning("the store does not tell its eviction policy; it must be noeviction", store=str(address))
+    if facts.appendfsync is None:
+        log.warning("the store does not tell its appendfsync policy", store=str(address))
+    elif facts.appendfsync != "always":
+        log.warning(
+            "the last events may be lost when the store's machine fails; appendfsync always would keep them",
+            appendfsync=facts.appendfsync,
+        )
+    elif facts.pauses:
+        log.warning(
+            "what is learned while the store saves or rewrites its file may be lost when its machine fails; "
+            "no-appendfsync-on-rewrite no would keep it",
+            appendfsync=facts.appendfsync,
+        )

@@ -1,0 +1,238 @@
+"""One connection to the store for the hot paths: commands out, replies back in order, and never a retry.
+
+The appender and the follower each hold one. It speaks the store's protocol through hiredis and costs about half of
+what a general client does; what matters more is what it cannot do: nothing here sends a command twice. When the
+connection is lost, every command without a reply ends with :class:`LinkLost`, and whether the store carried it out
+is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import hiredis
+from redis.asyncio.connection import SSLConnection, parse_url
+
+from abound.core.errors import StoreUnavailable
+
+Reply = Any
+"""bytes, int, None, a list of replies, or hiredis.ReplyError when the store refused."""
+
+TICK = 0.25
+
+
+def packed(words: tuple[str | bytes | int, ...]) -> bytes:
+    """A command as it goes over the wire."""
+    command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]
+    return command
+
+
+class LinkLost(Exception):
+    """The connection is gone. A command without a reply may or may not have been carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the store is and who asks. Never logged as it is: use ``str``, which has no password.
+
+    Attributes
+    ----------
+    path : str or None
+        Of a unix socket; else ``host`` and ``port``.
+    tls : ssl.SSLContext or None
+    """
+
+    path: str | None
+    host: str
+    port: int
+    database: int
+    username: str | None
+    password: str | None
+    tls: ssl.SSLContext | None
+
+    @classmethod
+    def of(cls, url: str) -> Address:
+        """From ``redis://``, ``rediss://`` or ``unix://``; ValueError for any other."""
+        parts: dict[str, Any] = dict(parse_url(url))
+        tls = None
+        if parts.get("connection_class") is SSLConnection:
+            options = {name: value for name, value in parts.items() if name.startswith("ssl_")}
+            tls = SSLConnection(**options).ssl_context.get()
+        if url.startswith("unix://") and not parts.get("path"):
+            raise ValueError("a unix:// URL names the path of a socket")
+        return cls(
+            path=parts.get("path"),
+            host=parts.get("host", "localhost"),
+            port=parts.get("port", 6379),
+            database=int(parts.get("db") or 0),
+            username=parts.get("username"),
+            password=parts.get("password"),
+            tls=tls,
+        )
+
+    def __str__(self) -> str:
+        return self.path if self.path is not None else f"{self.host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return f"Address({self})"
+
+
+class Link(asyncio.Protocol):
+    """An open connection. ``Link.open`` makes one; a lost one stays lost."""
+
+    def __init__(self, on_lost: Callable[[], None] | None = None) -> None:
+        self._reader = hiredis.Reader()
+        self._waiting: deque[tuple[Callable[[Reply], None], float]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._cause: BaseException | None = None
+
+    @classmethod
+    async def open(cls, address: Address, name: str, seconds: float, on_lost: Callable[[], None] | None = None) -> Link:
+        """Connect, sign in and name the connection.
+
+        Raises
+        ------
+        StoreUnavailable
+            Nothing answers there within this many ``seconds``, or the store does not let us in (yet).
+        """
+        loop = asyncio.get_running_loop()
+        link = cls(on_lost)
+        try:
+            async with asyncio.timeout(seconds):
+                if address.path is not None:
+                    await loop.create_unix_connection(lambda: link, address.path)
+                else:
+                    await loop.create_connection(lambda: link, address.host, address.port, ssl=address.tls)
+                await link._sign_in(address, name, seconds)
+        except (OSError, TimeoutError, LinkLost, hiredis.ReplyError) as error:
+            link._on_lost = None
+            link.close()
+            reason = str(error) or "no answer in time"
+            raise StoreUnavailable(f"the store at {address} cannot be used: {reason}") from error
+        except BaseException:
+            link._on_lost = None
+            link.close()
+            raise
+        return link
+
+    async def _sign_in(self, address: Address, name: str, seconds: float) -> None:
+        if address.password is not None:
+            who = [address.username] if address.username else []
+            await self.call("AUTH", *who, address.password, seconds=seconds)
+        if address.database:
+            await self.call("SELECT", address.database, seconds=seconds)
+        await self.call("PING", seconds=seconds)
+        await self.call("CLIENT", "SETNAME", name, seconds=seconds)
+
+    def send(self, commands: bytes, on_reply: Callable[[Reply], None], seconds: float, n: int = 1) -> None:
+        """Send packed commands in one piece; ``on_reply`` is called for each, with its reply or with LinkLost.
+
+        A reply that takes longer than so many seconds (a quarter of a second more or less) ends the link.
+        """
+        if self._transport is None:
+            for _ in range(n):
+                on_reply(LinkLost("the connection is closed"))
+            return
+        until = self._loop.time() + seconds
+        for _ in range(n):
+            self._waiting.append((on_reply, until))
+        if self._ticker is None:
+            self._ticker = self._loop.call_later(TICK, self._tick)
+        self._transport.write(commands)
+
+    def call(self, *words: str | bytes | int, seconds: float) -> asyncio.Future[Reply]:
+        """Send a command; the future has its reply, or raises LinkLost or hiredis.ReplyError."""
+        future: asyncio.Future[Reply] = self._loop.create_future()
+
+        def answer(reply: Reply) -> None:
+            if future.done():
+                return
+            if isinstance(reply, (LinkLost, hiredis.ReplyError)):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+
+        self.send(packed(words), answer, seconds)
+        return future
+
+    def call_all(self, *commands: tuple[str | bytes | int, ...], seconds: float) -> asyncio.Future[list[Reply]]:
+        """Send commands in one piece; the future has all replies, or raises what came of the first that failed."""
+        future: asyncio.Future[list[Reply]] = self._loop.create_future()
+        replies: list[Reply] = []
+
+        def answer(reply: Reply) -> None:
+            replies.append(reply)
+            if future.done() or len(replies) < len(commands):
+                return
+            for one in replies:
+                if isinstance(one, (LinkLost, hiredis.ReplyError)):
+                    future.set_exception(one)
+                    return
+            future.set_result(replies)
+
+        if self._transport is None:
+            future.set_exception(LinkLost("the connection is closed"))
+            return future
+        self.send(b"".join([packed(words) for words in commands]), answer, seconds, len(commands))
+        return future
+
+    def close(self) -> None:
+        """End the connection now."""
+        if self._transport is not None:
+            self._transport.abort()
+            self._end()
+
+    # what the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """Hand each whole reply to the command that has waited longest."""
+        try:
+            self._reader.feed(data)
+            reply = self._reader.gets()
+            while reply is not False:
+                if not self._waiting:
+                    raise hiredis.ProtocolError("a reply that nothing asked for")
+                self._waiting.popleft()[0](reply)
+                reply = self._reader.gets()
+        except hiredis.ProtocolError as error:
+            self._cause = error
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End every command that has no reply."""
+        self._cause = self._cause or exc
+        self._end()
+
+    def _tick(self) -> None:
+        """End a link whose oldest command has had no reply in time."""
+        self._ticker = None
+        if not self._waiting or self._transport is None:
+            return
+        if self._waiting[0][1] < self._loop.time():
+            self._cause = TimeoutError("the store did not answer in time")
+            self.close()
+        else:
+            self._ticker = self._loop.call_later(TICK, self._tick)
+
+    def _end(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+        was_open, self._transport = self._transport is not None, None
+        if was_open and self._on_lost is not None:
+            self._on_lost()  # first: what is told below must not find this link again
+        lost = LinkLost(str(self._cause or "") or "the store closed the connection")
+        while self._waiting:
+            self._waiting.popleft()[0](lost)

@@ -1,0 +1,130 @@
+"""A line: a link to the store that is opened again, for ever, whenever it is lost.
+
+What the store is (``Facts``) is asked over the link itself, when it is opened and now and then after that. So a promise
+of durability is never made on behalf of another server than the one that the link ends at; and a link that has died
+without a word is found out before somebody's events are the first to notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from abound.core.errors import StoreUnavailable
+from abound.service.store.client import Store, facts_over
+from abound.service.store.connection import Link
+from abound.service.store.server_info import Facts
+from abound.service.tasks import end
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+FACTS_SECONDS = 1.0
+
+
+async def _anybody(link: Link, seconds: float) -> bool:
+    """Every server will do."""
+    return True
+
+
+class Line:
+    """Keeps one link open.
+
+    Parameters
+    ----------
+    wait_seconds : float
+        Longest time for which other commands on the link keep the store from answering.
+    knows : async callable
+        Whether the server at the other end of a link is one to append at, asked with so many seconds for a reply; else
+        there is no link.
+
+    Attributes
+    ----------
+    link : Link or None
+        The open link; None from the moment at which it is lost.
+    facts : Facts or None
+        What the store said when the link was opened, or since.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        purpose: str,
+        wait_seconds: float = 0.0,
+        knows: Callable[[Link, float], Awaitable[bool]] = _anybody,
+    ) -> None:
+        self.facts: Facts | None = None
+        self.link: Link | None = None
+        self._store = store
+        self._purpose = purpose
+        self.knows = knows
+        self._patience = store.params.reply_seconds + wait_seconds
+        self._lost = asyncio.Event()
+        self._opened = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to keep a link open."""
+        self._task = self._task or asyncio.create_task(self._keep_open(), name=f"line {self._purpose}")
+
+    async def opened(self) -> None:
+        """Wait until there is a link."""
+        await self._opened.wait()
+
+    async def stop(self) -> None:
+        """Close the link and open no other."""
+        if self._task is not None:
+            await end(self._task)
+        link, self.link = self.link, None
+        if link is not None:
+            link.close()
+
+    async def _keep_open(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            self._lost.clear()
+            try:
+                link, facts = await self._open()
+            except StoreUnavailable:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            if self._lost.is_set():
+                continue
+            pause = FIRST_PAUSE
+            self.facts, self.link = facts, link
+            self._opened.set()
+            await self._keep_facts(link)
+
+    async def _open(self) -> tuple[Link, Facts]:
+        link = await self._store.open_link(self._purpose, self._on_lost)
+        try:
+            facts = (await facts_over(link, self._patience)).after(self.facts)
+            if not await self.knows(link, self._patience):
+                raise StoreUnavailable("the store has lost a tail, and models with it")
+            return link, facts
+        except BaseException:
+            link.close()
+            raise
+
+    async def _keep_facts(self, link: Link) -> None:
+        """Ask every second what the store is, until the link is lost."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FACTS_SECONDS):
+                    await self._lost.wait()
+                return
+            with contextlib.suppress(StoreUnavailable):
+                self.facts = (await facts_over(link, self._patience)).after(self.facts)
+                if not await self.knows(link, self._patience):
+                    link.close()
+
+    def _on_lost(self) -> None:
+        if self.link is not None:
+            log.warning("lost a connection to the store", purpose=self._purpose)
+        self.link = None
+        self._opened.clear()
+        self._lost.set()

@@ -1,0 +1,1 @@
+"""Fitted models: card, repository, retention, file, activation, ranking."""

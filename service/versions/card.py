@@ -1,0 +1,240 @@
+"""The card of a version: what it is, which ids it may have, and what holds for every card.
+
+A file from elsewhere brings its own card, and it is believed from then on; so each field is checked when it is read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from abound.core.config import FIXED_FOR_GOOD, ModelConfig
+from abound.core.errors import Conflict, Damaged, InvalidInstance, UnknownApplyVersion
+from abound.core.types import Offset
+from abound.service.artifacts.npy import ArrayFile
+from abound.service.snapshots.arrays import checksum_of
+
+FORMAT = 1
+CARD = "card.json"
+
+SIZES = frozenset(("instances", "features", "classes", "nnz", "assertions"))
+
+MOST_ENTRIES = 200
+MOST_CHARACTERS = 300
+MOST_NUMBER = 2**63 - 1
+
+_ID = re.compile(r"[0-9a-z]{8,32}")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,120}\.npy")
+_CHECKSUM = re.compile(r"[0-9a-f]{32}")
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """What a version is.
+
+    Attributes
+    ----------
+    id : str
+    format : int
+    model, incarnation : str
+        What it belongs to.
+    method : str
+    params : dict
+    seed : int
+    data : str
+        ``history``, or the data set that it was fitted on.
+    data_range : dict or None
+        ``after`` and ``until``: the events of history that it was fitted on lie between these offsets.
+    offset : str
+        Of the model, when it was fitted.
+    created : float
+        Seconds since 1970, of the store's clock.
+    metrics : dict
+        Measured on instances that it had not seen.
+    sizes : dict
+        ``instances``, ``features``, ``classes``, ``nnz`` that it was fitted on.
+    n_bytes : int
+        Of all its files.
+    libraries : dict
+        Their releases, and Python's.
+    digest : str
+        Of its arrays and ``meta``: the same wherever it is copied to.
+    job : str or None
+        What made it.
+    meta : dict
+        What the fitted method has beside its arrays.
+    files : list of ArrayFile
+    origin : dict or None
+        Of an imported one: ``id``, ``model``, ``incarnation`` of the version that was exported.
+    upload : str, or unset
+        Which file of the data set.
+    reads : dict, or unset
+        How the instances were read that it was fitted on (``reading_of``); it can rank none that is read otherwise.
+    checksum : str
+        Of all other fields.
+    """
+
+    id: str
+    format: int
+    model: str
+    incarnation: str
+    method: str
+    params: dict[str, Any]
+    seed: int
+    data: str
+    data_range: dict[str, str | None] | None
+    offset: str
+    created: float
+    metrics: dict[str, Any]
+    sizes: dict[str, int]
+    n_bytes: int
+    libraries: dict[str, str]
+    digest: str
+    job: str | None
+    meta: dict[str, Any]
+    files: list[ArrayFile]
+    origin: dict[str, str] | None = None
+    upload: str | msgspec.UnsetType = msgspec.UNSET
+    reads: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    checksum: str = ""
+
+    def sealed(self) -> Card:
+        """The same card with the checksum of its fields."""
+        return msgspec.structs.replace(
+            self, checksum=checksum_of(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
+        )
+
+
+_card = msgspec.json.Decoder(Card)
+
+
+def new_id() -> str:
+    """An id that no version has."""
+    return secrets.token_hex(8)
+
+
+def is_id(text: str) -> bool:
+    """Whether a version could have this id; ``live`` and ``blend`` could not."""
+    return _ID.fullmatch(text) is not None
+
+
+def digest_of(meta: Mapping[str, Any], files: list[ArrayFile]) -> str:
+    """BLAKE2b-128 of what the fitted method is, by names and not by files."""
+    plain = msgspec.json.encode(
+        [meta, sorted((one.name, one.dtype, one.shape, one.checksum) for one in files)], order="deterministic"
+    )
+    return checksum_of(plain)
+
+
+def reading_of(config: ModelConfig) -> dict[str, Any]:
+    """What of a model's configuration decides how an instance becomes a vector."""
+    plain = config.to_dict()
+    return {name: plain[name] for name in FIXED_FOR_GOOD}
+
+
+def refuse_read_otherwise(card: Card, config: ModelConfig) -> None:
+    """Conflict when a version was fitted on instances that were read in another way than a model reads them."""
+    if not card.reads:
+        return
+    ours = reading_of(config)
+    theirs = [
+        f"{name} {msgspec.json.encode(card.reads[name]).decode()}" for name in ours if card.reads[name] != ours[name]
+    ]
+    if theirs:
+        raise Conflict(
+            f"the version {card.id} was fitted on instances that are read otherwise than the model reads them: with "
+            f"{', '.join(theirs)}"
+        )
+
+
+def read_card(packed: bytes) -> Card:
+    """A card from its bytes; Damaged or UnknownApplyVersion when it is none that can be read."""
+    try:
+        head = msgspec.json.decode(packed)
+        if isinstance(head, dict) and head.get("format") != FORMAT:
+            raise UnknownApplyVersion(f"the version has the format {head.get('format')!r}; {FORMAT} is read here")
+        card = _card.decode(packed)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Damaged(f"the card of a version cannot be read: {error}") from None
+    if card.sealed() != card or digest_of(card.meta, card.files) != card.digest:
+        raise Damaged(f"the card of the version {card.id} is not what was written")
+    if len({one.file for one in card.files} | {CARD}) != len(card.files) + 1:
+        raise Damaged(f"the card of the version {card.id} names a file twice")
+    _check(card)
+    return card
+
+
+def _check(card: Card) -> None:
+    """Damaged unless every field is one that this product writes."""
+    plain = (
+        card.model,
+        card.incarnation,
+        card.method,
+        card.data,
+        card.job or "",
+        card.upload or "",
+        *card.libraries.values(),
+    )
+    names = (*card.libraries, *card.metrics, *card.params, *(card.origin or {}), *(card.origin or {}).values())
+    _demand(all(len(text) <= MOST_CHARACTERS for text in (*plain, *names)), "a text is too long")
+    entries = (card.libraries, card.metrics, card.params, card.meta, card.origin or {})
+    _demand(all(len(one) <= MOST_ENTRIES for one in entries), "there are too many entries")
+    _demand(_ID.fullmatch(card.id) is not None, "the id is none")
+    _demand((card.method, card.params) == (card.meta.get("method"), card.meta.get("params")), "methods differ")
+    _demand(all(_is_plain(value) for value in card.params.values()), "a parameter is no plain value")
+    _demand(all(value is None or _is_number(value) for value in card.metrics.values()), "a measure is no number")
+    _demand(set(card.sizes) == SIZES and all(_counts(n) for n in card.sizes.values()), "the sizes are none")
+    _demand(0 <= card.seed <= MOST_NUMBER and _counts(card.n_bytes), "a number is out of range")
+    _demand(0.0 <= card.created < 1e11, "the time is none")
+    _offset(card.offset)
+    if card.data_range is not None:
+        _range(card.data_range)
+    if card.reads:
+        _reads(card.reads)
+    for one in card.files:
+        _demand(_FILE.fullmatch(one.file) is not None and len(one.name) <= MOST_CHARACTERS, "a file has no name")
+        _demand(_CHECKSUM.fullmatch(one.checksum) is not None and _counts(one.size), "a file is not described")
+        _demand(all(_counts(n) for n in one.shape) and len(one.shape) <= 8, "an array has no shape")
+        _demand(len(one.dtype) <= 16, "an array has no type")
+
+
+def _reads(told: Mapping[str, Any]) -> None:
+    try:
+        _demand(reading_of(ModelConfig.from_dict(dict(told))) == told, "the way of reading is none")
+    except InvalidInstance:
+        raise Damaged("the card of a version breaks a rule: the way of reading is none") from None
+
+
+def _demand(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Damaged(f"the card of a version breaks a rule: {otherwise}")
+
+
+def _counts(value: int) -> bool:
+    return 0 <= value <= MOST_NUMBER
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) <= MOST_NUMBER
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or _is_number(value) or (isinstance(value, str) and len(value) <= MOST_CHARACTERS)
+
+
+def _offset(text: str) -> None:
+    try:
+        Offset.parse(text)
+    except ValueError:
+        raise Damaged("the card of a version breaks a rule: an offset is none") from None
+
+
+def _range(told: Mapping[str, str | None]) -> None:
+    _demand(set(told) == {"after", "until"}, "the range is none")
+    for end in told.values():
+        if end is not None:
+            _offset(end)

@@ -1,0 +1,1 @@
+"""Scoring challengers against what is served, and promoting or rolling back."""

@@ -1,0 +1,349 @@
+"""Following one model's log to score its contenders, to let one take over, and to learn the weights of the blend.
+
+ 1. ``open``: the standing that the process before left, and a snapshot from which its offset is reached again; what
+    lies between is learned and not scored, so nothing is scored twice. A snapshot past it is taken where no other is
+    left; then the instances between are never scored, and the standing counts a gap. Without a standing the log is
+    looked through for drift, and the contest begins at its end
+ 2. ``go_on``: to the log's end, entry by entry. What an entry taught is ranked by all versions, and noted
+ 3. the gate (``service/versions/promotion/gate.py``) may let a contender take over. What is served is taken from the
+ log alone: a decision counts
+    when its ``Activate`` comes back from there
+ 4. every so many instances new weights of the blend are appended, if they changed, and the ones that are known at once
+    when a version becomes active: until they come back from the log it is blended evenly
+ 5. ``keep``: the standing is written, under the lease of this work
+
+None of it is part of the replicated state: whatever dies here, replicas learn and answer as before, and a process
+that begins anew at step 1 comes to the same decisions. When it lags, versions are asked about every second instance,
+every fourth and so on; which ones is fixed by their number alone, so the sample is fair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from abound.core.comparison.blend import MIXTURES, Listed, ranks_under
+from abound.core.comparison.sequential_test import Contest, GateParams
+from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownOffset
+from abound.core.model.active_version import BLEND, LIVE, Serving
+from abound.core.types import Offset
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.history import past
+from abound.service.history.replay import Source
+from abound.service.log import stream
+from abound.service.log.catalog import Living
+from abound.service.log.events import Activate, Learn, decode_entry
+from abound.service.log.stream import Element, LogParams
+from abound.service.model.standby import apply
+from abound.service.snapshots.snapshots import restore_newest
+from abound.service.store.client import Store
+from abound.service.store.lease import Lease, LeaseLost
+from abound.service.versions import activation
+from abound.service.versions.activation import Place
+from abound.service.versions.card import Card
+from abound.service.versions.promotion import candidates as contenders
+from abound.service.versions.promotion import standings as standing
+from abound.service.versions.promotion.candidates import Roster
+from abound.service.versions.promotion.drift import Detector
+from abound.service.versions.promotion.gate import Gate
+from abound.service.versions.promotion.params import ContendingParams
+from abound.service.versions.promotion.scoring import Seen, Watched, learned_up_to, listed_by, rank_in
+from abound.service.versions.promotion.standings import NEVER_WEIGHED, Standing
+
+AT_ONCE = 256
+"""Instances that versions are asked about together."""
+
+SLICE_EVENTS = 64
+MOST_EVERY = 1024
+NEVER = 2**62
+
+
+class Contending:
+    """The contest of one model, as long as the lease is held.
+
+    Attributes
+    ----------
+    standing : Standing
+    model : Watched
+    """
+
+    standing: Standing
+
+    def __init__(
+        self,
+        store: Store,
+        artifacts: Artifacts | None,
+        living: Living,
+        lease: Lease,
+        params: ContendingParams | None = None,
+        gate: GateParams | None = None,
+        log_params: LogParams | None = None,
+        prepare_seconds: float = 300.0,
+    ) -> None:
+        self.model = Watched(living.keys, living.config, SLICE_EVENTS)
+        self._store = store
+        self._artifacts = artifacts
+        self._keys = living.keys
+        self._lease = lease
+        self._params = params or ContendingParams()
+        self._log_params = log_params or LogParams()
+        self._source = Source(store, artifacts, log_params)
+        self._roster = Roster(store, artifacts, living.keys, self._params.loaded_bytes)
+        self._gate = Gate(Place(store, artifacts, living.keys, prepare_seconds), lease, gate or GateParams())
+        self._every = 1
+
+    # 1
+
+    async def open(self) -> None:
+        """Come to where the standing is, or to the log's end where there is none.
+
+        Raises
+        ------
+        Damaged, UnknownApplyVersion, UnknownArtifact, ArtifactsUnavailable
+            The model cannot be had here.
+        LeaseLost, StoreUnavailable
+        """
+        found = None
+        with contextlib.suppress(Damaged):  # of another release: begin anew
+            found = await standing.read(self._store, self._keys)
+        until = Offset.parse(found.offset) if found is not None else None
+        try:
+            await restore_newest(self._store, self.model, until=until, artifacts=self._artifacts)
+        except (UnknownOffset, Damaged, ArtifactsUnavailable):
+            if until is None:
+                raise
+            await restore_newest(self._store, self.model, artifacts=self._artifacts)
+        alpha = self._gate.params.alpha
+        if found is None or until is None:
+            found = Standing(since=str(self.model.offset), contest=Contest(served=LIVE, alpha=alpha))
+            until = (await stream.tail(self._store, self._keys.log)).last
+            self.model.every = NEVER
+        elif self.model.offset[:2] > until[:2]:
+            found.gaps += 1
+        if found.contest.alpha != alpha:
+            found.contest.alpha, found.contest.comparisons = alpha, {}
+        self.standing = found
+        self._detector = Detector(found.drift)
+        await self._learn_up_to(until)
+        found.contest.serve(self.model.live.serving.version)
+        await self.call()
+
+    async def _learn_up_to(self, until: Offset) -> None:
+        """Learn what nobody is to be asked about."""
+        if self.model.offset[:2] >= until[:2]:
+            return
+        reading = past.entries(
+            self._store, self._artifacts, self._keys, self.model.offset, until, params=self._log_params
+        )
+        async with contextlib.aclosing(reading):
+            async for elements in reading:
+                for element in elements:
+                    await apply(self.model, element, self._source)
+                await self._flush()
+                self._check()
+
+    def _check(self) -> None:
+        if self._lease.lost:
+            raise LeaseLost
+
+    # who contends
+
+    async def call(self) -> None:
+        """See who contends by now, and how what is served is to be blended; who cannot be loaded is told as trouble.
+
+        Raises
+        ------
+        LeaseLost, StoreUnavailable
+        """
+        serving = self.model.live.serving
+        await self._roster.call([serving.version, *self._gate.fallback(self.standing, serving)])
+        self.standing.trouble = self._roster.trouble
+        # What is in trouble may come back, and its instances with it.
+        self.standing.contest.keep([*self._roster.loaded, *self._roster.trouble, LIVE, BLEND])
+        self._choose_partner(serving)
+        self._set_every()
+        await self._weigh(serving)
+
+    def _choose_partner(self, serving: Serving) -> None:
+        """The version to blend with: what is served, else the first that contends.
+
+        One that it is already is waited for when it is in trouble.
+        """
+        there = {*self._roster.loaded, *({self.standing.partner} & self._roster.trouble.keys())}
+        names = [name for name in (serving.version, *self._roster.entered) if name in there]
+        partner = names[0] if names else None
+        if partner != self.standing.partner:
+            self.standing.partner = partner
+            self.standing.weighing.begin_anew(self._advantage(self._roster.loaded[partner].card) if partner else 0.0)
+            self.standing.weighed = NEVER_WEIGHED
+            self.standing.contest.scores.pop(BLEND, None)
+            self.standing.contest.comparisons.pop(BLEND, None)
+
+    def _advantage(self, card: Card) -> float:
+        """By how much a version was better than the index on the newest instances, which it was judged on.
+
+        Only about so: the index has its ranks of the newest by now. 0 where it was judged on others.
+        """
+        n, theirs = card.metrics.get("held_out"), card.metrics.get("MRR")
+        if card.data_range is None or card.origin is not None or not n or theirs is None:
+            return 0.0
+        ours = self.model.live.prequential.newest(n)["MRR"]
+        return theirs - ours if ours is not None else 0.0
+
+    @property
+    def is_away(self) -> bool:
+        """Whether versions are in trouble because a store was away: those may be had again soon."""
+        return self._roster.away
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether anything is compared with the index."""
+        return bool(self._roster.entered) or not self.model.live.serving.is_live
+
+    # 2
+
+    async def go_on(self) -> bool:
+        """Follow the log to its end, or for some time; whether the end was reached.
+
+        Raises
+        ------
+        LeaseLost
+            Another process follows the model.
+        StoreUnavailable, ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownOffset, UnknownArtifact
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        reading = past.entries(
+            self._store,
+            self._artifacts,
+            self._keys,
+            self.model.offset,
+            params=self._log_params,
+            checksum=self.model.position.checksum,
+        )
+        reached = True
+        async with contextlib.aclosing(reading):
+            async for elements in reading:
+                for element in elements:
+                    await self._take(element)
+                self._check()
+                if loop.time() - began > self._params.lag_seconds:
+                    reached = False
+                    break
+        await self._flush()
+        self._every = max(1, self._every // 2) if reached else min(MOST_EVERY, 2 * self._every)
+        self._set_every()
+        return reached
+
+    def _set_every(self) -> None:
+        """Ask about fewer instances while the log's end is not reached, and about none when there is nobody to ask."""
+        self.model.every = self._every if self._roster.loaded else NEVER
+        self.standing.share = 1.0 / self._every
+
+    async def _take(self, element: Element) -> None:
+        event = decode_entry(element[1]).event
+        if type(event) is Learn:
+            await apply(self.model, element, self._source)
+            if len(self.model.seen) >= AT_ONCE:
+                await self._flush()
+            return
+        await self._flush()
+        before = self.model.live.serving
+        await apply(self.model, element, self._source)
+        serving = self.model.live.serving
+        if type(event) is Activate and serving.activation != before.activation:
+            await self._served(before, serving, event.reason)
+
+    async def _served(self, before: Serving, serving: Serving, reason: str) -> None:
+        """Another version is active from here on."""
+        if serving.version == before.version:
+            return
+        if not self._gate.activated(self.standing, serving, reason) and not before.is_live:
+            # Somebody has decided otherwise: the gate does not bring it back.
+            await contenders.leave(self._store, self._keys, before.version)
+        self.standing.contest.serve(serving.version)
+        self.standing.weighed = NEVER_WEIGHED
+        await self.call()
+
+    async def _flush(self) -> None:
+        """Ask the versions about what was seen, and note all ranks."""
+        seen, self.model.seen = self.model.seen, []
+        for first in range(0, len(seen), AT_ONCE):
+            await self._note(seen[first : first + AT_ONCE])
+        self.standing.offset = str(self.model.offset)
+        if seen and self._roster.loaded:
+            serving = self.model.live.serving
+            contending = [name for name in self._roster.entered if name in self._roster.loaded]
+            await self._gate.decide(self.standing, serving, contending)
+            await self._weigh(serving)
+
+    async def _note(self, seen: Sequence[Seen]) -> None:
+        for one in seen:
+            self._detector.note(one.rank, str(one.at), one.learned)
+        asked = [one for one in seen if one.vector]
+        loaded = self._roster.loaded
+        if not loaded:
+            return
+        if not asked:
+            self.standing.passed += len(seen)
+            return
+        self.standing.passed += len(seen) - len(asked)
+        vectors = [one.vector for one in asked]
+        listed = {name: await asyncio.to_thread(listed_by, version, vectors) for name, version in loaded.items()}
+        knows = {name: learned_up_to(version)[:2] for name, version in loaded.items()}
+        for i, one in enumerate(asked):
+            ranks = {LIVE: rank_in(one.live.labels, one.true)}
+            for name, lists in listed.items():
+                if one.at[:2] > knows[name]:
+                    ranks[name] = rank_in(lists[i].labels, one.true)
+            partner = self.standing.partner
+            if partner is not None and partner in ranks:
+                ranks[BLEND] = self._blended(one, listed[partner][i])
+            self.standing.contest.note(ranks)
+
+    def _blended(self, one: Seen, listed: Listed) -> int:
+        """The rank by the blend as it is served, and learn from the instance how to weigh."""
+        serving, weighing = self.model.live.serving, self.standing.weighing
+        weights = serving.weights if serving.version == self.standing.partner else weighing.weights
+        ranks = weighing.note(one.live, listed, one.true)
+        if weights in MIXTURES:
+            return int(ranks[MIXTURES.index(weights)])
+        return int(ranks_under(one.live, listed, np.array([weights]), one.true)[0])
+
+    # 4
+
+    async def _weigh(self, serving: Serving) -> None:
+        """Append the weights of the blend, if there are new ones and it is time.
+
+        That is kept first: one that dies each time before it writes would append them each time. All up to the model's
+        offset is noted here.
+        """
+        weighing = self.standing.weighing
+        partner, weights = self.standing.partner, self.standing.weighing.weights
+        if partner is None or partner != serving.version:
+            return
+        if not weighing.due(self.standing.weighed, self._params.weigh_every):
+            return
+        self.standing.weighed = weighing.since
+        if weights != serving.weights:
+            self.standing.offset = str(self.model.offset)
+            await standing.keep(self._lease, self.standing)
+            await activation.weigh(self._store, self._keys, partner, weights)
+
+    # 5
+
+    async def keep(self) -> None:
+        """Write the standing. LeaseLost, StoreUnavailable."""
+        await self._flush()
+        await standing.keep(self._lease, self.standing)
+
+    async def leave(self) -> None:
+        """The model is followed no more: nothing is told of it. LeaseLost, StoreUnavailable."""
+        await standing.drop(self._lease)
+
+    async def close(self) -> None:
+        """End what is under way. Nothing is written: this may be the middle of an entry."""
+        await self._gate.close()

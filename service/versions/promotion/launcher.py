@@ -1,0 +1,81 @@
+"""Keeps the gatekeeper running beside a worker, from when there is something to follow.
+
+Its process costs memory, and a service that was started for a moment has no use for it: so it is started when the first
+version contends or is active, or after a while for drift marks, and then stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+
+from abound.core.errors import Damaged, StoreUnavailable, UnknownApplyVersion
+from abound.service.log.catalog import read_catalog
+from abound.service.processes.child import Child
+from abound.service.settings import Settings
+from abound.service.store.client import Store, reaching
+from abound.service.tasks import end
+from abound.service.versions.promotion.params import ContendingParams
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+DRIFT_SECONDS = 30.0
+"""A worker that has run for so long is not there for a moment."""
+
+STOP_SECONDS = 5.0
+
+GATEKEEPER = "abound.service.versions.promotion.process"
+
+
+class ContestKeeper:
+    """See the top of this file. ``module``: what ``python -m`` runs."""
+
+    def __init__(self, settings: Settings, store: Store, module: str = GATEKEEPER) -> None:
+        self._store = store
+        self._drift = settings.group(ContendingParams).drift
+        self._child = Child(
+            "contests",
+            module,
+            [],
+            settings.child_environment(),
+            [],
+            changed=lambda: None,
+            say=lambda sentence: log.warning(sentence),
+            essential=False,
+        )
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Keep until ``stopping`` is set."""
+        stopped = asyncio.create_task(stopping.wait())
+        keeping = asyncio.create_task(self._keep())
+        try:
+            await asyncio.wait([stopped, keeping], return_when=asyncio.FIRST_COMPLETED)
+            if keeping.done():
+                keeping.result()
+        finally:
+            await self._child.stop(STOP_SECONDS)
+            await end(stopped, keeping)
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while True:
+            if await self._is_contended() or (self._drift and loop.time() - began > DRIFT_SECONDS):
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        await self._child.keep()
+
+    async def _is_contended(self) -> bool:
+        with contextlib.suppress(StoreUnavailable, Damaged, UnknownApplyVersion):
+            models = [living.keys for living in await read_catalog(self._store)]
+            async with self._store.client.pipeline(transaction=False) as pipe:
+                for keys in models:
+                    pipe.hlen(keys.of("contenders"))
+                    pipe.hget(keys.of("active"), "version")
+                with reaching():
+                    found = await pipe.execute()
+            return any(answer not in (None, 0, b"live") for answer in found)
+        return False

@@ -1,0 +1,320 @@
+"""The gatekeeper: follows the contests of all models. ``python -m abound.service.versions.promotion.process``, started
+by the worker.
+
+A process of its own, since it holds an index and the versions of each model that it follows; it gives way to all else
+on its machine. One at a time follows a model, by a lease; another one takes over when it is gone, from the standing
+that it left.
+
+It follows what has contenders or an active version, and, for drift marks, what is small enough (``ContendingParams``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+
+import structlog
+import uvloop
+
+from abound.core.comparison.sequential_test import GateParams
+from abound.core.errors import (
+    AboundError,
+    ArtifactsUnavailable,
+    Conflict,
+    Damaged,
+    StoreUnavailable,
+    UnknownApplyVersion,
+)
+from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, Artifacts
+from abound.service.artifacts.file_cache import cache_in
+from abound.service.log.catalog import Catalog, Living, read_on
+from abound.service.log.stream import LogParams
+from abound.service.processes import entry
+from abound.service.processes.status_pipe import Report, Reporter
+from abound.service.settings import Settings
+from abound.service.snapshots import manifest as manifests
+from abound.service.store.client import Store, StoreParams, reaching
+from abound.service.store.lease import LEASE_SECONDS, LeaseLost, take
+from abound.service.tasks import end
+from abound.service.versions.cache_cleanup import Copies
+from abound.service.versions.promotion.contest import Contending
+from abound.service.versions.promotion.params import ContendingParams
+from abound.service.versions.promotion.standings import PURPOSE
+from abound.service.versions.retention import VersionParams
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.25
+AGAIN_SECONDS = 2.0
+AWAY_SECONDS = 60.0
+DAMAGED_PAUSE_SECONDS = 60.0
+DAMAGED_VERSION_SECONDS = 4 * 3600.0
+NICE = 10
+
+
+class TooLarge(Exception):
+    """The index of a model without contenders is not followed for its drift marks alone."""
+
+
+class Followed:
+    """One model on its way, and what was last seen of it in the store.
+
+    Attributes
+    ----------
+    contended : bool
+    wanted : bool
+        To be followed.
+    woken : asyncio.Event
+        Something came: entries, or another contender.
+    """
+
+    def __init__(self, living: Living) -> None:
+        self.living = living
+        self.contended = self.wanted = False
+        self.woken = asyncio.Event()
+        self.changed = True
+        self.n_bytes = 0
+        self.too_large = False
+        self.task: asyncio.Task[None] | None = None
+        self._entered: frozenset[bytes] = frozenset()
+        self._last: bytes | None = None
+
+    def see(self, entered: frozenset[bytes], active: bytes | None, last: bytes | None, drift: bool) -> None:
+        """Take what stands in the store: who contends, what is active, the last entry of the log."""
+        self.contended = bool(entered) or active not in (None, b"live")
+        self.wanted = self.contended or (drift and last is not None and not self.too_large)
+        if entered != self._entered:
+            self._entered, self.changed = entered, True
+        if self.changed or last != self._last:
+            self._last = last
+            self.woken.set()
+
+
+class Again:
+    """When versions that could not be loaded are tried again: soon, then later each time.
+
+    An artifact store that was away is back soon; a version that is damaged would be read whole each time.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._pause = AGAIN_SECONDS
+        self._at = now + self._pause
+
+    def due(self, now: float, away: bool) -> bool:
+        """Whether it is time; if so the next time is set. ``away``: a store was, for at least one of them."""
+        most = AWAY_SECONDS if away else DAMAGED_VERSION_SECONDS
+        self._at = min(self._at, now + most)
+        if now < self._at:
+            return False
+        self._pause = min(2 * self._pause, most)
+        self._at = now + self._pause
+        return True
+
+
+class Gatekeeper:
+    """Follows the contests of a store until it is told to stop."""
+
+    def __init__(
+        self,
+        store: Store,
+        artifacts: Artifacts | None,
+        params: ContendingParams | None = None,
+        gate: GateParams | None = None,
+        log_params: LogParams | None = None,
+        prepare_seconds: float = 300.0,
+    ) -> None:
+        self._store = store
+        self._artifacts = artifacts
+        self._params = params or ContendingParams()
+        self._gate = gate or GateParams()
+        self._log_params = log_params
+        self._prepare_seconds = prepare_seconds
+        self._followed: dict[str, Followed] = {}
+        self._copies = Copies(store, artifacts, lambda: [one.living.keys for one in self._followed.values()])
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Come to an end, each model with its standing written."""
+        self._stopping.set()
+        for one in self._followed.values():
+            one.woken.set()
+
+    async def run(self) -> None:
+        """Look at all models again and again, and follow those that are to be. CannotStart: not a store to trust."""
+        await self._store.check()
+        catalog = Catalog()
+        copies: asyncio.Task[None] | None = None
+        while not self._stopping.is_set():
+            try:
+                catalog = await self._look(catalog)
+                if copies is None:  # not before the models are known: it would throw away what they need
+                    copies = asyncio.create_task(self._copies.keep(), name="copies")
+                elif copies.done():
+                    copies.result()
+            except StoreUnavailable as error:
+                log.warning("the store is away", reason=str(error))
+            except (Damaged, UnknownApplyVersion) as error:
+                log.error("the store holds what cannot be read", reason=str(error))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._stopping.wait()
+        tasks = [one.task for one in self._followed.values() if one.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=LEASE_SECONDS)
+        await end(*tasks, *([] if copies is None else [copies]))
+
+    async def _look(self, catalog: Catalog) -> Catalog:
+        catalog = await read_on(self._store, catalog)
+        living = {one.keys.incarnation: one for one in catalog}
+        for incarnation in self._followed.keys() - living.keys():
+            gone = self._followed.pop(incarnation)
+            if gone.task is not None:
+                await end(gone.task)
+        for incarnation in living.keys() - self._followed.keys():
+            self._followed[incarnation] = Followed(living[incarnation])
+        models = list(self._followed.values())
+        async with self._store.client.pipeline(transaction=False) as pipe:
+            for one in models:
+                keys = one.living.keys
+                pipe.hkeys(keys.of("contenders"))
+                pipe.hget(keys.of("active"), "version")
+                pipe.xrevrange(keys.log, count=1)
+            with reaching():
+                found = iter(await pipe.execute())
+        for one in models:
+            entered, active, newest = next(found), next(found), next(found)
+            one.see(frozenset(entered), active, newest[0][0] if newest else None, self._params.drift)
+            if one.task is not None and one.task.done():
+                done, one.task = one.task, None
+                done.result()
+            if one.wanted and one.task is None:
+                one.task = asyncio.create_task(self._follow(one), name=f"contest of {one.living.keys.name}")
+        return catalog
+
+    async def _follow(self, one: Followed) -> None:
+        """Follow a model as long as it is wanted, whatever happens."""
+        name = one.living.keys.name
+        while one.wanted and not self._stopping.is_set():
+            seconds = AGAIN_SECONDS
+            try:
+                await self._follow_once(one)
+                continue
+            except TooLarge:
+                one.too_large, one.wanted = True, False
+                log.info("no drift marks: the index is too large to follow for them alone", model=name)
+                return
+            except Conflict:
+                pass  # another process follows it
+            except LeaseLost:
+                log.warning("another process has taken over", model=name)
+            except (StoreUnavailable, ArtifactsUnavailable) as error:
+                log.warning("a contest cannot go on", model=name, reason=str(error))
+            except AboundError as error:
+                log.error("a contest cannot go on", model=name, reason=str(error))
+                seconds = DAMAGED_PAUSE_SECONDS
+            finally:
+                one.n_bytes = 0
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stopping.wait()
+
+    async def _follow_once(self, one: Followed) -> None:
+        await self._refuse_large(one)
+        async with take(self._store, one.living.keys, LEASE_SECONDS, PURPOSE) as lease:
+            contending = Contending(
+                self._store,
+                self._artifacts,
+                one.living,
+                lease,
+                self._params,
+                self._gate,
+                self._log_params,
+                self._prepare_seconds,
+            )
+            try:
+                await contending.open()
+                await self._go_on(one, contending)
+            finally:
+                await contending.close()
+            if not one.wanted:
+                await contending.leave()
+
+    async def _go_on(self, one: Followed, contending: Contending) -> None:
+        loop = asyncio.get_running_loop()
+        kept = 0.0
+        again = Again(loop.time())
+        while True:
+            one.n_bytes = contending.model.live.n_bytes
+            self._check_size(one)
+            if not contending.standing.trouble:
+                again = Again(loop.time())
+            if one.changed or again.due(loop.time(), contending.is_away):
+                one.changed = False
+                await contending.call()
+            one.woken.clear()
+            reached = await contending.go_on()
+            stopping = self._stopping.is_set() or not one.wanted
+            if stopping or loop.time() - kept >= self._params.keep_seconds:
+                await contending.keep()
+                kept = loop.time()
+            if stopping:
+                return
+            if reached:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._params.keep_seconds):
+                        await one.woken.wait()
+
+    async def _refuse_large(self, one: Followed) -> None:
+        """TooLarge when a snapshot says that the index is, before it is loaded."""
+        if one.contended:
+            return
+        newest = await manifests.newest(self._store, one.living.keys)
+        if newest is not None:
+            one.n_bytes = newest.size
+        self._check_size(one)
+
+    def _check_size(self, one: Followed) -> None:
+        if not one.contended:
+            total = sum(other.n_bytes for other in self._followed.values() if not other.contended)
+            if total > self._params.memory:
+                raise TooLarge
+
+
+async def keep(settings: Settings, reporter: Reporter) -> None:
+    """Run the gatekeeper until SIGTERM or SIGINT."""
+    store = Store(settings.store_url(), settings.group(StoreParams))
+    place = settings.artifacts_place()
+    cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
+    gatekeeper = Gatekeeper(
+        store,
+        Artifacts(place, cache, PATIENCE_SECONDS) if place is not None else None,
+        settings.group(ContendingParams),
+        settings.group(GateParams),
+        settings.group(LogParams),
+        settings.prepare_seconds,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, gatekeeper.stop)
+    try:
+        reporter.say(Report(stage="following contests", progress=1.0, ready=True))
+        await gatekeeper.run()
+    finally:
+        await store.close()
+
+
+def main() -> int:
+    """Run the process; returns its exit code."""
+
+    def run(settings: Settings, reporter: Reporter) -> None:
+        os.nice(NICE)
+        entry.warm(reporter)
+        uvloop.run(keep(settings, reporter))
+
+    return entry.run("gatekeeper", entry.parser("gatekeeper", __doc__).parse_args().status, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

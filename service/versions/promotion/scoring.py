@@ -1,0 +1,142 @@
+"""Scoring: what comes out of the log is ranked by the index before it is learned, and by versions at leisure.
+
+A version does not change, so it may rank an instance at any time; the index must at the moment before it learns it.
+That is why the index's ranking is taken inside of applying (``Tap``), which is the same applying as everywhere: what
+is passed over there, repeats and emptied requests, is not scored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.core.comparison.blend import DEPTH, Listed
+from abound.core.instances.record import unpack_labels
+from abound.core.kernels.records.record import vector_end
+from abound.core.model.apply import Applying
+from abound.core.model.live_model import LiveModel
+from abound.core.model.receipts import Receipts
+from abound.core.types import START, Offset
+from abound.service.log.events import Event, Learn
+from abound.service.model.replicated_model import ModelReplica, enlarge
+from abound.service.versions.repository import Loaded
+
+
+class Seen(NamedTuple):
+    """An instance that was learned.
+
+    Attributes
+    ----------
+    at : Offset
+        Of its entry.
+    rank : int
+        Of the best true label by the index before learning, over all classes; 0 when it was not retrieved.
+    learned : int
+        Instances learned with it.
+    vector : bytes
+        Empty when versions are not to be asked.
+    true : set of str
+    live : Listed
+        The index's best ``DEPTH``.
+    """
+
+    at: Offset
+    rank: int
+    learned: int
+    vector: bytes = b""
+    true: Set[str] = frozenset()
+    live: Listed = Listed((), ())
+
+
+class Tap:
+    """A live model that tells what it is about to learn; otherwise as ``LiveModel`` for ``Applying``."""
+
+    def __init__(self, live: LiveModel, at: Offset, every: int, seen: list[Seen]) -> None:
+        self.receipts: Receipts = live.receipts
+        self._live = live
+        self._at = at
+        self._every = every
+        self._seen = seen
+
+    def apply(
+        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+    ) -> tuple[int, int]:
+        """Rank, then apply: one record that is asked about, or all up to the next one."""
+        live, done = self._live, 0
+        while done < len(ranks):
+            asked = live.n_learned % self._every == 0
+            n = 1 if asked else min(len(ranks) - done, -live.n_learned % self._every)
+            vector, true, listed = b"", frozenset[str](), Listed((), ())
+            if asked:
+                end = int(vector_end(buffer, at))
+                vector, true = buffer[at:end], frozenset(unpack_labels(buffer, end))
+                best = live.rank(vector, DEPTH)
+                listed = Listed([live.label(class_id) for class_id in best.class_ids.tolist()], best.scores)
+            learned = live.n_learned
+            at, n = live.apply(buffer, at, ranks[done : done + n], updated[done : done + n])
+            for i, rank in enumerate(ranks[done : done + n].tolist(), 1):
+                self._seen.append(Seen(self._at, rank, learned + i, vector, true, listed))
+            done += n
+        return at, done
+
+    def pass_over(self, buffer: bytes, at: int, n: int) -> int:
+        """As of the live model."""
+        return self._live.pass_over(buffer, at, n)
+
+
+class Watched(ModelReplica):
+    """A model whose learning is looked at.
+
+    Attributes
+    ----------
+    every : int
+        Of how many instances versions are asked about one; 0: nothing is looked at.
+    seen : list of Seen
+        What came since it was taken.
+    """
+
+    every = 0
+    seen: list[Seen]
+
+    def start_anew(self) -> None:
+        """As of any model; nothing is seen."""
+        self.seen = []
+        super().start_anew()
+
+    async def _apply_event(self, event: Event, at: Offset) -> Applying | None:
+        if self.every == 0 or type(event) is not Learn:
+            return await super()._apply_event(event, at)
+        live = self.live
+        applying = Applying(Tap(live, at, self.every, self.seen), event.records, event.n, event.units, at)
+        while not applying.done:
+            if live.crowded:
+                await enlarge(live)
+            applying.step(self.slice_events)
+            await asyncio.sleep(0)
+        return applying
+
+
+def rank_in(labels: Sequence[str], true: Set[str]) -> int:
+    """The place, from 1, of the first true label; 0 without one."""
+    return next((place for place, label in enumerate(labels, 1) if label in true), 0)
+
+
+def listed_by(loaded: Loaded, vectors: Sequence[bytes]) -> list[Listed]:
+    """The best ``DEPTH`` labels of a version for each vector."""
+    rankings = loaded.fitted.rank_vectors(vectors, DEPTH)
+    labels, starts = loaded.fitted.labels, rankings.starts.tolist()
+    return [
+        Listed([labels[i] for i in rankings.ids[start:end].tolist()], rankings.scores[start:end])
+        for start, end in itertools.pairwise(starts)
+    ]
+
+
+def learned_up_to(loaded: Loaded) -> Offset:
+    """The last offset that a version was fitted on: it is not asked about what it has seen."""
+    until = (loaded.card.data_range or {}).get("until")
+    return START if until is None else Offset.parse(until)

@@ -1,0 +1,297 @@
+"""Versions that answer in the place of the index, over HTTP: activation, blends, late labels."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abound.core.comparison.blend import Listed, mix
+from abound.core.methods.fitted import Fitted
+from abound.core.model.live_model import warmup
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.cli import main as cli
+from abound.service.replica import heartbeat
+from abound.service.store.client import Store
+from abound.service.versions import activation
+from abound.service.versions.card import Card
+from tests.support.served import Served, fresh_model, lines, ndjson, problem, served
+from tests.support.small_versions import FEATURES, fitted, ranked, write
+from tests.support.valkey import QUICK
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    warmup()
+    before, heartbeat.TICK_SECONDS = heartbeat.TICK_SECONDS, 0.05
+    folder = tmp_path_factory.mktemp("artifacts")
+    with served(artifacts_url=str(folder), prepare_seconds=5.0) as service:
+        service.folder = folder  # type: ignore[attr-defined]
+        yield service
+    heartbeat.TICK_SECONDS = before
+
+
+def written(service: Served, model: str, made: Fitted) -> Card:
+    """A version of a model of the service."""
+
+    async def make() -> Card:
+        store = Store(service.server.url, QUICK)
+        artifacts = Artifacts(str(Path(service.folder)))  # type: ignore[attr-defined]
+        await artifacts.join(store)
+        keys = service.app.state.parts.replica.model(model).keys
+        try:
+            return await write(artifacts, keys, made)
+        finally:
+            await store.close()
+
+    return asyncio.run(make())
+
+
+class Model:
+    """A model that has learned, and two versions of it."""
+
+    def __init__(self, service: Served, **config: Any) -> None:
+        self.http = service.http
+        self.service = service
+        self.name = fresh_model(service, **config)
+        self.path = f"/models/{self.name}"
+        for i, features in enumerate(FEATURES):
+            learned = {"features": features, "labels": [f"live {i % 6}"]}
+            assert self.http.post(f"{self.path}/learn", json=learned).status_code == 200
+        self.made = [fitted("one"), fitted("two", 7)]
+        self.cards = [written(service, self.name, made) for made in self.made]
+        self.ids = [card.id for card in self.cards]
+
+    def classify(self, features: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+        request = fields if features is None else {"features": features, **fields}
+        answer = self.http.post(f"{self.path}/classify", json=request)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def labels(self, features: dict[str, Any], **fields: Any) -> list[tuple[str, float]]:
+        return [(one["label"], one["score"]) for one in self.classify(features, **fields)["labels"]]
+
+    def activate(self, version: str, **fields: Any) -> dict[str, Any]:
+        answer = self.http.post(f"{self.path}/activate", json={"version": version, **fields})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def about(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.http.get(self.path).json()
+        return found
+
+
+@pytest.fixture
+def model(service: Served) -> Model:
+    return Model(service)
+
+
+def test_the_active_version_answers_and_others_when_they_are_named(model: Model) -> None:
+    features = FEATURES[4]
+    by_index = model.labels(features)
+    assert model.classify(features)["version"] == "live"
+    assert model.labels(features, version=model.ids[1], k=3) == ranked(model.made[1], features, 3)
+    before = model.about()["digest"]
+    activated = model.activate(model.ids[0], reason="it is better")
+    assert activated == {"version": model.ids[0], "offset": activated["offset"], "former": "live"}
+    about = model.about()
+    assert about["version"] == model.ids[0]
+    assert about["digest"] != before
+    assert about["serving"] == {
+        "version": model.ids[0],
+        "digest": model.cards[0].digest,
+        "former": "live",
+        "at": activated["offset"],
+        "weights": [0.5, 0.5],
+    }
+    answer = model.classify(features, k=3)
+    assert (answer["version"], answer["offset"]) == (model.ids[0], activated["offset"])
+    assert model.labels(features, k=3) == ranked(model.made[0], features, 3)
+    for k in (1, 2, 5, 100):
+        assert model.labels(features, k=k, version=model.ids[1]) == ranked(model.made[1], features, k)
+    assert model.classify(features, version="live")["version"] == "live"
+    assert model.labels(features, version="live") == by_index
+    assert model.classify(features, version="live", explain=True)["labels"][0]["because"]
+    back = model.activate(about["serving"]["former"], reason="rollback")
+    assert back["former"] == model.ids[0]
+    assert model.labels(features) == by_index
+    assert model.about()["memory_parts"]["versions"] >= model.cards[0].n_bytes
+
+
+def test_the_blend_mixes_the_index_and_the_active_version_by_their_weights(model: Model, service: Served) -> None:
+    features, weights = FEATURES[4], (0.25, 0.75)
+    assert model.classify(features, version="blend")["version"] == "live"
+    model.activate(model.ids[0])
+    keys = service.app.state.parts.replica.model(model.name).keys
+
+    async def weigh() -> Any:
+        store = Store(service.server.url, QUICK)
+        try:
+            return await activation.weigh(store, keys, model.ids[0], weights)
+        finally:
+            await store.close()
+
+    at = asyncio.run(weigh())
+    by_index = model.labels(features, version="live", k=50)
+    expected = mix(_apart(by_index), _apart(ranked(model.made[0], features, 50)), weights, 4)
+    answer = model.classify(features, version="blend", k=4, min_offset=str(at))
+    assert answer["version"] == "blend"
+    assert [(one["label"], one["score"]) for one in answer["labels"]] == expected
+    first = expected[0][0]
+    left = model.labels(features, version="blend", k=4, exclude=[first])
+    assert first not in [label for label, _ in left]
+    assert model.labels(features, version="blend", k=4, threshold=2.0) == []
+
+
+def _apart(found: list[tuple[str, float]]) -> Listed:
+    return Listed([label for label, _ in found], [score for _, score in found])
+
+
+def test_batches_and_lines_are_answered_by_versions_too_in_order(model: Model) -> None:
+    model.activate(model.ids[0])
+    batch = model.classify(instances=[{"features": features} for features in FEATURES], k=2)
+    assert batch["version"] == model.ids[0]
+    for features, result in zip(FEATURES, batch["results"], strict=True):
+        assert result["version"] == model.ids[0]
+        assert [(one["label"], one["score"]) for one in result["labels"]] == ranked(model.made[0], features, 2)
+    requests: list[dict[str, Any]] = []
+    for i, features in enumerate(FEATURES * 3):
+        requests.append({"features": features, "k": 1 + i % 3})
+        requests[-1] |= [{}, {"version": "live"}, {"version": model.ids[1]}, {"version": "blend"}, {"version": "x"}][
+            i % 5
+        ]
+    answer = model.http.post(
+        f"{model.path}/classify", content=ndjson(*requests), headers={"content-type": "application/x-ndjson"}
+    )
+    for request, line in zip(requests, lines(answer), strict=True):
+        if request.get("version") == "x":
+            assert line["status"] == 404
+            continue
+        alone = model.classify(**request)
+        assert alone == line
+    # what the index answers goes between what versions do
+    assert len({line.get("version") for line in lines(answer)}) == 5
+
+
+def test_what_a_version_answered_can_be_learned_late(model: Model) -> None:
+    model.activate(model.ids[0])
+    answer = model.classify(FEATURES[0], remember=True)
+    assert answer["version"] == model.ids[0]
+    learned = model.http.post(f"{model.path}/learn", json={"prediction": answer["id"], "labels": ["late"]})
+    assert learned.status_code == 200
+    batch = model.classify(instances=[{"features": FEATURES[1]}] * 3, remember=True)
+    assert len({result["id"] for result in batch["results"]}) == 3
+    requests = [{"features": FEATURES[2], "remember": True}] * 3
+    answers = model.http.post(
+        f"{model.path}/classify", content=ndjson(*requests), headers={"content-type": "application/x-ndjson"}
+    )
+    assert len({line["id"] for line in lines(answers)}) == 3
+    labels = [one["label"] for one in model.classify(FEATURES[0], version="live")["labels"]]
+    assert "late" in labels
+
+
+def test_what_cannot_be_is_refused(model: Model) -> None:
+    http, path = model.http, model.path
+    for version in ("nosuchversion", "0123456789abcdef", "", "../x", "LIVE"):
+        answer = http.post(f"{path}/classify", json={"features": {"a": 1}, "version": version})
+        problem(answer, 404, "unknown-version")
+    for version in ("0123456789abcdef", "blend", "../x"):
+        problem(http.post(f"{path}/activate", json={"version": version}), 404, "unknown-version")
+    problem(http.post(f"{path}/activate", json={}), 422, "invalid-field", "version")
+    problem(http.post(f"{path}/activate", json={"version": "live", "since": 3}), 422, "invalid-field", "since")
+    problem(http.post("/models/nosuch/activate", json={"version": "live"}), 404, "unknown-model")
+    model.activate(model.ids[0])
+    for version in (*model.ids, "blend"):
+        answer = http.post(f"{path}/classify", json={"features": {"a": 1}, "explain": True, "version": version})
+        assert "version live" in problem(answer, 422, "invalid-field", "explain")["detail"]
+
+
+def test_who_asks_for_reasons_goes_on_being_answered_when_a_version_becomes_active(model: Model) -> None:
+    asked = {"features": FEATURES[0], "explain": True}
+    assert all(one["because"] for one in model.http.post(f"{model.path}/classify", json=asked).json()["labels"])
+    model.activate(model.ids[0])
+    answer = model.http.post(f"{model.path}/classify", json=asked)
+    assert answer.status_code == 200
+    assert answer.json()["version"] == model.ids[0]
+    assert answer.json()["labels"]
+    assert all(one.keys() == {"label", "score"} for one in answer.json()["labels"])
+
+
+def test_a_second_activation_at_the_same_time_is_a_conflict(model: Model, service: Served) -> None:
+    keys = service.app.state.parts.replica.model(model.name).keys
+
+    async def meanwhile() -> Any:
+        store = Store(service.server.url, QUICK)
+        try:
+            async with activation.fence(store, keys):
+                return await asyncio.to_thread(
+                    model.http.post, f"{model.path}/activate", json={"version": model.ids[0]}
+                )
+        finally:
+            await store.close()
+
+    problem(asyncio.run(meanwhile()), 409, "conflict")
+    assert model.about()["version"] == "live"
+    model.activate(model.ids[0])
+    problem(model.http.delete(f"{model.path}/versions/{model.ids[0]}"), 409, "conflict")
+
+
+def test_an_activation_is_an_act_of_the_audit_log(model: Model) -> None:
+    model.activate(model.ids[0], reason="because")
+    model.http.post(f"{model.path}/activate", json={"version": "0123456789abcdef"})
+    acts = [one for one in model.http.get("/audit").json()["acts"] if one["action"] == "version.activate"]
+    refused, done = [one for one in acts if one["details"]["model"] == model.name]
+    assert (refused["outcome"], done["outcome"]) == ("refused", "done")
+    assert done["details"]["reason"] == "because"
+
+
+def test_a_version_is_activated_from_the_command_line(
+    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ABOUND_URL", model.service.url)
+
+    def run(*words: str) -> int:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["abound", "versions", "activate", *words, "--model", model.name])
+        try:
+            cli.main()
+        except SystemExit as end:
+            return int(end.code or 0)
+        return 0
+
+    assert run(model.ids[0], "--reason", "try it") == 0
+    assert f"{model.ids[0]} is active from" in capsys.readouterr().out
+    assert model.about()["version"] == model.ids[0]
+    assert run("live", "--json") == 0
+    assert '"former"' in capsys.readouterr().out
+    assert model.about()["version"] == "live"
+    assert run("0123456789abcdef") == 1
+
+
+def test_versions_are_measured_without_any_label_of_a_class(model: Model) -> None:
+    model.activate(model.ids[0])
+    model.classify(FEATURES[0])
+    model.classify(FEATURES[0], version="blend")
+    metrics = model.http.get("/metrics").text
+    found = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in metrics.splitlines() if line[0] != "#"}
+    assert found['abound_rank_duration_seconds_count{kind="version"}'] >= 1
+    assert found['abound_rank_duration_seconds_count{kind="blend"}'] >= 1
+    assert found[f'abound_model_activated_timestamp_seconds{{model="{model.name}"}}'] > 1e9
+    assert found[f'abound_model_loaded_versions{{model="{model.name}"}}'] >= 1
+    assert "one 1" not in metrics
+
+
+def test_the_versions_of_a_model_count_as_its_memory(service: Served) -> None:
+    model = Model(service, max_memory=2**20)
+    large = written(service, model.name, fitted("large", n_features=100_000))
+    answer = model.http.post(f"{model.path}/classify", json={"features": {"a": 1}, "version": large.id})
+    problem(answer, 507, "no-room")
+    problem(model.http.post(f"{model.path}/activate", json={"version": large.id}), 507, "no-room")
+    assert json.loads(model.http.get(model.path).content)["version"] == "live"

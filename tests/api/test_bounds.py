@@ -1,0 +1,170 @@
+"""Memory, models, remembered instances: each has its bound, and the door says so before it is passed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from abound.core.config import ModelConfig
+from abound.core.instances.record import pack_labels
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel
+from abound.service.log.catalog import ModelKeys
+from abound.service.model.replicated_model import new_secret
+from abound.service.processes.memory import STORE_SHARES, memory_of_models, whole_memory
+from abound.service.replica.memory_budget import Budget
+from abound.service.replica.predictions import RememberParams, recall, remember
+from abound.service.store.client import Store
+from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served(max_models=40) as service:
+        yield service
+
+
+def batch(at: int, n: int = 100, features: int = 50) -> dict[str, Any]:
+    """Instances with features that are all new."""
+    return {
+        "instances": [
+            {"features": {f"a fairly long key {at} {i} {j}": 1 for j in range(features)}, "labels": ["x"]}
+            for i in range(n)
+        ]
+    }
+
+
+def fill(service: Served, model: str) -> int:
+    """Learn until no more is taken; how many batches were."""
+    for at in range(200):
+        answer = service.http.post(f"/models/{model}/learn", json=batch(at))
+        if answer.status_code != 200:
+            assert "max_memory" in problem(answer, 507, "no-room")["detail"]
+            assert "retry-after" not in answer.headers
+            return at
+    raise AssertionError("it is never full")
+
+
+def test_a_model_stops_learning_before_it_passes_its_memory(service: Served) -> None:
+    model = fresh_model(service, max_memory=4 * MIB)
+    assert fill(service, model) > 3
+    described = service.http.get(f"/models/{model}").json()
+    assert 2 * MIB < described["memory"] <= 4 * MIB
+    learned = described["learned"]
+    body = ndjson({"features": {"f": 1}, "labels": ["x"]})
+    [line] = lines(service.http.post(f"/models/{model}/learn", content=body, headers=NDJSON))
+    assert line["status"] == 507
+    assert service.http.post(f"/models/{model}/classify", json={"features": {"f": 1}}).status_code == 200
+    assert service.http.post("/learn", json={"features": {"f": 1}, "labels": ["x"]}).status_code == 200
+    assert service.learned(model) == learned
+    assert service.http.put(f"/models/{model}", json={"max_memory": 64 * MIB}).status_code == 200
+    assert service.http.post(f"/models/{model}/learn", json=batch(1000)).status_code == 200
+
+
+def test_a_request_that_was_learned_is_answered_again_when_the_model_is_full(service: Served) -> None:
+    model = fresh_model(service, max_memory=4 * MIB)
+    keyed = {"features": {"f": 1}, "labels": ["x"]}
+    first = service.http.post(f"/models/{model}/learn", json=keyed, headers={"idempotency-key": "k"})
+    fill(service, model)
+    again = service.http.post(f"/models/{model}/learn", json=keyed, headers={"idempotency-key": "k"})
+    assert (again.status_code, again.json()) == (200, first.json())
+    problem(service.http.post(f"/models/{model}/learn", json=keyed, headers={"idempotency-key": "new"}), 507)
+
+
+def test_all_models_together_have_the_memory_of_the_process() -> None:
+    with served(max_memory=3 * MIB) as service:
+        one, other = fresh_model(service), fresh_model(service)
+        assert "ABOUND_MAX_MEMORY" in refused_at_last(service, one)
+        problem(service.http.post(f"/models/{other}/learn", json=batch(0)), 507, "no-room")
+        sizes = [model["memory"] for model in service.http.get("/models").json()["models"]]
+        assert sum(sizes) <= 3 * MIB
+        service.http.delete(f"/models/{one}").raise_for_status()
+        service.http.get("/metrics")  # brings the sizes up to date, as happens every second
+        assert service.http.post(f"/models/{other}/learn", json=batch(0)).status_code == 200
+
+
+def refused_at_last(service: Served, model: str) -> str:
+    for at in range(200):
+        answer = service.http.post(f"/models/{model}/learn", json=batch(at))
+        if answer.status_code != 200:
+            return str(problem(answer, 507, "no-room")["detail"])
+    raise AssertionError("it is never full")
+
+
+@pytest.mark.parametrize("value", [0, 2**20 - 1, 2**50 + 1, 1.5, "1", True])
+def test_a_wrong_bound_is_refused(service: Served, value: object) -> None:
+    problem(service.http.put("/models/wrong", json={"max_memory": value}), 422, "invalid-field", "max_memory")
+
+
+def test_models_are_bounded_in_number(service: Served) -> None:
+    created = 0
+    for at in range(50):
+        answer = service.http.put(f"/models/many{at}")
+        if answer.status_code != 201:
+            break
+        created += 1
+    assert "of at most 40" in problem(answer, 409, "conflict")["detail"]
+    assert len(service.http.get("/models").json()["models"]) == 40
+    assert service.http.put("/models/many0", json={"w_min": 0.02}).status_code == 200
+    for at in range(created):
+        service.http.delete(f"/models/many{at}").raise_for_status()
+
+
+def test_what_growing_will_take_is_never_less_than_what_it_takes() -> None:
+    rng = np.random.default_rng(3)
+    model = LiveModel(ModelConfig(), (1, 2))
+    for _ in range(400):
+        foretold = model.n_bytes + model.n_bytes_ahead
+        features = ",".join(f'"{rng.integers(2**60)}": 1' for _ in range(20))
+        record = model.vectorizer.vectorize(b"{" + features.encode() + b"}", None) + pack_labels(["x"], model.limits)
+        applying = model.begin(record, 1, [Unit(1)])
+        while not applying.done:
+            applying.step(32)
+        assert model.n_bytes <= foretold + 65_536  # small models grow by the least steps
+    assert model.n_learned == 400
+    assert model.n_bytes > 400_000
+
+
+def test_without_a_setting_the_machine_sets_the_bound() -> None:
+    whole = whole_memory()
+    assert whole is not None
+    assert Budget.of(None, 2).most == int(0.4 * whole)
+    assert Budget.of(5, 2).most == 5
+    assert memory_of_models(5, worker=True, store=True) == int(0.8 * whole / 12)
+    assert memory_of_models(1, store=True) == int(0.2 * whole)
+
+
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_the_store_has_room_for_three_snapshots_of_a_model_within_its_bound(update: str) -> None:
+    rng = np.random.default_rng(3)
+    model = LiveModel(ModelConfig(update=update), new_secret())
+    for at in range(300):
+        features = ",".join(f'"{rng.integers(3000)} {"x" * 400}": 1' for _ in range(20))
+        record = model.vectorizer.vectorize(b"{" + features.encode() + b"}", None)
+        labels = pack_labels([f"{rng.integers(500)} {'y' * 400}"], model.limits)
+        applying = model.begin(record + labels, 1, [Unit(1, f"key {at}", b"body")])
+        while not applying.done:
+            applying.step(32)
+    snapshot = sum(array.nbytes for array in model.to_arrays().values())
+    assert 3 * snapshot <= STORE_SHARES * model.n_bytes
+    assert snapshot > 0.5 * model.n_bytes
+
+
+async def test_remembered_instances_are_bounded_in_bytes(store: Store) -> None:
+    keys, params = ModelKeys("m", "1-0"), RememberParams(most_bytes=10_000)
+    ids = [await remember(store, keys, bytes([at]) * 1000, params) for at in range(30)]
+    assert await recall(store, keys, ids[-10], params) == bytes([20]) * 1000
+    assert await store.client.xlen(keys.of("remembered")) == 10
+    large = await remember(store, keys, b"x" * 9_500, params)
+    assert await store.client.xlen(keys.of("remembered")) == 1
+    assert len(await recall(store, keys, large, params)) == 9_500
+    over = await remember(store, keys, b"y" * 50_000, params)  # one is kept whatever its size: the door bounds that
+    assert len(await recall(store, keys, over, params)) == 50_000
+    assert await store.client.xlen(keys.of("remembered")) == 1
+    for key in await store.client.keys("*remembered*"):
+        assert 0 < await store.client.ttl(key) <= params.seconds

@@ -1,0 +1,163 @@
+"""Probabilities over HTTP: where they are, where they are not, and what is told of how far they are right."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from abound.core.model.live_model import warmup
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.store.client import Store
+from tests.support.served import NDJSON, Served, fresh_model, problem, served
+from tests.support.small_versions import FEATURES, fitted, write
+from tests.support.valkey import QUICK
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    warmup()
+    folder = tmp_path_factory.mktemp("artifacts")
+    with served(artifacts_url=str(folder), prepare_seconds=5.0) as service:
+        service.folder = folder  # type: ignore[attr-defined]
+        yield service
+
+
+def taught(service: Served, n: int = 120, **config: Any) -> str:
+    """A model that has learned words that tell a label, some of them badly."""
+    name = fresh_model(service, **config)
+    rng = random.Random(3)
+    instances = []
+    for _ in range(n):
+        kind = rng.randrange(4)
+        words = [f"k{kind}w{rng.randrange(3)}", f"k{rng.randrange(4)}w{rng.randrange(3)}", f"n{rng.randrange(5)}"]
+        instances.append({"text": " ".join(words), "labels": [f"label {kind}"]})
+    service.http.post(f"/models/{name}/learn", json={"instances": instances}).raise_for_status()
+    return name
+
+
+def ask(service: Served, model: str, **fields: Any) -> dict[str, Any]:
+    answer = service.http.post(f"/models/{model}/classify", json=fields)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+TEXT = "k1w0 k2w1 n3"
+
+
+@pytest.fixture(scope="module")
+def model(service: Served) -> str:
+    return taught(service, update="sls", calibrate=True)
+
+
+def test_each_label_has_a_probability(service: Served, model: str) -> None:
+    labels = ask(service, model, text=TEXT)["labels"]
+    assert [set(one) for one in labels] == [{"label", "score", "probability"}] * 4
+    by_label = {one["label"]: one["probability"] for one in labels}
+    assert all(0 < probability < 1 for probability in by_label.values())
+    assert len(set(by_label.values())) == 4
+    assert by_label["label 1"] > by_label["label 3"]
+    explained = ask(service, model, text=TEXT, explain=True)["labels"]
+    assert [{key: value for key, value in one.items() if key != "because"} for one in explained] == labels
+    assert all(one["because"] for one in explained)
+    assert ask(service, model, text=TEXT, remember=True)["labels"] == labels
+    assert ask(service, model, text=TEXT, version="blend")["labels"] == labels, "only the index is there to be blended"
+
+
+def test_a_probability_does_not_depend_on_what_else_is_asked_for(service: Served, model: str) -> None:
+    labels = ask(service, model, text=TEXT)["labels"]
+    assert ask(service, model, text=TEXT, k=1)["labels"] == labels[:1]
+    assert ask(service, model, text=TEXT, include=[labels[2]["label"]])["labels"] == labels[2:3]
+    assert ask(service, model, text=TEXT, exclude=[labels[0]["label"]])["labels"] == labels[1:]
+
+
+def test_what_is_not_probable_enough_is_left_out(service: Served, model: str) -> None:
+    labels = ask(service, model, text=TEXT)["labels"]
+    least = sorted(one["probability"] for one in labels)[2]
+    expected = [one for one in labels if one["probability"] >= least]
+    assert len(expected) == 2
+    assert ask(service, model, text=TEXT, min_probability=least)["labels"] == expected
+    both = ask(service, model, text=TEXT, min_probability=least, threshold=labels[0]["score"])["labels"]
+    assert both == expected[:1]
+    assert ask(service, model, text=TEXT, min_probability=1)["labels"] == []
+    assert ask(service, model, text=TEXT, min_probability=0)["labels"] == labels
+    for wrong in (-0.1, 1.1, "0.5", True):
+        refused = service.http.post(f"/models/{model}/classify", json={"text": TEXT, "min_probability": wrong})
+        problem(refused, 422, field="min_probability")
+
+
+def test_batches_and_lines_have_them_too(service: Served, model: str) -> None:
+    one, other = (
+        ask(service, model, text=TEXT, min_probability=0.1),
+        ask(service, model, text="n1", min_probability=0.1),
+    )
+    batch = ask(service, model, instances=[{"text": TEXT}, {"text": "n1"}], min_probability=0.1)
+    assert batch["results"] == [one, other]
+    lines = "\n".join(json.dumps({"text": text, "min_probability": 0.1}) for text in (TEXT, "n1"))
+    answer = service.http.post(f"/models/{model}/classify", content=lines, headers=NDJSON)
+    assert [json.loads(line) for line in answer.text.splitlines()] == [one, other]
+
+
+def test_a_model_that_does_not_calibrate_says_so(service: Served) -> None:
+    plain = taught(service, update="sls")
+    assert [set(one) for one in ask(service, plain, text=TEXT)["labels"]] == [{"label", "score"}] * 4
+    path = f"/models/{plain}/classify"
+    for fields in ({"text": TEXT}, {"instances": [{"text": TEXT}]}):
+        refused = problem(
+            service.http.post(path, json={**fields, "min_probability": 0.5}), 422, "invalid-field", "min_probability"
+        )
+        assert "calibrate" in refused["detail"]
+    line = service.http.post(path, content=json.dumps({"text": TEXT, "min_probability": 0.5}), headers=NDJSON)
+    assert json.loads(line.text)["field"] == "min_probability"
+    assert service.http.get(f"/models/{plain}/stats").json()["calibration"] is None
+    assert service.http.get(f"/models/{plain}").json()["config"]["calibrate"] is False
+
+
+def test_versions_and_blends_have_no_probability(service: Served) -> None:
+    name = taught(service, calibrate=True)
+
+    async def make() -> str:
+        store = Store(service.server.url, QUICK)
+        artifacts = Artifacts(str(service.folder))  # type: ignore[attr-defined]
+        await artifacts.join(store)
+        try:
+            return (await write(artifacts, service.app.state.parts.replica.model(name).keys, fitted("one"))).id
+        finally:
+            await store.close()
+
+    version, path = asyncio.run(make()), f"/models/{name}/classify"
+    by_version = ask(service, name, features=FEATURES[4], version=version)
+    assert {key for one in by_version["labels"] for key in one} == {"label", "score"}
+    service.http.post(f"/models/{name}/activate", json={"version": version}).raise_for_status()
+    for fields in ({}, {"version": version}, {"version": "blend"}):
+        answer = ask(service, name, features=FEATURES[4], **fields)
+        assert {key for one in answer["labels"] for key in one} == {"label", "score"}
+        refused = service.http.post(path, json={"features": FEATURES[4], "min_probability": 0.5, **fields})
+        assert "version live" in problem(refused, 422, "invalid-field", "min_probability")["detail"]
+    assert ask(service, name, text=TEXT, version="live", min_probability=0)["labels"][0]["probability"] > 0
+
+
+def test_the_stats_say_how_far_they_are_right(service: Served) -> None:
+    name = taught(service, 200, update="sls", calibrate=True)
+    told = service.http.get(f"/models/{name}/stats").json()["calibration"]
+    assert told == service.live(name).calibration.reliability()
+    assert told["all"]["n"] == sum(one["n"] for one in told["all"]["bins"]) > 200
+    assert len(told["all"]["bins"]) == 10
+    assert 0 < told["all"]["error"] < 0.5
+
+
+def test_it_is_turned_on_and_off_on_a_model_that_has_learned(service: Served) -> None:
+    name = taught(service)
+    path = f"/models/{name}"
+    assert "probability" not in ask(service, name, text=TEXT)["labels"][0]
+    digest = service.http.get(path).json()["digest"]
+    assert service.http.put(path, json={"calibrate": True}).json()["config"]["calibrate"] is True
+    assert "probability" in ask(service, name, text=TEXT)["labels"][0]
+    assert service.http.put(path, json={"calibrate": False}).json()["digest"] == digest
+    assert "probability" not in ask(service, name, text=TEXT)["labels"][0]
+    problem(service.http.put(path, json={"calibrate": "yes"}), 422, field="calibrate")

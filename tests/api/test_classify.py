@@ -1,0 +1,357 @@
+"""Classification over HTTP: rankings, every way to ask for them, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from abound.core.config import ModelConfig
+from abound.core.instances.record import pack_labels
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel
+from tests.support.served import Served, fresh_model, problem, served
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served(min_offset_seconds=0.3) as service:
+        yield service
+
+
+@pytest.fixture
+def model(service: Served) -> str:
+    name = fresh_model(service)
+    for text, labels in [("wheat corn", ["grain"]), ("oil barrel", ["crude"]), ("wheat export", ["grain", "trade"])]:
+        service.http.post(f"/models/{name}/learn", json={"text": text, "labels": labels}).raise_for_status()
+    return name
+
+
+def test_an_empty_index_answers_no_labels(service: Served) -> None:
+    answer = service.http.post("/classify", json={"features": {"wheat": 1}})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == {"labels": [], "offset": "0-0.0", "version": "live"}
+
+
+def test_labels_come_best_first_with_the_offset_of_their_state(service: Served, model: str) -> None:
+    learned = service.http.post(f"/models/{model}/learn", json={"text": "wheat", "labels": ["grain"]}).json()
+    answer = service.http.post(f"/models/{model}/classify", json={"features": {"wheat": 2, "export": 1}}).json()
+    assert set(answer) == {"labels", "offset", "version"}
+    assert answer["offset"] == learned["offset"]
+    assert answer["version"] == "live"
+    assert [set(scored) for scored in answer["labels"]] == [{"label", "score"}] * 2
+    scores = [scored["score"] for scored in answer["labels"]]
+    assert scores == sorted(scores, reverse=True)
+    assert answer["labels"][0]["label"] == "grain"
+
+
+def test_ties_go_to_the_label_that_was_seen_first(service: Served) -> None:
+    name = fresh_model(service)
+    body = {"features": {"same": 1}, "labels": ["zulu", "alpha", "mike"]}
+    assert service.http.post(f"/models/{name}/learn", json=body).status_code == 200
+    answer = service.http.post(f"/models/{name}/classify", json={"features": {"same": 1}}).json()
+    assert [scored["label"] for scored in answer["labels"]] == ["zulu", "alpha", "mike"]
+    assert len({scored["score"] for scored in answer["labels"]}) == 1
+
+
+def test_text_and_features_are_the_same_kind_of_key(service: Served, model: str) -> None:
+    path = f"/models/{model}/classify"
+    by_text = service.http.post(path, json={"text": "wheat"}).json()
+    by_feature = service.http.post(path, json={"features": {"wheat": 7}}).json()
+    both = service.http.post(path, json={"features": {"wheat": 7}, "text": "wheat"}).json()
+    assert by_text == by_feature == both
+
+
+def test_every_form_of_a_feature(service: Served) -> None:
+    name = fresh_model(service)
+    learned = {"features": {"country": "FI", "tags": ["a", "b"], "urgent": True}, "labels": ["x"]}
+    assert service.http.post(f"/models/{name}/learn", json=learned).status_code == 200
+    known = [{"country=FI": 1}, {"tags=a": 1}, {"tags=b": 0.5}, {"urgent": 3}, {"tags": ["b"]}]
+    unknown = [{"country": "SE"}, {"urgent": False}, {"urgent": 0}, {"urgent": -1}, {"tags": []}, {}]
+    for features in known:
+        answer = service.http.post(f"/models/{name}/classify", json={"features": features}).json()
+        assert [scored["label"] for scored in answer["labels"]] == ["x"], features
+    for features in unknown:
+        answer = service.http.post(f"/models/{name}/classify", json={"features": features})
+        assert answer.status_code == 200
+        assert answer.json()["labels"] == [], features
+
+
+def test_k_bounds_the_labels(service: Served) -> None:
+    name = fresh_model(service)
+    body = {"features": {"f": 1}, "labels": [f"label {i}" for i in range(15)]}
+    assert service.http.post(f"/models/{name}/learn", json=body).status_code == 200
+
+    def n_labels(**options: int) -> int:
+        return len(
+            service.http.post(f"/models/{name}/classify", json={"features": {"f": 1}, **options}).json()["labels"]
+        )
+
+    assert n_labels() == 10
+    assert n_labels(k=1) == 1
+    assert n_labels(k=15) == 15
+    assert n_labels(k=1000) == 15
+
+
+@pytest.mark.parametrize("k", [0, -1, 1001, 2**70, 1.5, 10.0, "3", True, None, [1]])
+def test_a_wrong_k_is_named(service: Served, model: str, k: object) -> None:
+    problem(service.http.post(f"/models/{model}/classify", json={"text": "wheat", "k": k}), 422, "invalid-field", "k")
+
+
+def test_threshold(service: Served, model: str) -> None:
+    path = f"/models/{model}/classify"
+    everything = service.http.post(path, json={"text": "wheat export oil"}).json()["labels"]
+    assert len(everything) == 3
+    middle = everything[1]["score"]
+    kept = service.http.post(path, json={"text": "wheat export oil", "threshold": middle}).json()["labels"]
+    assert kept == [scored for scored in everything if scored["score"] >= middle]
+    assert service.http.post(path, json={"text": "wheat", "threshold": 1e9}).json()["labels"] == []
+
+
+def test_include_and_exclude(service: Served, model: str) -> None:
+    path = f"/models/{model}/classify"
+
+    def labels(**options: object) -> list[str]:
+        answer = service.http.post(path, json={"text": "wheat export oil", **options}).json()
+        return sorted(scored["label"] for scored in answer["labels"])
+
+    assert labels() == ["crude", "grain", "trade"]
+    assert labels(include=["grain", "crude", "never seen"]) == ["crude", "grain"]
+    assert labels(exclude=["grain", "never seen"]) == ["crude", "trade"]
+    assert labels(include=["grain", "crude"], exclude=["crude"]) == ["grain"]
+    assert labels(include=[]) == []
+    assert labels(exclude=[]) == ["crude", "grain", "trade"]
+    too_many = [str(i) for i in range(10_001)]
+    problem(service.http.post(path, json={"text": "a", "include": too_many}), 422, field="include")
+    problem(service.http.post(path, json={"text": "a", "exclude": ["a", 1]}), 422, field="exclude[1]")
+
+
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_because_sums_to_the_score(service: Served, update: str) -> None:
+    """Also where features speak against a label, and others, known or not, say nothing of it."""
+    name = fresh_model(service, update=update)
+    random_ = random.Random(5)
+    against = 0
+    for _ in range(200):
+        features = {f"f{random_.randrange(60)}": random_.random() for _ in range(12)}
+        body = {"features": features, "labels": [f"c{random_.randrange(8)}"]}
+        assert service.http.post(f"/models/{name}/learn", json=body).status_code == 200
+    for _ in range(20):
+        features = {f"f{random_.randrange(70)}": random_.random() for _ in range(12)}
+        path = f"/models/{name}/classify"
+        answer = service.http.post(path, json={"features": features, "explain": True, "k": 8}).json()
+        plain = service.http.post(path, json={"features": features, "k": 8}).json()
+        assert answer["labels"]
+        for scored, without in zip(answer["labels"], plain["labels"], strict=True):
+            assert {"label": scored["label"], "score": scored["score"]} == without
+            parts = [reason["contribution"] for reason in scored["because"]]
+            assert abs(sum(parts) - scored["score"]) < 1e-6
+            assert {reason["feature"] for reason in scored["because"]} <= features.keys()
+            assert 0.0 not in parts
+            assert parts == sorted(parts, reverse=True)
+            against += sum(part < 0 for part in parts)
+    assert (against > 0) == (update == "sls")
+
+
+def test_versions(service: Served, model: str) -> None:
+    path = f"/models/{model}/classify"
+    plain = service.http.post(path, json={"text": "wheat"}).json()
+    assert service.http.post(path, json={"text": "wheat", "version": "live"}).json() == plain
+    assert service.http.post(path, json={"text": "wheat", "version": None}).json() == plain
+    problem(service.http.post(path, json={"text": "wheat", "version": "7"}), 404, "unknown-version")
+
+
+def test_null_stands_for_not_given(service: Served, model: str) -> None:
+    body = {"text": "wheat", "features": None, "threshold": None, "include": None, "exclude": None, "min_offset": None}
+    assert service.http.post(f"/models/{model}/classify", json=body).json()["labels"]
+
+
+def test_a_batch_answers_each_in_order(service: Served, model: str) -> None:
+    path = f"/models/{model}/classify"
+    instances = [{"text": "wheat"}, {"features": {"oil": 1}}, {"text": "nothing known"}]
+    batch = service.http.post(path, json={"instances": instances, "k": 1}).json()
+    assert set(batch) == {"results", "offset", "version"}
+    singles = [service.http.post(path, json={**instance, "k": 1}).json() for instance in instances]
+    assert batch["results"] == singles
+    assert batch["offset"] == singles[-1]["offset"]
+    assert batch["version"] == "live"
+
+
+def test_a_batch_is_bounded_and_checked_as_a_whole(service: Served, model: str) -> None:
+    path = f"/models/{model}/classify"
+    assert len(service.http.post(path, json={"instances": [{"text": "a"}] * 1000}).json()["results"]) == 1000
+    problem(service.http.post(path, json={"instances": [{"text": "a"}] * 1001}), 422, field="instances")
+    problem(service.http.post(path, json={"instances": []}), 422, field="instances")
+    problem(service.http.post(path, json={"instances": [{"text": "a"}], "text": "b"}), 422, field="text")
+    problem(service.http.post(path, json={"instances": [{"text": "a"}], "features": {}}), 422, field="features")
+    problem(service.http.post(path, json={"instances": [{"text": "a"}, {}]}), 422, field="instances[1].features")
+    problem(
+        service.http.post(path, json={"instances": [{"text": "a"}, {"features": {"x": {}}}]}),
+        422,
+        field="instances[1].features.x",
+    )
+    problem(service.http.post(path, json={"instances": [{"text": "a", "k": 1}]}), 422, field="instances[0].k")
+
+
+def test_an_answer_that_would_be_too_large_is_refused(service: Served) -> None:
+    name = fresh_model(service, d_max=1000, w_min=0.0)
+    for start in range(3):
+        body = {"features": {"f": 1}, "labels": [f"{start}{i:03d}" + "x" * 500 for i in range(100)]}
+        assert service.http.post(f"/models/{name}/learn", json=body).status_code == 200
+    batch = {"instances": [{"features": {"f": 1}}] * 1000, "k": 1000}
+    problem(service.http.post(f"/models/{name}/classify", json=batch), 413, "too-large")
+
+
+def test_read_your_writes(service: Served, model: str) -> None:
+    path = f"/models/{model}/classify"
+    offset = service.http.post(f"/models/{model}/learn", json={"text": "tin", "labels": ["metal"]}).json()["offset"]
+    assert service.http.post(path, json={"text": "tin", "min_offset": offset}).json()["offset"] == offset
+    assert service.http.post(path, json={"text": "tin", "min_offset": "0-0.0"}).json()["offset"] == offset
+    milliseconds, rest = offset.split("-")
+    padded = f"0{milliseconds}-{rest}"
+    assert service.http.post(path, json={"text": "tin", "min_offset": padded}).status_code == 200
+
+
+def test_an_offset_waits_for_what_is_not_applied_yet(service: Served, model: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        for at in range(20):
+            learned = service.http.post(
+                f"/models/{model}/learn", json={"text": f"word{at}", "labels": [f"class{at}"], "wait": "log"}
+            ).json()
+            body = {"text": f"word{at}", "min_offset": learned["offset"]}
+            answer = pool.submit(service.http.post, f"/models/{model}/classify", json=body).result()
+            assert answer.status_code == 200
+            assert answer.json()["labels"][0]["label"] == f"class{at}"
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "1", "1-2", "1-2.", "a-b.c", "-1-0.0", "1-2.3 ", "99999999999999999999-0.0", "１-2.3"]
+)
+def test_a_malformed_offset_is_named(service: Served, model: str, bad: str) -> None:
+    body = {"text": "wheat", "min_offset": bad}
+    problem(service.http.post(f"/models/{model}/classify", json=body), 422, "invalid-field", "min_offset")
+
+
+def test_an_offset_beyond_the_end_of_the_log_is_refused_at_once(service: Served, model: str) -> None:
+    offset = service.http.post(f"/models/{model}/learn", json={"text": "tin", "labels": ["metal"]}).json()["offset"]
+    milliseconds, sequence, position = (int(part) for part in offset.replace(".", "-").split("-"))
+    beyond = [
+        f"{milliseconds}-{sequence}.{position + 1}",
+        f"{milliseconds}-{sequence + 1}.0",
+        f"{milliseconds + 1}-0.0",
+        f"{2**63}-0.0",
+    ]
+    for one in beyond:
+        body, seconds = {"text": "wheat", "min_offset": one}, []
+        for _ in range(3):  # the quickest counts: the machine may be busy
+            started = time.monotonic()
+            problem(service.http.post(f"/models/{model}/classify", json=body), 422, "invalid-field", "min_offset")
+            seconds.append(time.monotonic() - started)
+        assert min(seconds) < 0.25
+
+
+def test_remembered_instances_can_be_labelled_later(service: Served) -> None:
+    name = fresh_model(service)
+    instance = {"features": {"steel": 3, "country": "FI"}, "text": "rolled plates"}
+    answer = service.http.post(f"/models/{name}/classify", json={**instance, "remember": True}).json()
+    assert set(answer) == {"labels", "offset", "version", "id"}
+    body = {"prediction": answer["id"], "labels": ["metal"]}
+    learned = service.http.post(f"/models/{name}/learn", json=body)
+    assert learned.status_code == 200
+    other = fresh_model(service)
+    direct = service.http.post(f"/models/{other}/learn", json={**instance, "labels": ["metal"]})
+    assert direct.status_code == 200
+    for asked in ({"text": "rolled"}, {"features": {"steel": 1}}):
+        late = service.http.post(f"/models/{name}/classify", json=asked).json()["labels"]
+        assert late == service.http.post(f"/models/{other}/classify", json=asked).json()["labels"] != []
+
+
+def test_batches_are_remembered_one_by_one(service: Served, model: str) -> None:
+    body = {"instances": [{"text": "wheat"}, {"text": "oil"}], "remember": True}
+    results = service.http.post(f"/models/{model}/classify", json=body).json()["results"]
+    assert len({answer["id"] for answer in results}) == 2
+    assert "id" not in service.http.post(f"/models/{model}/classify", json={"text": "wheat"}).json()
+
+
+def test_predictions_that_are_not_remembered_are_not_found(service: Served, model: str) -> None:
+    real = service.http.post(f"/models/{model}/classify", json={"text": "wheat", "remember": True}).json()["id"]
+    guesses = ["", "no", "1-0-AAAAAAAAAAAAAAAAAAAAAA", real[:-1] + ("A" if real[-1] != "A" else "B"), real + "A"]
+    before = service.learned(model)
+    for guess in guesses:
+        body = {"prediction": guess, "labels": ["x"]}
+        problem(service.http.post(f"/models/{model}/learn", json=body), 404, "unknown-prediction")
+    other = fresh_model(service)
+    problem(
+        service.http.post(f"/models/{other}/learn", json={"prediction": real, "labels": ["x"]}),
+        404,
+        "unknown-prediction",
+    )
+    assert service.learned(model) == before
+
+
+def test_answers_over_http_equal_the_library_at_every_step(service: Served) -> None:
+    """One stream, half of it learned one by one and half in groups, against a model in this process."""
+    name = fresh_model(service, margin=0.2, max_features=150)
+    library = LiveModel(ModelConfig(margin=0.2, max_features=150), (1, 2))
+    random_ = random.Random(11)
+    words = [f"w{i}" for i in range(300)]
+
+    def instance() -> dict[str, object]:
+        kind = random_.randrange(3)
+        some = random_.choices(words, k=random_.randrange(1, 12))
+        if kind == 0:
+            return {"text": " ".join(some)}
+        features: dict[str, object] = {word: round(random_.uniform(0.01, 9), 3) for word in some}
+        features["where"] = random_.choice(["FI", "SE", "NO"])
+        return {"features": features} if kind == 1 else {"features": features, "text": " ".join(some)}
+
+    def vector(one: dict[str, object]) -> bytes:
+        raw = json.dumps(one["features"]).encode() if "features" in one else None
+        text = one.get("text")
+        assert text is None or isinstance(text, str)
+        return library.vectorizer.vectorize(raw, text)
+
+    def learn_here(group: list[dict[str, object]]) -> list[tuple[int | None, bool]]:
+        out = []
+        for one in group:
+            labels = one["labels"]
+            assert isinstance(labels, list)
+            applying = library.begin(vector(one) + pack_labels(labels, library.limits), 1, [Unit(1)])
+            while not applying.done:
+                applying.step(1)
+            out.append((int(applying.ranks[0]) or None, bool(applying.updated[0])))
+        return out
+
+    for step in itertools.count():
+        if step == 120:
+            break
+        asked = instance()
+        ranking = library.rank(vector(asked), 10)
+        expected = [
+            {"label": library.label(class_id), "score": score}
+            for class_id, score in zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True)
+        ]
+        assert service.http.post(f"/models/{name}/classify", json=asked).json()["labels"] == expected
+        group = [
+            instance() | {"labels": random_.sample(["a", "b", "c", "d", "é", "x y"], random_.randrange(1, 4))}
+            for _ in range(1 if step % 2 else random_.randrange(1, 6))
+        ]
+        if len(group) == 1:
+            results = [service.http.post(f"/models/{name}/learn", json=group[0]).json()]
+        else:
+            results = service.http.post(f"/models/{name}/learn", json={"instances": group}).json()["results"]
+        assert [(one["rank"], one["updated"]) for one in results] == learn_here(group)
+    stats = service.http.get(f"/models/{name}/stats").json()
+    own = library.stats()
+    assert {key: stats[key] for key in ("learned", "updated", "all", "window", "connections", "features")} == {
+        key: own[key] for key in ("learned", "updated", "all", "window", "connections", "features")
+    }
+    for _ in library.digest_steps():
+        pass
+    assert service.http.get(f"/models/{name}").json()["digest"] == library.digest()

@@ -1,0 +1,181 @@
+"""Contests as their users see them: over HTTP, with a worker of their own, whose follower is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.client import AsyncClient, Client, Refused
+from abound.service.log.catalog import DEFAULT_MODEL, Living, read_catalog
+from abound.service.processes.lifetime import dies_with_parent
+from abound.service.store.client import Store
+from tests.support.contest_streams import GATE, LABELS, Pair, changed, familiar, wise
+from tests.support.served import Served, ndjson, problem, served
+from tests.support.small_versions import write
+
+CONTENDERS = f"/models/{DEFAULT_MODEL}/contenders"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("artifacts")
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path) -> Iterator[Served]:
+    with served(artifacts_url=str(folder)) as one:
+        yield one
+
+
+@pytest.fixture
+def worker(service: Served, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker that does no jobs, with a gate that decides soon."""
+    variables = {
+        "ABOUND_REDIS_URL": service.server.url,
+        "ABOUND_ARTIFACTS_URL": str(folder),
+        "ABOUND_WORKER_KINDS": "none",
+        "ABOUND_GATE_MIN_EVENTS": str(GATE.min_events),
+        "ABOUND_CONTENDING_KEEP_SECONDS": "0.1",
+        "ABOUND_LOG_LEVEL": "warning",
+    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ABOUND_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "abound.service.worker"], env=kept | variables, preexec_fn=dies_with_parent()
+    )
+    yield process
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+
+def made(service: Served, folder: Path) -> tuple[str, Living]:
+    """A version in the artifact store; its id."""
+
+    async def make() -> tuple[str, Living]:
+        store, artifacts = Store(service.server.url), Artifacts(str(folder))
+        await artifacts.join(store)
+        living = (await read_catalog(store)).get(DEFAULT_MODEL)
+        assert living is not None
+        card = await write(artifacts, living.keys, wise())
+        await store.close()
+        return card.id, living
+
+    return asyncio.run(make())
+
+
+def teach(service: Served, pairs: list[Pair]) -> None:
+    instances = [{"features": {feature: 1}, "labels": [label]} for feature, label in pairs]
+    answer = service.http.post("/learn", content=ndjson(*instances), headers={"content-type": "application/x-ndjson"})
+    assert answer.status_code == 200, answer.text
+
+
+def stats(service: Served) -> Any:
+    answer = service.http.get(f"/models/{DEFAULT_MODEL}/stats")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def until(found: Callable[[], Any], seconds: float = 90.0) -> Any:
+    """Wait for something that is not false; it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if one := found():
+            return one
+        time.sleep(0.05)
+    raise AssertionError("it did not come")
+
+
+def follower_of(process: subprocess.Popen[bytes]) -> int | None:
+    """The pid of the process that follows contests."""
+    for name in Path(f"/proc/{process.pid}/task").iterdir():
+        for pid in (name / "children").read_text().split():
+            if b"abound.service.versions.promotion.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return int(pid)
+    return None
+
+
+def counted(service: Served, version: str) -> int:
+    contest = stats(service)["contenders"]
+    found = [one["n"] for one in contest["versions"] if one["version"] == version] if contest else []
+    return found[0] if found else 0
+
+
+def test_promotes_is_killed_goes_on_and_rolls_back(
+    service: Served, folder: Path, worker: subprocess.Popen[bytes]
+) -> None:
+    version, living = made(service, folder)
+    client: Any = service.server.client()
+    keys = living.keys
+    assert service.http.get(CONTENDERS).json() == {"contenders": [], "contest": None}
+    answer = service.http.post(CONTENDERS, json={"version": version, "reason": "it looks good"})
+    assert answer.status_code == 201, answer.text
+    assert [one["version"] for one in answer.json()["contenders"]] == [version]
+    until(lambda: client.exists(keys.of("contending")))
+
+    teach(service, familiar(30))
+    until(lambda: counted(service, version) == 30)
+    pid = until(lambda: follower_of(worker))
+    os.kill(pid, signal.SIGKILL)
+    teach(service, familiar(30, 30))
+    client.delete(keys.of("contending-lease"))  # it would expire; nobody has to wait for that here
+    until(lambda: counted(service, version) == 60)
+    found = until(lambda: (contest := stats(service)["contenders"])["served"] == version and contest)
+    assert found["promotions"] == 1
+    assert [one["outcome"].split()[0] for one in found["decisions"]] == ["done"]
+    assert service.http.get(f"/models/{DEFAULT_MODEL}").json()["version"] == version
+
+    for first in range(0, 60 * LABELS, 20):
+        teach(service, changed(20, first))
+        if first == 40:
+            os.kill(until(lambda: follower_of(worker)), signal.SIGKILL)
+            client.delete(keys.of("contending-lease"))
+    found = until(lambda: (contest := stats(service)["contenders"])["served"] == "live" and contest)
+    assert (found["promotions"], found["rollbacks"]) == (1, 1)
+    total = stats(service)["learned"]
+    assert until(lambda: counted(service, "live") == total)
+    assert counted(service, version) == total
+    assert found["gaps"] == found["passed"] == 0
+    assert service.http.get(f"/models/{DEFAULT_MODEL}").json()["version"] == "live"
+    marks = stats(service)["drift_marks"]
+    assert all(set(mark) == {"offset", "learned", "measure", "before", "after"} for mark in marks)
+
+    assert service.http.delete(f"{CONTENDERS}/{version}").status_code == 204
+    problem(service.http.delete(f"{CONTENDERS}/{version}"), 404, "unknown-version")
+    client.close()
+
+
+def test_refuses_what_cannot_contend(service: Served) -> None:
+    problem(service.http.post(CONTENDERS, json={"version": "0123456789abcdef"}), 404, "unknown-version")
+    problem(service.http.post(CONTENDERS, json={"version": "live"}), 422)
+    problem(service.http.post(CONTENDERS, json={"version": "0123456789abcdef", "weight": 1}), 422)
+    problem(service.http.post("/models/nothing/contenders", json={"version": "0123456789abcdef"}), 404)
+
+
+def test_clients_let_versions_contend(service: Served, folder: Path) -> None:
+    version, _ = made(service, folder)
+    with Client(service.url) as client:
+        entered = client.enter_contender(DEFAULT_MODEL, version, "it looks good")
+        assert [(one["version"], one["reason"]) for one in entered["contenders"]] == [(version, "it looks good")]
+        assert client.contenders(DEFAULT_MODEL)["contenders"] == entered["contenders"]
+        client.leave_contest(DEFAULT_MODEL, version)
+        assert client.contenders(DEFAULT_MODEL)["contenders"] == []
+        with pytest.raises(Refused, match="contends"):
+            client.leave_contest(DEFAULT_MODEL, version)
+
+    async def the_same() -> None:
+        async with AsyncClient(service.url) as client:
+            await client.enter_contender(DEFAULT_MODEL, version)
+            assert [one["version"] for one in (await client.contenders(DEFAULT_MODEL))["contenders"]] == [version]
+            await client.leave_contest(DEFAULT_MODEL, version)
+            assert (await client.contenders(DEFAULT_MODEL))["contenders"] == []
+
+    asyncio.run(the_same())

@@ -1,0 +1,317 @@
+"""Data sets over HTTP and on the command line, and jobs that are fitted on them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
+
+import httpx
+import numpy as np
+import pytest
+import zstandard
+from typer.testing import CliRunner
+
+from abound.core.config import ModelConfig
+from abound.core.errors import Conflict, Malformed, NeedsMemory, TooLarge
+from abound.core.evaluation.evaluate import LIMITS
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.methods import fitted as fitting
+from abound.core.methods import registry
+from abound.core.methods.training.gather import gather
+from abound.core.methods.training.progress import quietly
+from abound.service.cli.main import app
+from abound.service.client import Client, Refused
+from abound.service.client.local_service import own_service
+from abound.service.datasets.check import counts
+from abound.service.datasets.files import read_file
+from abound.service.datasets.repository import DatasetCard, Datasets
+from abound.service.jobs import fit as fitting_job
+from abound.service.jobs.fit import needs, refuse_large
+from abound.service.jobs.methods import METHODS, Sizes
+from tests.jobs.test_fit import Place, instances, same
+
+ENVIRONMENT = {"ABOUND_DATASETS_MAX_BYTES": "200000", "ABOUND_DATASETS_TOTAL_BYTES": "250000"} | {
+    "ABOUND_DATASETS_PLAIN_BYTES": "1000000"
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    directory: Path = tmp_path_factory.mktemp("data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("abound.service.client.local_service._environment", lambda: {**os.environ, **ENVIRONMENT})
+        with own_service(data_dir=directory, worker=True) as url, Client(url) as client:
+            yield Place(client, directory)
+
+
+@pytest.fixture(autouse=True)
+def _empty(place: Place) -> Iterator[None]:
+    yield
+    for one in place.client.datasets()["datasets"]:
+        place.client.delete_dataset(one["name"])
+    assert files(place) == []
+
+
+def files(place: Place) -> list[str]:
+    return sorted(path.name for path in place.directory.glob("artifacts/*/datasets/*"))
+
+
+def lines(n: int, seed: int = 0) -> bytes:
+    return b"".join(json.dumps(one).encode() + b"\n" for one in instances(n, seed))
+
+
+def put(place: Place, name: str, body: bytes, query: str = "", **headers: str) -> httpx.Response:
+    return httpx.put(f"{place.client.url}/datasets/{name}{query}", content=body, headers=headers, timeout=60)
+
+
+OF_A_CARD: dict[str, Any] = {"name": "twice.jsonl", "format": "jsonl", "created": 1e9} | dict.fromkeys(
+    ("bytes", "instances", "labelled", "features", "classes", "nnz", "assertions"), 20
+)
+TXT = b"3 10 4\n0,2 1:0.5 3:1\n 4:1\n3 9:2\n"
+SVM = b"1,2 1:0.5 3:1 # a comment\n3 9:2\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "expected"),
+    [
+        ("a.jsonl", lines(30), (30, 30)),
+        ("a.jsonl.gz", gzip.compress(lines(30), mtime=0), (30, 30)),
+        ("a.jsonl.zst", zstandard.compress(lines(30)), (30, 30)),
+        ("a.txt", TXT, (3, 2)),
+        ("a.svm", SVM, (2, 2)),
+        ("a.svm.gz", gzip.compress(SVM, mtime=0), (2, 2)),
+    ],
+    ids=["jsonl", "jsonl.gz", "jsonl.zst", "txt", "svm", "svm.gz"],
+)
+def test_each_format_is_read(tmp_path: Path, name: str, body: bytes, expected: tuple[int, int]) -> None:
+    file = tmp_path / name
+    file.write_bytes(body)
+    told = counts(file, 10**6)
+    assert (told["instances"], told["labelled"]) == expected
+    data = gather(read_file(str(file)), Vectorizer(ModelConfig(), LIMITS).vectorize, LIMITS, (1, 2))
+    assert (told["features"], told["classes"]) == (data.sizes.d, data.sizes.L)
+    assert (told["nnz"], told["assertions"]) == (data.sizes.nnz, data.sizes.assertions)
+    assert (told["pairs"], told["label_pairs"]) == (data.sizes.pairs, data.sizes.label_pairs)
+    assert told["feature_labels"] == data.sizes.feature_labels
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "said"),
+    [
+        ("a.jsonl", lines(3) + b'{"text": 1}\n', "line 4: "),
+        ("a.jsonl", lines(3) + b'{"features": {"x": 1}, "labels": [""]}\n', "line 4: labels[0]: "),
+        ("a.jsonl", lines(3) + b'{"features": {"x": [1]}, "labels": ["a"]}\n', "line 4: features.x"),
+        ("a.jsonl", lines(3) + b"not json\n", "line 4: "),
+        ("a.txt", b"3 10 4\n0 1:1\n0 11:1\n1 2:2\n", "line 3: "),
+        ("a.txt", b"3 10 4\n0 1:1\n", "line 2: the file ends after 1"),
+        ("a.svm", b"1 1:0.5\n2 x\n", "line 2: "),
+        ("a.jsonl.gz", gzip.compress(lines(30), mtime=0)[:-20], "the compressed data are damaged or cut off"),
+        ("a.jsonl.zst", b"not zstandard", "the compressed data are damaged or cut off"),
+        ("a.jsonl", b"", "there are no instances"),
+        ("a.jsonl", b"\n \n", "there are no instances"),
+        ("a.svm", b"# nothing\n", "there are no instances"),
+        ("a.txt", b"0 10 4\n", "there are no instances"),
+        ("a.jsonl", b'{"text": "a"}\n', "no instance has a label"),
+        ("a.jsonl", b'{"text": "a"}\n{"features": {}, "labels": ["a"]}\n', "no instance has a label and an active"),
+        ("a.jsonl", lines(3) + b'{"text": "a", "b": %b}\n' % (b"[" * 20_000 + b"]" * 20_000), "line 4: not an"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, name: str, body: bytes, said: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(body)
+    with pytest.raises(Malformed) as refused:
+        counts(file, 10**6)
+    assert str(refused.value).startswith(said)
+
+
+def test_what_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bomb.jsonl.gz"
+    file.write_bytes(gzip.compress(b'{"text": "a b", "labels": ["x"]}\n' * 10_000))
+    with pytest.raises(TooLarge, match="unpacked"):
+        counts(file, 10_000)
+
+
+@pytest.mark.parametrize("line", [b"\n", b'{"features": {"x": 1}, "labels": ["' + b"a" * 500 + b'"]}\n'])
+def test_every_byte_that_unpacks_counts(tmp_path: Path, line: bytes) -> None:
+    file = tmp_path / "bomb.jsonl.zst"
+    file.write_bytes(zstandard.compress(line * (20_000 // len(line))))
+    with pytest.raises(TooLarge, match="unpacked"):
+        counts(file, 10_000)
+
+
+@pytest.mark.parametrize("kind", ["labels", "features"])
+def test_too_many_names_are_refused(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "names.jsonl"
+    names = [f"{i:0500}" for i in range(500)]
+    file.write_text(
+        "".join(
+            json.dumps(
+                {"features": {name if kind == "features" else "x": 1}, "labels": [name if kind == "labels" else "x"]}
+            )
+            + "\n"
+            for name in names
+        )
+    )
+    assert counts(file, 10**7, 10**6)["classes" if kind == "labels" else "features"] == 500
+    with pytest.raises(TooLarge, match="names"):
+        counts(file, 10**7, 100_000)
+
+
+def test_the_process_that_checks_is_held_to_its_memory() -> None:
+    program = "from abound.service.datasets.check import hold; hold(2**26); bytearray(2**27)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "MemoryError" in done.stderr
+
+
+def test_a_wrong_line_is_refused_and_nothing_is_changed(place: Place) -> None:
+    first = put(place, "a", lines(30), **{"content-type": "application/x-ndjson"})
+    assert first.status_code == 201, first.text
+    told = first.json()
+    assert (told["format"], told["compression"], told["instances"], told["bytes"]) == ("jsonl", "", 30, len(lines(30)))
+    assert told == place.client.dataset("a")
+    assert place.client.datasets() == {"datasets": [told]}
+    answer = put(place, "a", lines(3) + b"not json\n", "?filename=x.jsonl")
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert answer.json()["detail"].startswith("line 4: ")
+    assert answer.json()["field"] == "body"
+    assert place.client.datasets() == {"datasets": [told]}
+    assert len(files(place)) == 1
+    again = put(place, "a", gzip.compress(TXT), "?filename=x.txt.gz")
+    assert (again.status_code, again.json()["compression"], len(files(place))) == (200, "gz", 1)
+
+
+def test_limits_of_size_hold(place: Place) -> None:
+    large = lines(2000)
+    assert len(large) > 200_000
+    assert put(place, "large.jsonl", large).status_code == 413
+    pieces = (large[at : at + 10_000] for at in range(0, len(large), 10_000))
+    with pytest.raises(Refused, match="413"):
+        place.client.put_dataset("large", "large.jsonl", pieces)
+    half = large[: large.rindex(b"\n", 0, 140_000) + 1]
+    assert put(place, "one.jsonl", half).status_code == 201
+    answer = put(place, "two.jsonl", half)
+    assert (answer.status_code, "250000 bytes" in answer.text) == (409, True)
+    assert len(files(place)) == 1
+
+
+def test_a_format_that_nothing_tells_is_refused(place: Place) -> None:
+    for name, query in (("a", ""), ("a.jsonl", "?filename=x.csv"), ("a", "?filename=-")):
+        answer = put(place, name, lines(3), query, **{"content-type": "application/octet-stream"})
+        assert (answer.status_code, answer.json()["field"]) == (422, "filename")
+    assert put(place, "history", lines(3), "?filename=x.jsonl").status_code == 422
+    assert put(place, "-a", lines(3), "?filename=x.jsonl").status_code == 422
+
+
+def test_what_is_not_there_is_not_found(place: Place) -> None:
+    for call in (place.client.dataset, place.client.delete_dataset):
+        with pytest.raises(Refused, match="no data set") as refused:
+            call("none")
+        assert refused.value.problem["status"] == 404
+    with pytest.raises(Refused, match="no data set") as refused:
+        place.client.submit({"method": "swnn", "data": "none"})
+    assert refused.value.problem["field"] == "data"
+    assert refused.value.problem["status"] == 422
+
+
+async def test_a_job_is_fitted_on_a_data_set(place: Place, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl.zst"
+    file.write_bytes(zstandard.compress(lines(150)))
+    result = CliRunner().invoke(app, ["datasets", "put", "rows", str(file), "--url", place.client.url, "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["instances"] == 150
+    job = place.client.submit({"method": "swnn", "data": "rows", "params": {"S": 20, "seed": 7}})
+    job = list(place.client.follow(job["id"]))[-1]
+    loaded = await place.load(job)
+    data = gather(read_file(str(file)), Vectorizer(ModelConfig(), LIMITS).vectorize, LIMITS, (1, 2))
+    params = registry.params_of("swnn", {"S": 20})
+    same(loaded.fitted, fitting.fit("swnn", data, params, np.random.default_rng(7), quietly, use_idf=True))
+    assert (loaded.card.data, loaded.card.data_range) == ("rows", None)
+    assert job["data_range"] is None
+    assert job["metrics"]["held_out"] == 15
+    listed = CliRunner().invoke(app, ["datasets", "list", "--url", place.client.url])
+    assert "rows" in listed.stdout
+    shown = CliRunner().invoke(app, ["datasets", "show", "rows", "--url", place.client.url])
+    assert "150" in shown.stdout
+    deleted = CliRunner().invoke(app, ["datasets", "delete", "rows", "--url", place.client.url])
+    assert deleted.exit_code == 0
+
+
+async def test_a_job_learns_from_the_file_that_was_there_when_it_was_asked_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = put(place, "twice.jsonl", lines(30)).json()["upload"]
+    asked = {"method": "frequency", "data": "twice.jsonl"}
+    job = list(place.client.follow(place.client.submit(asked)["id"]))[-1]
+    assert (job["state"], job["upload"]) == ("succeeded", upload)
+    version = place.client.version("default", job["version"])
+    assert (version["data"], version["upload"]) == ("twice.jsonl", upload)
+    assert put(place, "twice.jsonl", lines(20)).json()["upload"] != upload
+    now = DatasetCard(file="datasets/0123456789abcdef.jsonl.gz", compression="gz", **OF_A_CARD)
+    monkeypatch.setattr(Datasets, "get", AsyncMock(return_value=now))
+    context: Any = SimpleNamespace(job=SimpleNamespace(data="twice.jsonl", upload=upload), store=None)
+    with pytest.raises(Conflict, match="another file has come as the data set twice"):
+        await fitting_job._read(context, ModelConfig(), quietly)
+    assert now.upload == "0123456789abcdef"
+
+
+def test_a_job_finds_nothing_to_learn_in_words_that_the_model_passes_over(place: Place) -> None:
+    assert put(place, "short.jsonl", b'{"text": "no", "labels": ["a"]}\n' * 3).status_code == 201
+    place.client.configure("stopping", {"analyzer": {"stop_words": "english"}})
+    job = place.client.submit({"method": "swnn", "data": "short.jsonl", "model": "stopping"})
+    ended = list(place.client.follow(job["id"]))[-1]
+    assert (ended["state"], ended["error"]) == ("failed", "no instance has a label and an active feature")
+
+
+def test_a_job_for_a_data_set_that_is_too_large_is_refused(place: Place) -> None:
+    assert put(place, "a.jsonl", lines(150)).status_code == 201
+    params: dict[str, Any] = {"dim": 100_000, "learners": 1000}
+    with pytest.raises(Refused, match="150 instances"):
+        place.client.submit({"method": "ogeec", "data": "a.jsonl", "params": params})
+
+
+def test_a_job_whose_data_turn_out_larger_than_at_the_door_fails_with_the_arithmetic(tmp_path: Path) -> None:
+    """The door counts features as the default analyzer finds them; the job as the model's own does."""
+    rng = np.random.default_rng(4)
+    letters = list("abcdefghijklmnopqrstuvwxyz")
+    words = ["".join(rng.choice(letters, 12)) for _ in range(200)]
+    rows = [{"text": " ".join(rng.choice(words, 8)), "labels": [f"label {i % 60}"]} for i in range(200)]
+    body = b"\n".join(json.dumps(row).encode() for row in rows)
+    with pytest.MonkeyPatch.context() as patch:
+        bound = {"ABOUND_JOBS_MEMORY_BYTES": str(8 * 2**20)}
+        patch.setattr("abound.service.client.local_service._environment", lambda: {**os.environ, **bound})
+        with own_service(data_dir=tmp_path, worker=True) as url, Client(url) as client:
+            place = Place(client, tmp_path)
+            client.configure("letters", {"analyzer": {"kind": "char", "ngrams": [1, 6]}})
+            client.configure("words", {})
+            assert put(place, "texts.jsonl", body).json()["features"] == len(words)
+            asked = {"method": "one_vs_rest", "data": "texts.jsonl", "params": {"kind": "perceptron"}}
+            ids = [client.submit({**asked, "model": name})["id"] for name in ("words", "letters")]
+            ended = [list(client.follow(job_id))[-1] for job_id in ids]
+    assert [job["state"] for job in ended] == ["succeeded", "failed"]
+    assert re.search(r"would need \d+\.\d MiB of memory \(.*200 instances, .*a job has 8.0 MiB", ended[1]["error"])
+
+
+@pytest.mark.parametrize("method", ["one_vs_rest", "ind", "exmlds1", "exmlds3", "exmlds_joint"])
+def test_what_a_fit_needs_is_the_same_at_the_door_and_when_the_data_are_read(tmp_path: Path, method: str) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(lines(30))
+    told = counts(file, 10**6)
+    data = gather(read_file(str(file)), Vectorizer(ModelConfig(), LIMITS).vectorize, LIMITS, (1, 2))
+    first, rest = ("instances", "features", "classes"), ("assertions", "nnz", "pairs", "label_pairs", "feature_labels")
+    door = Sizes(*(told[name] for name in first), 0, 0, *(told[name] for name in rest))
+    params = METHODS[method].check({})
+    total = sum(needs(method, door, params).values())
+    refuse_large(params, data.sizes, total)
+    refuse_large(params, data.sizes, 0)
+    with pytest.raises(NeedsMemory):
+        refuse_large(params, data.sizes, total - 1)

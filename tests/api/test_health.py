@@ -1,0 +1,270 @@
+"""Liveness, readiness and measures over HTTP, also while the service drains or is cut off from the store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
+
+from abound.service.api.app import create_app
+from abound.service.settings import Settings
+from tests.support.served import Served, ndjson, problem, served
+from tests.support.valkey import Server
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as service:
+        yield service
+
+
+def test_alive(service: Served) -> None:
+    answer = service.http.get("/livez")
+    assert (answer.status_code, answer.json()) == (200, {"status": "alive"})
+
+
+def test_ready(service: Served) -> None:
+    deadline = time.monotonic() + 10
+    while (body := service.http.get("/readyz").json())["lag"] is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    durability = {"appendfsync": "always", "levels": ["log", "fsync"], "warning": None}
+    assert "ABOUND_ARTIFACTS_URL" in body.pop("history")
+    assert body == {"status": "ready", "log": "connected", "lag": 0, "durability": durability, "keys": False}
+
+
+def test_draining_is_not_ready_but_answers(service: Served) -> None:
+    service.app.state.draining = True
+    try:
+        answer = service.http.get("/readyz")
+        assert "draining" in problem(answer, 503, "not-ready")["detail"]
+        assert int(answer.headers["retry-after"]) >= 1
+        assert service.http.get("/livez").status_code == 200
+        assert service.http.post("/classify", json={"text": "a"}).status_code == 200
+    finally:
+        service.app.state.draining = False
+    assert service.http.get("/readyz").status_code == 200
+
+
+async def test_not_ready_before_the_first_catch_up() -> None:
+    """Asked in the process itself: no connection is accepted that early."""
+    app = create_app(Settings(redis_url=SecretStr("unix:///nowhere.sock")))
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert (await client.get("/livez")).status_code == 200
+        answer = await client.get("/readyz")
+        assert problem(answer, 503, "not-ready")["retry_after"] > 0
+        problem(await client.post("/classify", json={"text": "a"}), 404, "unknown-model")
+    await app.state.parts.replica.store.close()
+
+
+async def test_the_start_is_reported_and_the_stop_is_clean() -> None:
+    server = Server()
+    try:
+        said: list[tuple[str, float]] = []
+        app = create_app(
+            Settings(redis_url=SecretStr(server.url)), report=lambda stage, done: said.append((stage, done))
+        )
+        async with app.router.lifespan_context(app):
+            assert said[-1] == ("reading the keys", 0.0)
+            assert "ready" not in dict(said), "as long as it is reported it is not"
+            transport = httpx.ASGITransport(app=app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                body = {"text": "a", "labels": ["x"]}
+                assert (await client.post("/learn", json=body)).status_code == 200
+                streamed = await client.post(
+                    "/learn", content=ndjson(body, {}, body), headers={"content-type": "application/x-ndjson"}
+                )
+                assert streamed.content.count(b'"applied":true') == 2
+                assert (await client.get("/models/default/stats")).json()["learned"] == 3
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+    finally:
+        server.close()
+
+
+def test_cut_off_from_the_store_it_stays_ready_and_says_so() -> None:
+    with served() as service:
+        service.server.kill()
+        deadline = time.monotonic() + 10
+        while (body := service.http.get("/readyz").json())["log"] != "cut off":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert body["status"] == "ready"
+        time.sleep(0.1)
+        assert service.http.get("/readyz").json()["since"] > body["since"] >= 0
+        assert b"abound_log_connected 0.0" in service.http.get("/metrics").content
+        problem(service.http.get("/models/default/snapshots"), 503, "store-unavailable")
+        service.server.start()
+        while service.http.get("/readyz").json()["log"] != "connected":
+            assert time.monotonic() < deadline + 20
+            time.sleep(0.05)
+
+
+def test_a_state_that_is_not_trusted_answers_nothing() -> None:
+    with served() as service:
+        service.http.put("/models/well").raise_for_status()
+        service.http.post("/learn", json={"text": "a", "labels": ["x"]}).raise_for_status()
+        with service.server.client() as client:
+            [log] = client.keys("abound:{default:*}:log")
+            client.xadd(log, {"e": b"not an entry", "c": b"00000000"})
+        deadline = time.monotonic() + 10
+        while (answer := service.http.get("/readyz")).status_code == 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert "cannot be applied" in problem(answer, 503, "not-ready")["detail"]
+        for route, body in (("classify", {"text": "a"}), ("learn", {"text": "a", "labels": ["x"]})):
+            refused = service.http.post(f"/{route}", json=body)
+            assert "cannot be applied" in problem(refused, 503, "not-ready")["detail"]
+            assert "retry-after" in refused.headers
+            streamed = service.http.post(
+                f"/{route}", content=ndjson(body), headers={"content-type": "application/x-ndjson"}
+            )
+            problem(streamed, 503, "not-ready")
+        assert service.http.post("/models/well/classify", json={"text": "a"}).status_code == 200
+        assert service.learned() == 1
+
+
+def test_metrics_count_requests_and_describe_models(service: Served) -> None:
+    def samples() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        answer = service.http.get("/metrics")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/plain; version=")
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(answer.text)
+            for sample in family.samples
+        }
+
+    def requests(now: dict[tuple[str, tuple[tuple[str, str], ...]], float], route: str, status: int) -> float:
+        return now.get(("abound_requests_total", (("route", route), ("status", str(status)))), 0.0)
+
+    before = samples()
+    for _ in range(7):
+        service.http.post("/learn", json={"text": "a", "labels": ["secret label"]}).raise_for_status()
+    service.http.post("/models/default/learn", json={})
+    for _ in range(3):
+        service.http.post("/classify", json={"text": "a"})
+    lines = {"Content-Type": "application/x-ndjson"}
+    service.http.post("/classify", content=b'{"text": "a"}\n' * 5, headers=lines).raise_for_status()
+    service.http.get("/models/default")
+    service.http.get("/some/path")
+    after = samples()
+
+    def grown(route: str, status: int) -> float:
+        return requests(after, route, status) - requests(before, route, status)
+
+    assert grown("/learn", 200) == 7
+    assert grown("/learn", 422) == 1
+    assert grown("/classify", 200) == 4
+    assert grown("/models/{model}", 200) == 1
+    assert grown("other", 404) == 1
+    count = ("abound_request_duration_seconds_count", (("route", "/learn"),))
+    assert after[count] - before.get(count, 0.0) == 8
+    classified = ("abound_request_duration_seconds_count", (("route", "/classify"),))
+    assert after[classified] - before.get(classified, 0.0) == 3  # lines take as long as their client sends them
+    total = ("abound_request_duration_seconds_sum", (("route", "/learn"),))
+    assert 0 < after[total] - before.get(total, 0.0) < 30
+    appended = ("abound_append_duration_seconds_count", (("lane", "log"), ("model", "default")))
+    assert after[appended] - before.get(appended, 0.0) == 7  # one at a time, so each went out alone
+    model = (("model", "default"),)
+    assert after[("abound_append_waiting_requests", model)] == 0
+    assert after[("abound_model_learned_instances", model)] == service.learned()
+    assert after[("abound_model_classes", model)] == 1
+    assert after[("abound_model_memory_bytes", model)] > 0
+    assert after[("abound_log_connected", ())] == 1
+    assert after[("abound_log_max_bytes", model)] == 8 * 2**30
+    assert "secret" not in service.http.get("/metrics").text
+    assert all(name.startswith(("abound_", "process_", "python_")) for name, _ in after)
+
+
+SEVERAL = """
+import sys
+from abound.service.metrics import Telemetry
+telemetry = Telemetry()
+for _ in range(int(sys.argv[1])):
+    telemetry.meter("/learn").note(200, 0.002)
+telemetry.meter("/learn").note(422, 30.0)
+telemetry.set_log(sys.argv[1] != "5")
+sizes = {"learned": int(sys.argv[1]), "memory": 100}
+telemetry.set_models({"a": sizes, "gone": sizes})
+telemetry.set_models({"a": sizes})
+telemetry.flush()
+telemetry.flush()
+print(telemetry.exposition().decode())
+"""
+
+
+def test_any_process_answers_for_all(tmp_path: Path) -> None:
+    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for n in ("3", "5"):
+        command = [sys.executable, "-W", "error", "-c", SEVERAL, n]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found = ran.stdout
+    assert 'abound_requests_total{route="/learn",status="200"} 8.0' in found
+    assert 'abound_requests_total{route="/learn",status="422"} 2.0' in found
+    assert 'abound_request_duration_seconds_count{route="/learn"} 10.0' in found
+    assert 'abound_request_duration_seconds_bucket{le="0.0025",route="/learn"} 8.0' in found
+    assert 'abound_model_learned_instances{model="a"} 5.0' in found
+    assert 'model="gone"' not in found
+    assert 'abound_model_memory_bytes{model="a"} 200.0' in found
+    assert "abound_log_connected 0.0" in found
+
+
+def test_log_lines_have_one_form() -> None:
+    program = """
+import logging, structlog
+from abound.service.metrics import configure_logging
+configure_logging("info", "json")
+structlog.get_logger("mine").info("said", n=1)
+structlog.get_logger("mine").debug("unsaid")
+logging.getLogger("uvicorn.error").warning("by %s", "another")
+try:
+    1 / 0
+except ZeroDivisionError:
+    structlog.get_logger("mine").exception("broken")
+configure_logging("warning", "text")
+logging.getLogger("plain").info("unsaid")
+logging.getLogger("plain").error("as text")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == ""
+    *structured, text = ran.stderr.splitlines()
+    said = [json.loads(line) for line in structured]
+    assert [(one["event"], one["level"], one["logger"]) for one in said] == [
+        ("said", "info", "mine"),
+        ("by another", "warning", "uvicorn.error"),
+        ("broken", "error", "mine"),
+    ]
+    assert said[0]["n"] == 1
+    assert "ZeroDivisionError" in said[2]["exception"]
+    assert "as text" in text
+
+
+def test_the_documentation_loads_nothing_from_elsewhere(service: Served) -> None:
+    page = service.http.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    loaded: list[str] = []
+
+    class Finder(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            loaded.extend(value or "" for name, value in attrs if name in ("src", "href"))
+
+    Finder().feed(page.text)
+    assert len(loaded) == 3
+    assert not re.search("https?://", page.text)
+    for asset in loaded:
+        answer = service.http.get(f"/{asset}")
+        assert answer.status_code == 200
+        assert len(answer.content) > 1000

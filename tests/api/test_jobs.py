@@ -1,0 +1,318 @@
+"""Jobs over HTTP, at the door: what is taken, what is refused, how they are followed. No worker is there."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from abound.service.api.routes import jobs as route
+from abound.service.jobs.record import job_key
+from abound.service.jobs.submission import Desk, JobRequest
+from abound.service.security.audit import AUDIT_KEY
+from tests.support.job_worker import Office, forget_jobs, office, until
+from tests.support.served import Served, problem
+from tests.support.valkey import Server
+
+
+@pytest.fixture(scope="module")
+def _place() -> Iterator[Office]:
+    with office() as place:
+        place.http.post("/learn", json={"features": {"a": 1, "b": 2}, "labels": ["x", "y"]}).raise_for_status()
+        yield place
+
+
+@pytest.fixture
+def place(_place: Office) -> Office:
+    forget_jobs(_place.service.server)
+    return _place
+
+
+def set_fields(place: Office, job_id: str, **fields: Any) -> None:
+    """Change a record behind the service's back, as a worker would."""
+    with place.service.server.client() as client:
+        client.hset(job_key(job_id), mapping={name: json.dumps(value) for name, value in fields.items()})
+
+
+def test_methods_are_listed_with_the_schema_of_their_parameters(place: Office) -> None:
+    methods = {method["name"]: method for method in place.http.get("/methods").json()["methods"]}
+    assert {"steps", "crunch", "ending"} <= methods.keys()
+    steps = methods["steps"]
+    assert (steps["summary"], steps["kind"]) == ("Write an artifact a step, and commit them all.", "rebuild")
+    assert steps["params"]["properties"]["steps"] == {"default": 3, "title": "Steps", "type": "integer"}
+    assert steps["params"]["additionalProperties"] is False
+
+
+def test_a_job_is_taken_and_waits(place: Office) -> None:
+    job_id = place.submit("steps", steps=5, reason="because")
+    job = place.job(job_id)
+    assert (job["state"], job["progress"], job["attempt"], job["method"]) == ("queued", 0, 0, "steps")
+    assert job["params"] == {"steps": 5, "seconds": 0.01, "reason": "because"}
+    assert (job["reason"], job["model"], job["data"], job["activate"]) == ("because", "default", "history", "never")
+    assert place.http.get("/jobs").json() == {"jobs": [job]}
+
+
+def test_a_job_that_is_asked_for_again_under_its_key_is_the_same_job(place: Office) -> None:
+    body = {"method": "steps", "params": {"steps": 5}}
+    headers = {"Idempotency-Key": "a key"}
+    first = place.http.post("/jobs", json=body, headers=headers)
+    assert first.status_code == 202
+    same = {"params": {"steps": 5}, "model": "default", "method": "steps"}
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        again = list(pool.map(lambda _: place.http.post("/jobs", json=same, headers=headers), range(8)))
+    assert {one.status_code for one in again} == {202}
+    assert {one.json()["id"] for one in again} == {first.json()["id"]}
+    assert {one.headers["location"] for one in again} == {first.headers["location"]}
+    assert len(place.http.get("/jobs").json()["jobs"]) == 1
+    other = place.http.post("/jobs", json={**body, "params": {"steps": 6}}, headers=headers)
+    assert problem(other, 422)["field"] == "Idempotency-Key"
+    assert problem(place.http.post("/jobs", json=body, headers={"Idempotency-Key": "x" * 256}), 422)
+    set_fields(place, first.json()["id"], state="succeeded", outcome={"n": 5})  # it answers as it is by then
+    assert place.http.post("/jobs", json=body, headers=headers).json()["outcome"] == {"n": 5}
+    another = place.http.post("/jobs", json=body, headers={"Idempotency-Key": "another key"})
+    assert another.json()["id"] != first.json()["id"]
+
+
+def test_of_many_at_once_under_one_key_one_is_taken(place: Office) -> None:
+    def ask(steps: int) -> httpx.Response:
+        body = {"method": "steps", "params": {"steps": steps}}
+        return place.http.post("/jobs", json=body, headers={"Idempotency-Key": "racing"})
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, [1, 2] * 8))
+    (taken,) = place.http.get("/jobs").json()["jobs"]
+    n = taken["params"]["steps"]
+    assert [one.status_code for one in answers] == [202 if steps == n else 422 for steps in [1, 2] * 8]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "method"),
+        ({"method": "none"}, "method"),
+        ({"method": "steps", "more": 1}, "more"),
+        ({"method": "steps", "model": 1}, "model"),
+        ({"method": "steps", "params": []}, "params"),
+        ({"method": "steps", "params": {"steps": "3"}}, "params.steps"),
+        ({"method": "steps", "params": {"steps": -1}}, "params.steps"),
+        ({"method": "steps", "params": {"step": 1}}, "params.step"),
+        ({"method": "steps", "data": "somebody's"}, "data"),
+        ({"method": "steps", "activate": "always"}, "activate"),
+        ({"method": "steps", "activate": "if_better"}, "activate"),
+        ({"method": "steps", "model": "*"}, "model"),
+    ],
+)
+def test_what_is_wrong_with_a_job_is_said_at_the_door(place: Office, body: dict[str, Any], field: str) -> None:
+    problem(place.http.post("/jobs", json=body), 422, "invalid-field", field)
+    assert place.http.get("/jobs").json() == {"jobs": []}
+
+
+def test_what_is_no_job_at_all_is_refused(place: Office) -> None:
+    problem(place.http.post("/jobs", content=b"{"), 400, "malformed")
+    problem(place.http.post("/jobs", content=b"[]", headers={"content-type": "application/json"}), 422)
+    problem(place.http.post("/jobs", content=b"x", headers={"content-type": "text/plain"}), 415)
+    problem(place.http.post("/jobs", json={"method": "steps", "model": "none"}), 404, "unknown-model")
+
+
+def test_a_job_that_does_not_fit_is_refused_with_the_arithmetic(place: Office) -> None:
+    place.submit("ending", needs=1000)
+    answer = place.http.post("/jobs", json={"method": "ending", "params": {"needs": 2**50}})
+    said = problem(answer, 422, "needs-memory")["detail"]
+    assert said.startswith("ending would need 1024.0 TiB of memory (what it asks for 1024.0 TiB + features 16 bytes;")
+    assert "for 1 instances, 2 features, 2 classes, 4 connections" in said
+    assert "this machine, in the place of a worker, has" in said
+
+
+def test_the_memory_that_counts_is_the_worker_s(place: Office) -> None:
+    with place.service.server.client() as client:
+        seconds, _ = client.time()
+        said = {"name": "w", "host": "far", "kinds": ["rebuild"], "memory": 500, "at": seconds}
+        client.hset("abound:jobs:workers", "w", json.dumps(said))
+    answer = place.http.post("/jobs", json={"method": "ending", "params": {"needs": 1000}})
+    assert "the worker on far has 500 bytes" in problem(answer, 422, "needs-memory")["detail"]
+    place.submit("ending", needs=400)
+
+
+def test_more_than_may_wait_are_refused(place: Office) -> None:
+    for _ in range(place.service.app.state.parts.desk.jobs.params.queued):
+        place.submit("steps")
+    answer = place.http.post("/jobs", json={"method": "steps"})
+    problem(answer, 503, "overloaded")
+    assert answer.headers["retry-after"] == "30"
+
+
+def test_a_waiting_job_is_cancelled_at_once(place: Office) -> None:
+    job_id = place.submit("steps")
+    answer = place.http.delete(f"/jobs/{job_id}")
+    assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
+    assert "cancelled from 127.0.0.1" in answer.json()["error"]
+    assert place.http.delete(f"/jobs/{job_id}").json() == place.job(job_id)
+
+
+@pytest.mark.parametrize("job_id", ["0" * 20, "nosuch", "A" * 2000, "%00", "%F0%9F%A6%89"])
+def test_a_job_that_there_is_not_is_said_to_be_none(place: Office, job_id: str) -> None:
+    for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/events")):
+        problem(place.http.request(method, f"/jobs/{job_id}{path}"), 404, "unknown-job")
+
+
+def test_jobs_are_listed_by_state_and_model(place: Office) -> None:
+    place.http.put("/models/other").raise_for_status()
+    first, second = place.submit("steps"), place.submit("steps", "other")
+    place.http.delete(f"/jobs/{first}")
+
+    def listed(**query: Any) -> list[str]:
+        return [job["id"] for job in place.http.get("/jobs", params=query).json()["jobs"]]
+
+    assert listed() == [second, first]
+    assert listed(state="queued") == [second]
+    assert listed(model="default") == [first]
+    assert listed(limit=1) == [second]
+    problem(place.http.get("/jobs", params={"state": "done"}), 422, field="state")
+    problem(place.http.get("/jobs", params={"limit": 0}), 422, field="limit")
+
+
+def events_of(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events of a stream, as a browser reads them."""
+    name = ""
+    for line in lines:
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
+
+
+def test_a_job_is_followed_to_its_end(place: Office) -> None:
+    job_id = place.submit("steps")
+    with place.http.stream("GET", f"/jobs/{job_id}/events") as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = events_of(answer.iter_lines())
+        assert next(events) == ("progress", place.job(job_id))
+        set_fields(place, job_id, progress=0.5, stage="half")
+        name, job = next(events)
+        assert (name, job["progress"], job["stage"]) == ("progress", 0.5, "half")
+        set_fields(place, job_id, heartbeat=1.0)  # of which nothing is said
+        place.http.delete(f"/jobs/{job_id}").raise_for_status()
+        name, job = next(events)
+        assert (name, job["state"]) == ("ended", "cancelled")
+        assert list(events) == []
+    answer = place.http.get(f"/jobs/{job_id}/events")
+    assert [name for name, _ in events_of(iter(answer.text.splitlines()))] == ["ended"]
+    assert route.Followers.count == 0
+
+
+def test_who_follows_and_goes_is_forgotten(place: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route, "MOST_FOLLOWERS", 2)
+    job_id = place.submit("steps")
+    with httpx.Client(base_url=place.service.url) as one, httpx.Client(base_url=place.service.url) as two:
+        path = f"/jobs/{job_id}/events"
+        with one.stream("GET", path) as first, two.stream("GET", path) as second:
+            reading = [first.iter_lines(), second.iter_lines()]  # to let go of one is to hang up
+            assert all(next(lines) for lines in reading)
+            with place.http.stream("GET", path) as third:
+                assert third.status_code == 503
+                third.read()
+            problem(third, 503, "overloaded")
+    until(lambda: route.Followers.count == 0)
+
+
+def test_what_is_done_with_jobs_is_audited(place: Office) -> None:
+    job_id = place.submit("steps", reason="for the record")
+    place.http.delete(f"/jobs/{job_id}").raise_for_status()
+    place.http.post("/jobs", json={"method": "steps", "params": {"steps": -1}})
+    with place.service.server.client() as client:
+        entries = [fields for _, fields in client.xrevrange(AUDIT_KEY, count=3)][::-1]
+    assert [(fields[b"action"], fields[b"outcome"]) for fields in entries] == [
+        (b"job.submit", b"done"),
+        (b"job.cancel", b"done"),
+        (b"job.submit", b"refused"),
+    ]
+    assert json.loads(entries[0][b"details"])["job"] == job_id
+    assert json.loads(entries[0][b"details"])["params"]["reason"] == "for the record"
+
+
+def test_jobs_are_counted_for_prometheus(place: Office) -> None:
+    job_id = place.submit("steps")
+    place.submit("steps")
+    place.http.delete(f"/jobs/{job_id}").raise_for_status()
+
+    def measured() -> bool:
+        text = place.http.get("/metrics").text
+        return (
+            'abound_jobs{state="queued"} 1.0' in text
+            and 'abound_jobs{state="cancelled"} 1.0' in text
+            and 'abound_jobs_ended{method="steps",state="cancelled"} 1.0' in text
+            and 'abound_jobs_workers{kind="rebuild"} 0.0' in text
+        )
+
+    until(measured, 15)
+
+
+def test_without_an_artifact_store_jobs_are_refused_and_why_is_said(place: Office) -> None:
+    before = place.submit("steps")
+    body = {"method": "steps"}
+    away = place.artifacts.rename(place.artifacts.with_name("away"))
+    try:
+        said = problem(place.http.post("/jobs", json=body), 503, "artifacts-unavailable")
+    finally:
+        away.rename(place.artifacts)
+    assert "another one, or not mounted here" in said["detail"]
+    place.http.post("/jobs", json=body).raise_for_status()
+    none = Served(place.service.server)
+    none.start()
+    try:
+        with httpx.Client(base_url=none.url, timeout=30) as client:
+            said = problem(client.post("/jobs", json=body), 503, "artifacts-unavailable")
+            assert "ABOUND_ARTIFACTS_URL" in said["detail"]
+            assert client.get(f"/jobs/{before}").status_code == 200
+    finally:
+        none.stop()
+    assert len(place.http.get("/jobs").json()["jobs"]) == 2
+
+
+def test_jobs_may_have_a_store_of_their_own(place: Office) -> None:
+    other = Server()
+    try:
+        jobs_url = SecretStr(other.url)
+        desk = Desk(place.service.settings.model_copy(update={"jobs_url": jobs_url}))
+        model = place.service.app.state.parts.replica.model("default")
+
+        async def submit() -> str:
+            job = await desk.submit(JobRequest(method="steps"), model, None)
+            await desk.close()
+            return job.id
+
+        job_id = asyncio.run(submit())
+        with other.client() as there, place.service.server.client() as here:
+            assert there.hget(job_key(job_id), "state") == b'"queued"'
+            assert here.exists(job_key(job_id)) == 0
+    finally:
+        other.close()
+
+
+def test_who_follows_does_not_hold_up_the_end_of_the_service(place: Office) -> None:
+    """A job may run for hours; a service that stops does not wait for it."""
+    other = Served(place.service.server)
+    other.start()
+    job_id = place.submit("steps")
+    with (
+        httpx.Client(base_url=other.url, timeout=30) as client,
+        client.stream("GET", f"/jobs/{job_id}/events") as answer,
+    ):
+        lines = answer.iter_lines()
+        assert next(lines)
+        began = time.monotonic()
+        stopping = threading.Thread(target=other.stop)
+        stopping.start()
+        assert [line for line in lines if line.startswith("event")] == []
+        assert time.monotonic() - began < other.settings.stop_seconds / 2
+    stopping.join(20)
+    assert not stopping.is_alive()

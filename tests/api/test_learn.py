@@ -1,0 +1,427 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from abound.core.types import Offset
+from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
+
+WHEAT: dict[str, Any] = {"features": {"wheat": 0.4, "price": 3}, "labels": ["grain"]}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as service:
+        yield service
+
+
+@pytest.fixture
+def model(service: Served) -> str:
+    return fresh_model(service)
+
+
+def test_an_event_is_durable_applied_and_ranked(service: Served, model: str) -> None:
+    path = f"/models/{model}/learn"
+    first = service.http.post(path, json=WHEAT)
+    assert first.status_code == 200
+    assert first.json() == {
+        "offset": first.json()["offset"],
+        "applied": True,
+        "durability": "log",
+        "rank": None,
+        "updated": True,
+    }
+    Offset.parse(first.json()["offset"])
+    second = service.http.post(path, json=WHEAT).json()
+    assert second["rank"] == 1
+    assert Offset.parse(second["offset"]) > Offset.parse(first.json()["offset"])
+    other = service.http.post(path, json=WHEAT | {"labels": ["crude", "grain"]}).json()
+    assert other["rank"] == 1
+    third = service.http.post(path, json=WHEAT | {"labels": ["crude"]}).json()
+    assert third["rank"] == 2
+    assert service.http.get(f"/models/{model}").json()["offset"] == third["offset"]
+
+
+def test_the_routes_without_a_model_mean_the_model_default(service: Served) -> None:
+    assert service.http.post("/learn", json={"text": "tea", "labels": ["drink"]}).status_code == 200
+    by_name = service.http.post("/models/default/classify", json={"text": "tea"}).json()
+    assert by_name["labels"][0]["label"] == "drink"
+    assert service.http.post("/classify", json={"text": "tea"}).json() == by_name
+
+
+def test_the_score_of_the_service_is_the_mean_of_the_ranks(service: Served, model: str) -> None:
+    ranks = [
+        service.http.post(
+            f"/models/{model}/learn", json={"features": {f"f{i % 3}": 1}, "labels": [f"c{i % 4}"]}
+        ).json()["rank"]
+        for i in range(40)
+    ]
+    scores = service.http.get(f"/models/{model}/stats").json()["all"]
+    assert scores["n"] == 40
+    assert scores["MRR"] == pytest.approx(sum(1 / rank for rank in ranks if rank) / 40)
+    assert scores["R@1"] == pytest.approx(ranks.count(1) / 40)
+
+
+def test_labels_that_come_twice_are_taken_once(service: Served, model: str) -> None:
+    twin = fresh_model(service)
+    for name, labels in ((model, ["b", "a", "b", "a"]), (twin, ["b", "a"])):
+        body = {"features": {"f": 1}, "labels": labels}
+        assert service.http.post(f"/models/{name}/learn", json=body).status_code == 200
+    answers = [service.http.post(f"/models/{name}/classify", json={"text": "f"}).json() for name in (model, twin)]
+    assert answers[0]["labels"] == answers[1]["labels"]
+    told = {"labels": ["b", "a"], "learned": [1, 1], "total": 2}
+    assert service.http.get(f"/models/{model}/labels").json() == told
+
+
+def test_a_batch_is_one_entry(service: Served, model: str) -> None:
+    instances = [WHEAT, {"text": "oil", "labels": ["crude"]}, WHEAT]
+    answer = service.http.post(f"/models/{model}/learn", json={"instances": instances})
+    assert answer.status_code == 200
+    body = answer.json()
+    assert set(body) == {"results", "offset", "applied", "durability"}
+    assert [set(result) for result in body["results"]] == [{"offset", "rank", "updated"}] * 3
+    offsets = [Offset.parse(result["offset"]) for result in body["results"]]
+    assert len({offset.entry for offset in offsets}) == 1
+    assert [offset.position for offset in offsets] == [0, 1, 2]
+    assert body["offset"] == body["results"][-1]["offset"]
+    assert [result["rank"] for result in body["results"]] == [None, None, 1]
+    assert (body["applied"], body["durability"]) == (True, "log")
+
+
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [
+        ({"features": {"f": 1}, "labels": [""]}, "instances[2].labels[0]"),
+        ({"features": {"f": 1}, "labels": []}, "instances[2].labels"),
+        ({"features": {"f": 1}}, "instances[2].labels"),
+        ({"features": {"f": 1}, "labels": ["a", 5]}, "instances[2].labels[1]"),
+        ({"features": {"f": None}, "labels": ["a"]}, "instances[2].features.f"),
+        ({"features": {"f": 0}, "labels": ["a"]}, "instances[2].features"),
+        ({"text": "", "labels": ["a"]}, "instances[2].text"),
+        ({"labels": ["a"]}, "instances[2].features"),
+        ({"features": {"f": 1}, "labels": ["a"], "more": 1}, "instances[2].more"),
+        ({"features": {"f": 1}, "labels": ["a"], "source": "x"}, "instances[2].source"),
+    ],
+)
+def test_a_batch_is_learned_whole_or_not_at_all(service: Served, model: str, bad: object, field: str) -> None:
+    body = {"instances": [WHEAT, WHEAT, bad, WHEAT]}
+    problem(service.http.post(f"/models/{model}/learn", json=body), 422, "invalid-field", field)
+    assert service.learned(model) == 0
+
+
+def test_a_batch_is_bounded(service: Served, model: str) -> None:
+    path = f"/models/{model}/learn"
+    problem(service.http.post(path, json={"instances": [WHEAT] * 1001}), 422, field="instances")
+    problem(service.http.post(path, json={"instances": []}), 422, field="instances")
+    problem(service.http.post(path, json={"instances": [WHEAT], "labels": ["a"]}), 422, field="labels")
+    problem(service.http.post(path, json={"instances": [WHEAT], "text": "a"}), 422, field="text")
+    problem(service.http.post(path, json={"instances": [WHEAT], "prediction": "a"}), 422, field="prediction")
+    problem(service.http.post(path, json={"instances": [WHEAT], "key": "a"}), 422, field="key")
+    assert service.learned(model) == 0
+    assert len(service.http.post(path, json={"instances": [WHEAT] * 1000}).json()["results"]) == 1000
+    assert service.learned(model) == 1000
+
+
+def test_answers_after_the_log_or_after_applying(service: Served, model: str) -> None:
+    answer = service.http.post(f"/models/{model}/learn", json=WHEAT | {"wait": "log"})
+    body = answer.json()
+    assert answer.status_code == 202
+    assert body == {"offset": body["offset"], "applied": False, "durability": "log", "rank": None, "updated": None}
+    later = service.http.post(f"/models/{model}/classify", json={"text": "wheat", "min_offset": body["offset"]})
+    assert later.json()["labels"][0]["label"] == "grain"
+    batch = service.http.post(f"/models/{model}/learn", json={"instances": [WHEAT, WHEAT], "wait": "log"})
+    assert (batch.status_code, batch.json()["applied"]) == (202, False)
+
+
+def test_applying_that_takes_longer_than_the_bound() -> None:
+    with served(wait_seconds=0.05, min_offset_seconds=0.05) as slow:
+        replica = slow.app.state.parts.replica
+        turn = replica.model("default")._turn
+        held, go = threading.Event(), threading.Event()
+
+        async def hold() -> None:
+            async with turn:
+                held.set()
+                while not go.is_set():
+                    await __import__("asyncio").sleep(0.005)
+
+        slow.loop.call_soon_threadsafe(lambda: slow.loop.create_task(hold()))
+        assert held.wait(5)
+        answer = slow.http.post("/learn", json=WHEAT)
+        body = answer.json()
+        assert answer.status_code == 202
+        assert (body["applied"], body["rank"], body["updated"]) == (False, None, None)
+        behind = slow.http.post("/classify", json={"text": "wheat", "min_offset": body["offset"]})
+        assert "is behind" in problem(behind, 503, "not-ready")["detail"]
+        assert int(behind.headers["retry-after"]) >= 1
+        assert slow.http.post("/classify", json={"text": "wheat"}).json()["labels"] == []
+        keyed = slow.http.post("/learn", json=WHEAT | {"key": "k"})
+        found = problem(keyed, 504, "outcome-unknown")
+        assert "Idempotency-Key" in found["detail"]
+        go.set()
+        late = slow.http.post("/classify", json={"text": "wheat", "min_offset": body["offset"]}).json()
+        assert late["labels"][0]["label"] == "grain"
+        again = slow.http.post("/learn", json=WHEAT | {"key": "k"})
+        assert again.status_code == 200
+        assert slow.learned() == 2
+
+
+@pytest.mark.parametrize("level", ["log", "fsync"])
+def test_levels_of_durability(service: Served, model: str, level: str) -> None:
+    answer = service.http.post(f"/models/{model}/learn", json=WHEAT | {"durability": level})
+    assert answer.status_code == 200
+    assert answer.json()["durability"] == level
+
+
+def test_a_level_that_the_store_cannot_give_is_refused(service: Served, model: str) -> None:
+    answer = service.http.post(f"/models/{model}/learn", json=WHEAT | {"durability": "replica"})
+    problem(answer, 422, "invalid-field", "durability")
+    batch = service.http.post(f"/models/{model}/learn", json={"instances": [WHEAT], "durability": "replica"})
+    problem(batch, 422, "invalid-field", "durability")
+    streamed = lines(
+        service.http.post(
+            f"/models/{model}/learn",
+            content=ndjson(WHEAT, WHEAT | {"durability": "replica"}, WHEAT),
+            headers={"content-type": "application/x-ndjson"},
+        )
+    )
+    assert [line.get("status", 200) for line in streamed] == [200, 422, 200]
+    assert service.learned(model) == 2
+
+
+@pytest.mark.parametrize("how", ["header", "field"])
+def test_a_repeat_under_a_key_answers_as_the_first_time(service: Served, model: str, how: str) -> None:
+    path = f"/models/{model}/learn"
+    header = {"Idempotency-Key": "order 66"} if how == "header" else {}
+    body = WHEAT if how == "header" else WHEAT | {"key": "order 66"}
+    service.http.post(path, json=WHEAT)
+    first = service.http.post(path, json=body, headers=header)
+    assert first.status_code == 200
+    service.http.post(path, json=WHEAT | {"labels": ["other"]})
+    for wait in ("applied", "log"):
+        assert service.http.post(path, json=body | {"wait": wait}, headers=header).json() == first.json()
+    assert service.learned(model) == 3
+    another = body | {"features": {"wheat": 0.4, "price": 4}}
+    problem(service.http.post(path, json=another, headers=header), 422, "invalid-field", "key")
+    another = body | {"labels": ["grain", "more"]}
+    problem(service.http.post(path, json=another, headers=header), 422, "invalid-field", "key")
+    assert service.learned(model) == 3
+
+
+def test_header_and_field_are_one_table(service: Served, model: str) -> None:
+    path = f"/models/{model}/learn"
+    first = service.http.post(path, json=WHEAT, headers={"Idempotency-Key": "a"}).json()
+    assert service.http.post(path, json=WHEAT | {"key": "a"}).json() == first
+    both = service.http.post(path, json=WHEAT | {"key": "a"}, headers={"Idempotency-Key": "a"})
+    assert both.json() == first
+    differing = service.http.post(path, json=WHEAT | {"key": "b"}, headers={"Idempotency-Key": "a"})
+    problem(differing, 422, "invalid-field", "key")
+    assert service.learned(model) == 1
+
+
+def test_keys_belong_to_a_model(service: Served, model: str) -> None:
+    other = fresh_model(service)
+    for name in (model, other):
+        body = WHEAT | {"key": "same", "labels": [name]}
+        assert service.http.post(f"/models/{name}/learn", json=body).status_code == 200
+        assert service.learned(name) == 1
+
+
+def test_a_key_covers_a_batch_as_a_whole(service: Served, model: str) -> None:
+    path = f"/models/{model}/learn"
+    header = {"Idempotency-Key": "batch"}
+    body = {"instances": [WHEAT, {"text": "oil", "labels": ["crude"]}]}
+    first = service.http.post(path, json=body, headers=header)
+    assert first.status_code == 200
+    assert service.http.post(path, json=body, headers=header).json() == first.json()
+    assert service.learned(model) == 2
+    problem(service.http.post(path, json={"instances": [WHEAT]}, headers=header), 422, field="key")
+    problem(service.http.post(path, json=WHEAT, headers=header), 422, field="key")
+    inner = {"instances": [WHEAT | {"key": "x"}]}
+    problem(service.http.post(path, json=inner, headers=header), 422, field="instances[0].key")
+    assert service.learned(model) == 2
+
+
+def test_instances_of_a_batch_may_have_keys(service: Served, model: str) -> None:
+    path = f"/models/{model}/learn"
+    oil = {"text": "oil", "labels": ["crude"], "key": "oil"}
+    alone = service.http.post(path, json=oil).json()
+    batch = {"instances": [WHEAT | {"key": "wheat"}, oil, WHEAT]}
+    first = service.http.post(path, json=batch).json()
+    assert service.learned(model) == 3
+    assert first["results"][1] == {name: alone[name] for name in ("offset", "rank", "updated")}
+    again = service.http.post(path, json=batch).json()
+    assert again["results"][:2] == first["results"][:2]
+    assert again["results"][2]["rank"] == 1
+    assert service.learned(model) == 4
+    taken = {"instances": [WHEAT, oil | {"labels": ["other"]}]}
+    problem(service.http.post(path, json=taken), 422, field="instances[1].key")
+    twice = {"instances": [WHEAT | {"key": "n"}, WHEAT | {"key": "n"}]}
+    problem(service.http.post(path, json=twice), 422, field="instances[1].key")
+    assert service.learned(model) == 4
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "\u00e9"])
+def test_a_bad_key_in_the_header_is_refused(service: Served, model: str, key: str) -> None:
+    headers = {"Idempotency-Key": key.encode()}
+    problem(service.http.post(f"/models/{model}/learn", json=WHEAT, headers=headers), 422, field="Idempotency-Key")
+    assert service.learned(model) == 0
+
+
+@pytest.mark.parametrize(
+    ("extra", "field"),
+    [
+        ({"key": ""}, "key"),
+        ({"key": "x" * 256}, "key"),
+        ({"key": 5}, "key"),
+        ({"source": ""}, "source"),
+        ({"source": "x" * 513}, "source"),
+        ({"source": ["a"]}, "source"),
+        ({"wait": "forever"}, "wait"),
+        ({"wait": None}, "wait"),
+        ({"durability": "maybe"}, "durability"),
+        ({"prediction": "x"}, "prediction"),
+        ({"k": 5}, "k"),
+    ],
+)
+def test_wrong_options_are_named(service: Served, model: str, extra: dict[str, object], field: str) -> None:
+    problem(service.http.post(f"/models/{model}/learn", json=WHEAT | extra), 422, "invalid-field", field)
+    assert service.learned(model) == 0
+
+
+def test_longest_options_are_taken(service: Served, model: str) -> None:
+    body = WHEAT | {"key": "é" * 255, "source": "s" * 512}
+    assert service.http.post(f"/models/{model}/learn", json=body).status_code == 200
+    headers = {"Idempotency-Key": "x" * 255}
+    assert service.http.post(f"/models/{model}/learn", json=WHEAT, headers=headers).status_code == 200
+    assert service.learned(model) == 2
+
+
+def test_one_key_from_many_sides_is_learned_once(service: Served, model: str) -> None:
+    path = f"/models/{model}/learn"
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: service.http.post(path, json=WHEAT | {"key": "once"}).json(), range(32)))
+    assert all(answer == answers[0] for answer in answers)
+    assert service.learned(model) == 1
+
+
+def test_a_remembered_instance_under_a_key_answers_again_even_when_it_is_forgotten(service: Served, model: str) -> None:
+    id_ = service.http.post(f"/models/{model}/classify", json={"text": "tin", "remember": True}).json()["id"]
+    body = {"prediction": id_, "labels": ["metal"], "key": "late"}
+    first = service.http.post(f"/models/{model}/learn", json=body).json()
+    with service.server.client() as client:
+        assert client.delete(*client.keys("*:remembered"))
+    assert service.http.post(f"/models/{model}/learn", json=body).json() == first
+    problem(service.http.post(f"/models/{model}/learn", json=body | {"labels": ["x"]}), 422, "invalid-field", "key")
+    body["key"] = "new"
+    problem(service.http.post(f"/models/{model}/learn", json=body), 404, "unknown-prediction", "prediction")
+    assert service.learned(model) == 1
+
+
+def test_predictions_in_batches(service: Served, model: str) -> None:
+    body = {"instances": [{"text": "tin"}, {"text": "gold"}], "remember": True}
+    ids = [one["id"] for one in service.http.post(f"/models/{model}/classify", json=body).json()["results"]]
+    learned = {"instances": [{"prediction": id_, "labels": ["metal"]} for id_ in ids]}
+    assert len(service.http.post(f"/models/{model}/learn", json=learned).json()["results"]) == 2
+    learned["instances"].append({"prediction": "unknown", "labels": ["metal"]})
+    answer = service.http.post(f"/models/{model}/learn", json=learned)
+    problem(answer, 404, "unknown-prediction", "instances[2].prediction")
+    assert service.learned(model) == 2
+
+
+def test_nothing_active_remembered_cannot_be_learned(service: Served, model: str) -> None:
+    id_ = service.http.post(f"/models/{model}/classify", json={"text": "", "remember": True}).json()["id"]
+    body = {"prediction": id_, "labels": ["x"]}
+    problem(service.http.post(f"/models/{model}/learn", json=body), 422, "invalid-field", "prediction")
+
+
+def test_a_class_too_many_is_a_conflict(service: Served) -> None:
+    name = fresh_model(service, max_classes=2)
+    path = f"/models/{name}/learn"
+    for label in ("a", "b"):
+        assert service.http.post(path, json={"text": "t", "labels": [label]}).status_code == 200
+    problem(service.http.post(path, json={"text": "t", "labels": ["c"]}), 409, "conflict")
+    batch = {"instances": [{"text": "t", "labels": ["a"]}, {"text": "t", "labels": ["c"]}]}
+    problem(service.http.post(path, json=batch), 409, "conflict")
+    assert service.http.post(path, json={"text": "t", "labels": ["a", "b"]}).status_code == 200
+    assert service.learned(name) == 3
+
+
+def test_a_deleted_model_is_gone(service: Served) -> None:
+    name = fresh_model(service)
+    service.http.post(f"/models/{name}/learn", json=WHEAT)
+    assert service.http.delete(f"/models/{name}").status_code == 204
+    problem(service.http.post(f"/models/{name}/learn", json=WHEAT), 404, "unknown-model")
+    problem(service.http.post(f"/models/{name}/classify", json={"text": "a"}), 404, "unknown-model")
+    assert service.http.put(f"/models/{name}").status_code == 201
+    assert service.http.post(f"/models/{name}/classify", json={"text": "wheat"}).json()["labels"] == []
+
+
+def test_classify_outlives_the_store() -> None:
+    with served() as service:
+        service.http.post("/learn", json=WHEAT).raise_for_status()
+        before = service.http.post("/classify", json={"text": "wheat"}).json()
+        service.server.kill()
+        assert service.http.post("/classify", json={"text": "wheat"}).json() == before
+        remembered = service.http.post("/classify", json={"text": "wheat", "remember": True})
+        assert remembered.status_code == 200
+        assert remembered.json() == before | {"remembered": False}
+        batch = {"instances": [{"text": "wheat"}] * 3, "remember": True}
+        answers = service.http.post("/classify", json=batch).json()["results"]
+        assert answers == [before | {"remembered": False}] * 3
+        refused = service.http.post("/learn", json=WHEAT)
+        assert problem(refused, 503, "store-unavailable")["retry_after"] > 0
+        assert int(refused.headers["retry-after"]) >= 1
+        streamed = lines(
+            service.http.post("/learn", content=ndjson(WHEAT, {}), headers={"content-type": "application/x-ndjson"})
+        )
+        assert [(line["line"], line["status"]) for line in streamed] == [(1, 503), (2, 422)]
+        body = {"prediction": "1-0-" + "A" * 22, "labels": ["x"]}
+        problem(service.http.post("/learn", json=body), 503, "store-unavailable")
+        problem(service.http.put("/models/new"), 503, "store-unavailable")
+        behind = service.http.post("/classify", json={"text": "wheat", "min_offset": "9999999999999-0.0"})
+        assert "retry-after" in behind.headers
+        assert "lag" in problem(behind, 503, "not-ready") or service.learned() == 1
+        stats = service.http.get("/models/default/stats").json()
+        assert (stats["learned"], stats["replicas"]) == (1, [])
+        service.server.start()
+        deadline = time.monotonic() + 20
+        while service.http.post("/learn", json=WHEAT).status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert service.learned() == 2
+
+
+@pytest.mark.parametrize("form", ["key", "header", "line", "batch"])
+def test_fsync_is_not_claimed_for_a_repeat_after_the_policy_was_changed(service: Served, model: str, form: str) -> None:
+    """What came of a remembered instance is answered from memory; how safe it is, the store is asked."""
+    id_ = service.http.post(f"/models/{model}/classify", json={"text": "tin", "remember": True}).json()["id"]
+    one = {"prediction": id_, "labels": ["metal"]}
+    headers: dict[str, str] = {}
+    body: Any = one | {"key": form, "durability": "fsync"}
+    if form == "header":
+        body, headers = {"instances": [one], "durability": "fsync"}, {"Idempotency-Key": form}
+    elif form == "batch":
+        body = {"instances": [one | {"key": form}], "durability": "fsync"}
+
+    def learn() -> Any:
+        path = f"/models/{model}/learn"
+        if form == "line":
+            return lines(service.http.post(path, content=ndjson(body), headers=NDJSON))[0]["durability"]
+        return service.http.post(path, json=body, headers=headers).json()["durability"]
+
+    with service.server.client() as client:
+        while "fsync" not in service.http.get("/readyz").json()["durability"]["levels"]:
+            time.sleep(0.05)
+        try:
+            assert [learn(), learn()] == ["fsync", "fsync"]
+            client.config_set("appendfsync", "everysec")
+            assert learn() == "log"
+        finally:
+            client.config_set("appendfsync", "always")
+    assert service.learned(model) == 1

@@ -1,0 +1,136 @@
+"""Limits of requests that no other file tries, each at its edge."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from abound.core.errors import Conflict
+from abound.service.security import key_store
+from abound.service.security.key import Terms
+from abound.service.store.client import Store
+from tests.support.served import NDJSON, Served, lines, problem, served
+
+ONE = {"features": {"f": 1}}
+LABELLED = ONE | {"labels": ["a"]}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served(max_batch=20, max_body_bytes=3_000_000) as service:
+        yield service
+
+
+@pytest.mark.parametrize(("path", "instance"), [("/classify", ONE), ("/learn", LABELLED)])
+def test_a_batch_is_bounded(service: Served, path: str, instance: dict[str, Any]) -> None:
+    assert service.http.post(path, json={"instances": [instance] * 20}).status_code == 200
+    problem(service.http.post(path, json={"instances": [instance] * 21}), 422, "invalid-field", "instances")
+
+
+@pytest.mark.parametrize("path", ["/classify", "/learn"])
+def test_a_line_is_bounded(service: Served, path: str) -> None:
+    good = json.dumps(LABELLED if path == "/learn" else ONE).encode()
+    long = good + b" " * (3_000_000 - len(good))
+    answers = lines(service.http.post(path, content=b"\n".join([good, long, long + b" ", good]), headers=NDJSON))
+    assert [answer.get("status") for answer in answers] == [None, None, 413, None]
+    assert answers[2]["line"] == 3
+
+
+def test_a_text_is_bounded(service: Served) -> None:
+    text = "a" * 500 + " " + "b " * (2**19 - 251)
+    assert len(text) < 2**20
+    assert service.http.post("/classify", json={"text": text}).status_code == 200
+    problem(service.http.post("/classify", json={"text": "b " * 2**19 + "c"}), 422, "invalid-field", "text")
+
+
+def test_what_is_asked_for_is_bounded(service: Served) -> None:
+    for field, most in (("k", 1000), ("include", ["a"] * 10_000), ("exclude", ["a"] * 10_000)):
+        over = most + 1 if isinstance(most, int) else [*most, "a"]
+        assert service.http.post("/classify", json=ONE | {field: most}).status_code == 200
+        problem(service.http.post("/classify", json=ONE | {field: over}), 422, "invalid-field", field)
+
+
+def test_bodies_held_at_once_are_bounded() -> None:
+    with served() as service:
+        service.app.state.parts.held._limit = 1_000_000
+        head = b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", service.port), timeout=20) as one:
+            one.sendall(head + b"x" * 900_000)
+            with socket.create_connection(("127.0.0.1", service.port), timeout=20) as other:
+                other.sendall(head + b"x" * 900_000)
+                answer = first_of(one, other)
+                assert answer.startswith(b"HTTP/1.1 503"), answer
+                assert b"/problems/overloaded" in answer
+                assert b"retry-after: 1" in answer.lower()
+        assert service.http.post("/classify", json=ONE).status_code == 200
+
+
+def first_of(*connections: socket.socket) -> bytes:
+    """The first answer on any of these."""
+    ready, _, _ = select.select(connections, [], [], 20)
+    assert ready
+    return bytes(ready[0].recv(65_536))
+
+
+async def test_keys_are_bounded_in_number(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_store, "MOST_KEYS", 3)
+    made = [await key_store.create(store, Terms(["learn"])) for _ in range(3)]
+    with pytest.raises(Conflict, match="3 keys"):
+        await key_store.create(store, Terms(["learn"]))
+    with pytest.raises(Conflict, match="3 keys"):
+        await key_store.rotate(store, made[0].key.id, 0)
+    await key_store.revoke(store, made[0].key.id)
+    assert len(await key_store.listed(store)) == 3
+    new = await key_store.rotate(store, made[1].key.id, 0)  # what has ended makes room, but for what is replaced itself
+    assert {one.key.id for one in await key_store.listed(store)} == {made[1].key.id, made[2].key.id, new.key.id}
+    newest = await key_store.create(store, Terms(["learn"]))
+    assert [one.key.id for one in await key_store.listed(store)] == [made[2].key.id, new.key.id, newest.key.id]
+    with pytest.raises(Conflict, match="3 keys"):
+        await key_store.create(store, Terms(["learn"]))
+
+
+async def test_keys_that_ended_long_ago_go_when_one_is_made(store: Store) -> None:
+    made = {
+        name: (await key_store.create(store, Terms(["learn"]))).key for name in ("revoked", "ended", "lately", "valid")
+    }
+    await key_store.note_used(store, {key.id: 1.0 for key in made.values()})
+    now = (await key_store.read(store)).now
+    changed = {
+        "revoked": {"revoked": now - key_store.ENDED_SECONDS - 60},
+        "ended": {"expires": now - key_store.ENDED_SECONDS - 60},
+        "lately": {"expires": now - key_store.ENDED_SECONDS + 3600},
+    }
+    for name, fields in changed.items():
+        key = msgspec.structs.replace(made[name], **fields)
+        await store.client.hset(key_store.KEYS_KEY, key.id, msgspec.json.encode(key))
+    await key_store.revoke(store, made["valid"].id)
+    assert len(await key_store.listed(store)) == 4
+    new = await key_store.create(store, Terms(["learn"]))
+    left = {made["lately"].id, made["valid"].id, new.key.id}
+    assert {one.key.id for one in await key_store.listed(store)} == left
+    assert {name.decode() for name in await store.client.hkeys(key_store.USED_KEY)} == left - {new.key.id}
+
+
+def test_no_request_has_a_field_for_a_url(service: Served) -> None:
+    document = service.http.get("/openapi.json").json()
+    fields: set[str] = set()
+
+    def walk(value: Any) -> None:
+        if isinstance(value, dict):
+            fields.update(value.get("properties", {}))
+            for inner in value.values():
+                walk(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                walk(inner)
+
+    walk([operation.get("requestBody") for item in document["paths"].values() for operation in item.values()])
+    walk([document["components"]["schemas"][name] for name in ("ClassifyRequest", "LearnRequest")])
+    assert len(fields) > 20
+    assert not {field for field in fields if any(word in field.lower() for word in ("url", "uri", "path", "host"))}

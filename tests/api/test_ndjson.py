@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem, served
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served(max_ndjson_lines=3000, max_body_bytes=20_000, max_ndjson_bytes=2_000_000) as service:
+        yield service
+
+
+@pytest.fixture
+def model(service: Served) -> str:
+    return fresh_model(service)
+
+
+def instance(i: int) -> dict[str, Any]:
+    return {"features": {f"f{i % 50}": 1, f"g{i % 7}": 2}, "labels": [f"c{i % 5}"]}
+
+
+def test_lines_are_answered_in_order_as_single_requests_are(service: Served, model: str) -> None:
+    twin = fresh_model(service)
+    many = [instance(i) for i in range(1000)]
+    answered = lines(service.http.post(f"/models/{model}/learn", content=ndjson(*many), headers=NDJSON))
+    assert len(answered) == 1000
+    batch: list[dict[str, Any]] = []
+    for start in range(0, 1000, 200):
+        body = {"instances": many[start : start + 200]}
+        batch += service.http.post(f"/models/{twin}/learn", json=body).json()["results"]
+    assert [(one["rank"], one["updated"]) for one in answered] == [(one["rank"], one["updated"]) for one in batch]
+    assert all(set(one) == {"offset", "applied", "durability", "rank", "updated"} for one in answered)
+    offsets = [one["offset"] for one in answered]
+    assert len(set(offsets)) == 1000
+    asked = [{"text": f"f{i % 60}", "k": 1 + i % 3} for i in range(500)]
+    streamed = lines(service.http.post(f"/models/{model}/classify", content=ndjson(*asked), headers=NDJSON))
+    singles = [service.http.post(f"/models/{model}/classify", json=one).json() for one in asked[:60]]
+    assert streamed[:60] == singles
+    assert len(streamed) == 500
+    assert service.http.get(f"/models/{model}").json()["learned"] == 1000
+
+
+def test_a_bad_line_does_not_stop_the_rest(service: Served, model: str) -> None:
+    good = json.dumps(instance(1)).encode()
+    body = b"\n".join(
+        [
+            good,
+            b"{",
+            b'{"features": {"f": 1}}',
+            b"",
+            b'{"features": {"f": 1}, "labels": ["a"], "colour": 1}',
+            b"\xff",
+            b'{"text": "\xff", "labels": ["a"]}',
+            b'{"features": {"f": NaN}, "labels": ["a"]}',
+            b'{"features": {"f": 1e999}, "labels": ["a"]}',
+            b"[" * 5000,
+            b"   \t",
+            b"null",
+            b'{"instances": [{"text": "a", "labels": ["b"]}]}',
+            b'{"text": "' + b"a" * 20_000 + b'", "labels": ["a"]}',
+            good + b"\r",
+            good,
+        ]
+    )
+    answered = lines(service.http.post(f"/models/{model}/learn", content=body, headers=NDJSON))
+    expected = [
+        (None, 200, None),
+        (2, 400, None),
+        (3, 422, "labels"),
+        (5, 422, "colour"),
+        (6, 400, None),
+        (7, 400, None),
+        (8, 400, None),
+        (9, 422, "features.f"),
+        (10, 422, None),
+        (12, 422, None),
+        (13, 422, "instances"),
+        (14, 413, None),
+        (None, 200, None),
+        (None, 200, None),
+    ]
+    found = [(one.get("line"), one.get("status", 200), one.get("field")) for one in answered]
+    assert found == expected
+    for one in answered:
+        if "status" in one:
+            checked_problem(one, one["status"])
+    assert service.learned(model) == 3
+    asked = b'{"text": "f1"}\n{"text": 1}\n{"text": "f1", "version": "9"}\n{"text": "f1", "min_offset": "x"}'
+    answered = lines(service.http.post(f"/models/{model}/classify", content=asked, headers=NDJSON))
+    assert [(one.get("line"), one.get("status", 200)) for one in answered] == [
+        (None, 200),
+        (2, 422),
+        (3, 404),
+        (4, 422),
+    ]
+
+
+def test_every_line_stands_alone(service: Served, model: str) -> None:
+    path = f"/models/{model}/learn"
+    keyed = instance(1) | {"key": "one"}
+    mixed = [
+        keyed,
+        instance(2) | {"wait": "log"},
+        instance(3) | {"durability": "fsync"},
+        keyed,
+        keyed | {"labels": ["another"]},
+        instance(4) | {"source": "there"},
+    ]
+    answered = lines(service.http.post(path, content=ndjson(*mixed), headers=NDJSON))
+    assert answered[3] == answered[0]
+    assert answered[2]["durability"] == "fsync"
+    assert checked_problem(answered[4], 422, "invalid-field", "key")["line"] == 5
+    assert service.learned(model) == 4
+
+
+def test_the_header_of_a_key_cannot_cover_lines(service: Served, model: str) -> None:
+    headers = NDJSON | {"Idempotency-Key": "x"}
+    answer = service.http.post(f"/models/{model}/learn", content=ndjson(instance(1)), headers=headers)
+    problem(answer, 422, "invalid-field", "Idempotency-Key")
+    assert service.learned(model) == 0
+
+
+def test_what_is_wrong_with_the_whole_is_answered_as_a_whole(service: Served) -> None:
+    for route in ("learn", "classify"):
+        answer = service.http.post(f"/models/nope/{route}", content=ndjson(instance(1)), headers=NDJSON)
+        problem(answer, 404, "unknown-model")
+
+
+def test_no_lines_no_answers(service: Served, model: str) -> None:
+    for body in (b"", b"\n", b"\n \n\r\n"):
+        for route in ("learn", "classify"):
+            assert lines(service.http.post(f"/models/{model}/{route}", content=body, headers=NDJSON)) == []
+
+
+def test_too_many_lines_end_with_a_problem(service: Served, model: str) -> None:
+    body = ndjson(*(instance(i) for i in range(3002)))
+    answered = lines(service.http.post(f"/models/{model}/learn", content=body, headers=NDJSON))
+    assert len(answered) == 3001
+    assert checked_problem(answered[-1], 413, "too-large")["line"] == 3001
+    assert service.learned(model) == 3000
+
+
+@pytest.mark.parametrize("empty", [b"\n", b" \r\n"])
+def test_lines_without_anything_in_them_do_not_count(service: Served, model: str, empty: bytes) -> None:
+    body = b'{"text": "a"}\n' + empty * 100_000 + b'{"text": "b"}\n' + empty * 5 + b"{\n" + empty * 100_000
+    answered = lines(service.http.post(f"/models/{model}/classify", content=body, headers=NDJSON))
+    assert ["labels" in one for one in answered] == [True, True, False]
+    assert answered[-1]["line"] == 100_008
+    assert lines(service.http.post(f"/models/{model}/classify", content=b"\n" * 1_999_999, headers=NDJSON)) == []
+
+
+def test_too_many_bytes_are_refused_when_they_are_told_or_when_they_show(service: Served, model: str) -> None:
+    big = ndjson(*(instance(i) | {"source": "s" * 500} for i in range(2900))) * 2
+    assert len(big) > 2_000_000
+    told = service.http.post(f"/models/{model}/learn", content=big, headers=NDJSON)
+    problem(told, 413, "too-large")
+    assert service.learned(model) == 0
+
+    def chunks() -> Iterator[bytes]:
+        for start in range(0, len(big), 50_000):
+            yield big[start : start + 50_000]
+
+    shown = lines(service.http.post(f"/models/{model}/learn", content=chunks(), headers=NDJSON))
+    assert checked_problem(shown[-1], 413, "too-large")["line"] == len(shown)
+    assert service.learned(model) == len(shown) - 1 > 0
+
+
+def test_lines_in_pieces_are_put_together(service: Served, model: str) -> None:
+    body = ndjson(*(instance(i) | {"source": "é" * 300} for i in range(40))).rstrip(b"\n")
+
+    def chunks() -> Iterator[bytes]:
+        for start in range(0, len(body), 7):
+            yield body[start : start + 7]
+
+    answered = lines(service.http.post(f"/models/{model}/learn", content=chunks(), headers=NDJSON))
+    assert len(answered) == 40
+    assert service.learned(model) == 40
+
+
+def _head(service: Served, path: str) -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: {service.url[7:]}\r\nContent-Type: application/x-ndjson\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n"
+    ).encode()
+
+
+def _chunk(piece: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(piece), piece)
+
+
+def test_answers_come_while_the_request_goes_on(service: Served, model: str) -> None:
+    """A client that sends a line, waits for its answer, and only then sends the next one."""
+    with socket.create_connection(("127.0.0.1", service.port)) as connection:
+        connection.settimeout(5)
+        connection.sendall(_head(service, f"/models/{model}/learn"))
+        received = b""
+        for i in range(5):
+            connection.sendall(_chunk(ndjson(instance(i))))
+            while received.count(b'"applied":true') < i + 1:
+                received += connection.recv(65_536)
+        connection.sendall(b"0\r\n\r\n")
+        while not received.endswith(b"0\r\n\r\n"):
+            received += connection.recv(65_536)
+    assert received.count(b'"applied":true') == 5
+
+
+@pytest.mark.parametrize("route", ["learn", "classify"])
+def test_a_client_may_send_everything_before_it_reads_anything(service: Served, model: str, route: str) -> None:
+    labels = {"labels": ["x" * 400]} if route == "learn" else {}
+    if route == "classify":
+        for i in range(5):
+            body = {"features": {"f": 1}, "labels": [f"{i}{'y' * 500}"]}
+            assert service.http.post(f"/models/{model}/learn", json=body).status_code == 200
+    body = ndjson(*({"features": {"f": 1}} | labels for _ in range(2999)))
+    with socket.create_connection(("127.0.0.1", service.port)) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        connection.settimeout(20)
+        connection.sendall(_head(service, f"/models/{model}/{route}"))
+        for start in range(0, len(body), 10_000):
+            connection.sendall(_chunk(body[start : start + 10_000]))
+        connection.sendall(b"0\r\n\r\n")
+        time.sleep(0.2)
+        received = bytearray()
+        while not received.endswith(b"0\r\n\r\n"):
+            received += connection.recv(65_536)
+    assert received.count(b'"offset"') == 2999
+
+
+def test_a_client_that_goes_away_leaves_nothing_behind(service: Served, model: str) -> None:
+    parts = service.app.state.parts
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", service.port)) as connection:
+            connection.sendall(_head(service, f"/models/{model}/learn"))
+            connection.sendall(_chunk(ndjson(*(instance(i) for i in range(200))) + b'{"features": '))
+    deadline = time.monotonic() + 5
+    while parts.held._bytes:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert service.http.post(f"/models/{model}/learn", json=instance(1)).status_code == 200
+    assert service.learned(model) <= 1001
+
+
+def test_others_are_answered_while_a_stream_is_learned(service: Served, model: str) -> None:
+    """Not the measured bound, only that a stream never holds the loop for long."""
+    many = ndjson(*(instance(i) | {"source": "s" * 100} for i in range(2900)))
+    longest = 0.0
+    with socket.create_connection(("127.0.0.1", service.port)) as connection:
+        connection.settimeout(20)
+        connection.sendall(_head(service, f"/models/{model}/learn") + _chunk(many) + b"0\r\n\r\n")
+        for _ in range(50):
+            started = time.monotonic()
+            assert service.http.post(f"/models/{model}/classify", json={"text": "f1"}).status_code == 200
+            longest = max(longest, time.monotonic() - started)
+        received = bytearray()
+        while not received.endswith(b"0\r\n\r\n"):
+            received += connection.recv(65_536)
+    assert received.count(b'"applied":true') == 2900
+    assert longest < 0.5

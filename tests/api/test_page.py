@@ -1,0 +1,171 @@
+"""The files of the page: where they are, how they are kept, and what they may do."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+
+import pytest
+
+from abound.service.api import static_files
+from tests.api.test_keys import make
+from tests.support.served import Served, problem, served
+
+FILES = sorted(file.name for file in files("abound.service").joinpath("web").iterdir() if file.name != "index.html")
+PLAIN = {"accept-encoding": "identity"}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def base(service: Served) -> str:
+    """Where the page says that its files are."""
+    [digest] = set(re.findall(r'"(web/[0-9a-f]{16}/)[a-z]+\.[a-z]+"', service.http.get("/").text))
+    return f"/{digest}"
+
+
+def test_the_page(service: Served) -> None:
+    answer = service.http.get("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["cache-control"] == "no-cache"
+    assert "<title>Abound</title>" in answer.text
+    assert "web/@/" not in answer.text
+
+
+@pytest.mark.parametrize("name", [*FILES, "chart.js"])
+def test_every_file_has_its_type_and_is_kept_for_ever(service: Served, base: str, name: str) -> None:
+    answer = service.http.get(base + name, headers=PLAIN)
+    assert answer.status_code == 200
+    expected = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}[name.rpartition(".")[2]]
+    assert answer.headers["content-type"].partition(";")[0] == expected
+    assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert "content-encoding" not in answer.headers
+    if name != "chart.js":
+        assert answer.content == files("abound.service").joinpath("web", name).read_bytes()
+
+
+def test_every_file_is_named_by_the_page_and_every_import_is_there(service: Served, base: str) -> None:
+    page = service.http.get("/").text
+    named = set(re.findall(rf'"{base[1:]}([a-z]+\.[a-z]+)"', page))
+    imported = {
+        name
+        for file in FILES
+        for name in re.findall(r'(?:from|import\()\s*"\./([a-z]+\.js)"', service.http.get(base + file).text)
+    }
+    assert named == set(FILES)
+    assert imported - {"chart.js"} <= named
+    assert "chart.js" in imported
+
+
+@pytest.mark.parametrize("path", ["", "style.css", "chart.js"])
+def test_nothing_from_elsewhere_and_nothing_inline(service: Served, base: str, path: str) -> None:
+    headers = service.http.get(base + path if path else "/").headers
+    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+    assert policy["require-trusted-types-for"] == "'script'"
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_no_markup_is_made_of_data() -> None:
+    page = files("abound.service").joinpath("web")
+    for name in [*FILES, "index.html"]:
+        text = page.joinpath(name).read_text()
+        found = re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|localStorage.*key", text
+        )
+        assert found is None, (name, found)
+        if not name.endswith(".svg"):
+            assert re.search(r"https?://|[\"'(]//", text) is None, name
+    assert (
+        re.search(
+            r"<style|\sstyle=|\son[a-z]+=|<script(?! (type=\"module\" )?src=)", page.joinpath("index.html").read_text()
+        )
+        is None
+    )
+
+
+@pytest.mark.parametrize("path", ["", "app.js", "chart.js"])
+def test_what_a_client_has_is_not_sent_again(service: Served, base: str, path: str) -> None:
+    where = base + path if path else "/"
+    first = service.http.get(where)
+    tag = first.headers["etag"]
+    assert re.fullmatch(r'"[0-9a-f]+(-gz)?"', tag)
+    for known in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+        again = service.http.get(where, headers={"if-none-match": known})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        assert again.headers["cache-control"] == first.headers["cache-control"]
+        assert again.headers["vary"] == "Accept-Encoding"
+        assert "content-security-policy" in again.headers
+    assert service.http.get(where, headers={"if-none-match": '"other"'}).status_code == 200
+
+
+def test_compressed_for_those_who_take_it(service: Served, base: str) -> None:
+    plain = service.http.get(base + "chart.js", headers=PLAIN)
+    with service.http.stream("GET", base + "chart.js", headers={"accept-encoding": "br, gzip;q=0.8"}) as answer:
+        assert answer.headers["content-encoding"] == "gzip"
+        sent = b"".join(answer.iter_raw())
+    assert gzip.decompress(sent) == plain.content
+    assert len(sent) == int(answer.headers["content-length"]) < 200_000
+    assert plain.headers["etag"] != answer.headers["etag"]
+    assert b"Chart.js v4" in plain.content
+
+
+@pytest.mark.parametrize(
+    ("accepted", "takes"),
+    [(b"gzip", True), (b"deflate, GZip ; q=1", True), (b"gzip;q=0", False), (b"gzip; q=0.0", False), (b"", False),
+     (b"br", False), (b"*", False), (b"xgzip", False)],
+)  # fmt: skip
+def test_codings(accepted: bytes, takes: bool) -> None:
+    assert static_files.takes_gzip(accepted) is takes
+
+
+def test_only_to_be_read(service: Served, base: str) -> None:
+    for where in ("/", base + "app.js"):
+        head = service.http.head(where)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["etag"] == service.http.get(where).headers["etag"]
+        assert service.http.options(where).headers["allow"] == "GET, HEAD, OPTIONS"
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            told = problem(service.http.request(method, where), 405, "method-not-allowed")
+            assert told["title"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["index.html", "", "../site.py", "..%2fsite.py", "%2e%2e/site.py", "..%5csite.py", "app.js%00", "app.js/",
+     "/etc/passwd", "%2fetc%2fpasswd", "Chart.bundle.js", "nope.js"],
+)  # fmt: skip
+def test_nothing_else_is_served(service: Served, base: str, path: str) -> None:
+    request = service.http.build_request("GET", service.url + "/x")
+    request.url = request.url.copy_with(raw_path=(base + path).encode())
+    problem(service.http.send(request), 404, "unknown-path")
+
+
+def test_a_file_of_another_release_is_answered_and_not_kept(service: Served, base: str) -> None:
+    other = service.http.get("/web/0123456789abcdef/app.js")
+    assert other.content == service.http.get(base + "app.js").content
+    assert other.headers["cache-control"] == "no-store"
+    for where in ("/web/app.js", "/web//app.js", "/web/"):
+        problem(service.http.get(where), 404, "unknown-path")
+
+
+def test_the_page_asks_for_no_key() -> None:
+    with served() as locked:
+        make(locked, "admin")
+        problem(locked.http.get("/models"), 401)
+        page = locked.http.get("/")
+        assert page.status_code == 200
+        for name in ("app.js", "style.css", "chart.js"):
+            assert locked.http.get(f"/web/0/{name}").status_code == 200
+        problem(locked.http.post("/"), 401)

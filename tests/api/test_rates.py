@@ -1,0 +1,217 @@
+"""Rates: a key's and a source's, over batches and lines, and without the store."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from abound.core.errors import CannotStart, RateLimited, StoreUnavailable, TooLarge
+from abound.service.api.ndjson import Line
+from abound.service.security.key import Made
+from abound.service.security.rate_limits import RateParams, Rates, rate_of
+from abound.service.settings import Settings
+from abound.service.store.client import Store
+from tests.api.test_keys import bearer, make, until
+from tests.support.served import NDJSON, Served, lines, ndjson, problem, served
+from tests.support.valkey import QUICK, Server
+
+ONE = {"features": {"f": 1}}
+LABELLED = ONE | {"labels": ["a"]}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as service:
+        yield service
+
+
+@pytest.fixture
+def limited(service: Served) -> Made:
+    return make(service, "classify", "learn", rate="20/minute")
+
+
+def classify(service: Served, made: Made, body: Any) -> Any:
+    return service.http.post("/classify", json=body, headers=bearer(made))
+
+
+def test_a_key_is_limited_by_instances_and_others_are_not(service: Served, limited: Made) -> None:
+    free = make(service, "classify")
+    for _ in range(3):
+        assert classify(service, limited, ONE).status_code == 200
+    assert classify(service, limited, {"instances": [ONE] * 15}).status_code == 200
+    refused = classify(service, limited, {"instances": [ONE] * 3})
+    assert 1 <= problem(refused, 429, "rate-limited")["retry_after"] <= 120  # the window ends, then it thins out
+    assert 1 <= int(refused.headers["retry-after"]) <= 120
+    assert classify(service, limited, {"instances": [ONE] * 2}).status_code == 200
+    problem(classify(service, limited, ONE), 429, "rate-limited")
+    problem(service.http.post("/learn", json=LABELLED, headers=bearer(limited)), 429, "rate-limited")
+    for _ in range(30):
+        assert classify(service, free, ONE).status_code == 200
+
+
+def test_what_can_never_come_at_once_is_too_large(service: Served, limited: Made) -> None:
+    refused = classify(service, limited, {"instances": [ONE] * 21})
+    assert "20 a minute" in problem(refused, 413, "too-large")["detail"]
+    assert "retry-after" not in refused.headers
+    assert classify(service, limited, {"instances": [ONE] * 20}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/classify", "/learn"])
+def test_lines_count_one_each_and_those_too_many_are_refused(service: Served, limited: Made, path: str) -> None:
+    learned = service.live().n_learned
+    body = ndjson(*([LABELLED] * 50)) if path == "/learn" else ndjson(*([ONE] * 50))
+    answers = lines(service.http.post(path, content=body, headers=bearer(limited) | NDJSON))
+    assert len(answers) == 50
+    refused = [answer for answer in answers if "status" in answer]
+    assert len(refused) == 30
+    assert {answer["status"] for answer in refused} == {429}
+    assert all(answer["retry_after"] > 0 for answer in refused)
+    assert service.live().n_learned - learned == (20 if path == "/learn" else 0)
+
+
+def test_a_source_is_limited_under_its_key() -> None:
+    with served() as service:
+        made = make(service, "learn", source_rate="3/minute")
+        other = make(service, "learn")
+
+        def learn(key: Made, source: str | None, n: int = 1) -> int:
+            body = {"instances": [LABELLED] * n} | ({"source": source} if source else {})
+            return int(service.http.post("/learn", json=body, headers=bearer(key)).status_code)
+
+        assert [learn(made, "a"), learn(made, "a", 2), learn(made, "a")] == [200, 200, 429]
+        assert [learn(made, "b", 3), learn(made, None, 50), learn(other, "a", 50)] == [200, 200, 200]
+        body = ndjson(*[LABELLED | {"source": f"s{i % 2}"} for i in range(10)], {"source": 5}, LABELLED)
+        answers = lines(service.http.post("/learn", content=body, headers=bearer(made) | NDJSON))
+        assert [answer.get("status", 200) for answer in answers] == [200] * 6 + [429] * 4 + [422, 200]
+
+
+def test_settings_limit_keys_without_a_rate_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABOUND_RATE_KEY", "2/minute")
+    monkeypatch.setenv("ABOUND_RATE_SOURCE", "1/minute")
+    with served() as service:
+        body = LABELLED | {"source": "s"}
+        assert service.http.post("/learn", json=body).status_code == 200
+        problem(service.http.post("/learn", json=body), 429)  # a source is limited without a key, too
+        plain, own = make(service, "classify"), make(service, "classify", rate="100/minute")
+        assert [classify(service, plain, ONE).status_code for _ in range(3)] == [200, 200, 429]
+        assert [classify(service, own, ONE).status_code for _ in range(5)] == [200] * 5
+
+
+def test_a_wrong_rate_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABOUND_RATE_KEY", "a lot")
+    with pytest.raises(CannotStart, match=r"ABOUND_RATE: key must be a rate like"):
+        Settings.load().group(RateParams)
+
+
+@pytest.mark.parametrize("text", ["", "5", "5/fortnight", "0/second", "-1/second", "9999999999/second", "1/year"])
+def test_what_is_no_rate(text: str) -> None:
+    with pytest.raises(ValueError, match="must"):
+        rate_of(text)
+
+
+async def test_the_wait_that_is_told_is_long_enough_and_not_much_longer(store: Store) -> None:
+    rates, rate = Rates(store), rate_of("10/second")
+    await rates.take(rate, "key", "k", 10)
+    with pytest.raises(RateLimited) as refusal:
+        await rates.take(rate, "key", "k", 8)
+    assert 0 < refusal.value.retry_after <= 2
+    await asyncio.sleep(refusal.value.retry_after + 0.1)
+    await rates.take(rate, "key", "k", 8)
+    with pytest.raises(TooLarge):
+        await rates.take(rate, "key", "k", 11)
+
+
+@pytest.mark.parametrize("n_before", [0, 7])
+async def test_a_clock_that_was_set_back_keeps_nobody_out(own_server: Server, n_before: int) -> None:
+    """To the store it is as if what was counted stayed for as much longer."""
+    store = Store(own_server.url)
+    rates, rate = Rates(store), rate_of("10/second")
+    if n_before:
+        await rates.take(rate, "key", "a", n_before)
+        await asyncio.sleep(1.1)
+    await rates.take(rate, "key", "a", 3)
+    counters = [name async for name in store.client.scan_iter("abound:rates*")]
+    assert len(counters) == (2 if n_before else 1)
+    for name in counters:
+        await store.client.pexpire(name, await store.client.pttl(name) + 3_600_000)
+    await rates.take(rate, "key", "a", 10)
+    with pytest.raises(RateLimited):
+        await rates.take(rate, "key", "a", 10)
+    await store.close()
+
+
+async def test_all_replicas_count_together(store: Store) -> None:
+    one, other, rate = Rates(store), Rates(store), rate_of("10/minute")
+    outcomes = await asyncio.gather(
+        *(rates.take(rate, "key", "k", 1) for _ in range(10) for rates in (one, other)), return_exceptions=True
+    )
+    assert sum(outcome is None for outcome in outcomes) == 10
+
+
+def test_without_the_store_classify_goes_on_uncounted_and_soon() -> None:
+    with served() as service:
+        made = make(service, "classify", "learn", rate="5/minute")
+        service.server.pause()
+        try:
+            began = time.monotonic()
+            for _ in range(20):
+                assert classify(service, made, ONE).status_code == 200
+            assert time.monotonic() - began < 5  # one waits for the store, the others do not
+            metrics = service.http.get("/metrics", headers=bearer(made))
+            assert "abound_rates_unchecked_total 20.0" in metrics.text
+        finally:
+            service.server.resume()
+        until(lambda: classify(service, made, ONE).status_code == 429, 30)
+
+
+def test_what_is_learned_is_counted_however_slow_the_store_is(
+    service: Served, limited: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = Rates._hit
+
+    async def slowly(self: Rates, *given: Any) -> float | None:
+        await asyncio.sleep(0.1)
+        return await count(self, *given)
+
+    monkeypatch.setattr("abound.service.security.rate_limits.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(Rates, "_hit", slowly)
+    headers = bearer(limited)
+    for _ in range(25):
+        assert classify(service, limited, ONE).status_code == 200
+    for _ in range(2):
+        assert service.http.post("/learn", json={"instances": [LABELLED] * 8}, headers=headers).status_code == 200
+    problem(service.http.post("/learn", json={"instances": [LABELLED] * 8}, headers=headers), 429, "rate-limited")
+    answers = lines(service.http.post("/learn", content=ndjson(*[LABELLED] * 8), headers=headers | NDJSON))
+    assert ["status" in answer for answer in answers] == [False] * 4 + [True] * 4
+
+
+async def test_what_is_to_be_learned_waits_for_the_store_and_is_refused_without_it(own_server: Server) -> None:
+    store = Store(own_server.url, QUICK)
+    rates, rate = Rates(store, RateParams(source="10/minute")), rate_of("10/minute")
+    try:
+        await rates.take(rate, "key", "one", 1, learns=True)
+        own_server.pause()
+        learning = asyncio.create_task(rates.take(rate, "key", "one", 9, learns=True))
+        await rates.take(rate, "key", "one", 10)
+        assert rates.let_through() == 10
+        assert not learning.done()
+        own_server.resume()
+        await learning
+        with pytest.raises(RateLimited):  # also while those who classify leave the store alone
+            await rates.take(rate, "key", "one", 1, learns=True)
+        own_server.pause()
+        with pytest.raises(StoreUnavailable, match="this key has a rate and was not counted; nothing was appended"):
+            await rates.take(rate, "key", "one", 1, learns=True)
+        several = [Line(number, b'{"source": "%d"}' % number) for number in range(1, 10)]
+        began = time.monotonic()
+        await rates.admit_lines(None, several, learns=True)
+        assert [type(line.error) for line in several] == [StoreUnavailable] * 9
+        assert time.monotonic() - began < 2 * QUICK.reply_seconds  # not each of them
+        assert rates.let_through() == 0
+    finally:
+        own_server.resume()
+        await store.close()

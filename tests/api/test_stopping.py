@@ -1,0 +1,126 @@
+"""What a client and the log get to see of requests that a stop cuts off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from abound.service.metrics import configure_logging
+from tests.support.served import Served, served
+
+SECRET = "bearer-3f9c1a77"
+FEATURE = "diagnosis-5d21"
+HEAD = f"Host: x\r\nAuthorization: Bearer {SECRET}\r\n"
+
+
+@contextmanager
+def logged() -> Iterator[None]:
+    """Log as the processes do, for a while."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    configure_logging("info", "text")
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+def half(service: Served, path: str, body: str, media: str = "application/json", method: str = "POST") -> socket.socket:
+    """A connection that has sent its head and the beginning of its body."""
+    connection = socket.create_connection(("127.0.0.1", service.port), timeout=20)
+    head = f"{method} {path} HTTP/1.1\r\n{HEAD}Content-Type: {media}\r\nContent-Length: 5000\r\n\r\n"
+    connection.sendall((head + body).encode())
+    return connection
+
+
+def everything(connection: socket.socket) -> bytes:
+    """All that comes until the other side closes."""
+    parts = []
+    with closing(connection):
+        while part := connection.recv(65_536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def test_requests_that_a_stop_cuts_off_end_in_the_form_of_all_errors(capfd: pytest.CaptureFixture[str]) -> None:
+    begun = json.dumps({"features": {FEATURE: 1}, "labels": [FEATURE]})
+    with logged(), served(stop_seconds=1.0) as service:
+        connections = [
+            half(service, "/learn", begun[:-1]),
+            half(service, "/classify", begun[:-1]),
+            half(service, "/learn", begun[:-1], "application/x-ndjson"),
+            half(service, "/models/new", '{"margin": ', method="PUT"),
+        ]
+        streaming = half(service, "/learn", begun + "\n" + begun[:-1], "application/x-ndjson")
+        first = streaming.recv(65_536)
+        while b'"applied":true' not in first:
+            first += streaming.recv(65_536)
+        time.sleep(0.2)
+    for connection in connections:
+        answer = everything(connection)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 "), answer
+        assert b"application/problem+json" in head
+        assert b"retry-after: 1" in head
+        document = json.loads(body)
+        assert (document["status"], document["type"]) == (503, "/problems/not-ready")
+        assert "stopping" in document["detail"]
+    rest = everything(streaming)
+    assert not (first + rest).endswith(b"0\r\n\r\n")
+    told = capfd.readouterr()
+    for stream in (told.err, told.out):
+        assert SECRET not in stream
+        assert FEATURE not in stream
+        assert "Traceback" not in stream
+
+
+def test_learning_that_a_stop_cuts_off_has_an_unknown_outcome(capfd: pytest.CaptureFixture[str]) -> None:
+    async def never(*_: object) -> list[object]:
+        await asyncio.Event().wait()
+        return []
+
+    body = {"text": FEATURE, "labels": [FEATURE]}
+    with logged(), served(stop_seconds=1.0) as service:
+        service.app.state.parts.replica.learn = never  # an event that the store does not answer
+        connections = []
+        for content, media in (
+            (json.dumps(body), "application/json"),
+            (json.dumps(body) + "\n", "application/x-ndjson"),
+        ):
+            connection = socket.create_connection(("127.0.0.1", service.port), timeout=20)
+            head = f"POST /learn HTTP/1.1\r\n{HEAD}Content-Type: {media}\r\nContent-Length: {len(content)}\r\n\r\n"
+            connection.sendall((head + content).encode())
+            connections.append(connection)
+        time.sleep(0.3)
+    for connection in connections:
+        answer = everything(connection)
+        assert answer.startswith(b"HTTP/1.1 504 "), answer
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "/problems/outcome-unknown"
+    told = capfd.readouterr().err
+    assert FEATURE not in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_traceback_has_no_locals(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(authorization: str) -> None:
+        raise RuntimeError("went wrong")
+
+    with logged():
+        configure_logging("info", form)  # type: ignore[arg-type]
+        try:
+            fail("".join(["bearer-", "3f9c1a77"]))
+        except RuntimeError:
+            logging.getLogger("uvicorn.error").exception("Exception in ASGI application")
+        told = capsys.readouterr().err
+    assert "went wrong" in told
+    assert "Traceback" in told
+    assert SECRET not in told

@@ -1,0 +1,216 @@
+"""Versions over HTTP and on the command line: listed, compared, copied, deleted, kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from abound.service.cli.main import app
+from abound.service.client import Client, Refused
+from abound.service.client.local_service import own_service
+from tests.jobs.test_fit import Place, instances
+
+FILE = {"content-type": "application/vnd.abound.version"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    directory: Path = tmp_path_factory.mktemp("data")
+    with own_service(data_dir=directory, worker=True) as url, Client(url) as client:
+        client.learn("default", {"instances": instances(120)})
+        client.configure("other", {})
+        yield Place(client, directory)
+
+
+@pytest.fixture(scope="module")
+def made(place: Place) -> list[dict[str, Any]]:
+    """Two versions, the older one first."""
+    jobs = [place.done("frequency", seed=3), place.done("swnn", S=10)]
+    return [place.client.version("default", job["version"]) for job in jobs]
+
+
+def run(place: Place, *arguments: str) -> Any:
+    result = CliRunner().invoke(app, ["versions", *arguments, "--url", place.client.url, "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_versions_are_listed_newest_first(place: Place, made: list[dict[str, Any]]) -> None:
+    listed = place.client.versions("default")["versions"]
+    assert listed == made[::-1]
+    assert run(place, "list")["versions"] == listed
+    assert run(place, "show", made[0]["id"]) == made[0]
+    assert place.client.versions("other") == {"versions": []}
+    assert made[0]["needed"] is None
+    assert made[1]["bytes"] == sum(path.stat().st_size for path in place.directory.rglob(f"{made[1]['id']}/*.npy")), (
+        "what it says is what it takes"
+    )
+    assert made[0]["sizes"] == {"instances": 120, "features": made[0]["sizes"]["features"], "classes": 6} | {
+        "nnz": made[0]["sizes"]["nnz"],
+        "assertions": 240,
+    }
+    plain = CliRunner().invoke(app, ["versions", "list", "--url", place.client.url])
+    assert made[0]["id"] in plain.stdout
+
+
+def test_versions_stand_side_by_side(place: Place, made: list[dict[str, Any]]) -> None:
+    ids = [card["id"] for card in made]
+    compared = place.client.compare_versions("default", ids)
+    assert compared == run(place, "compare", *ids)
+    assert compared["versions"] == ids
+    assert compared["methods"] == ["frequency", "swnn"]
+    assert compared["metrics"]["R@1"] == [card["metrics"]["R@1"] for card in made]
+    assert compared["params"]["S"] == [None, 10]
+    assert compared["params"]["seed"] == [3, 0]
+    assert run(place, "compare")["versions"] == ids[::-1]
+
+
+def test_a_version_goes_out_as_a_file_and_comes_in_elsewhere(
+    place: Place, made: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    file = tmp_path / "version"
+    told = run(place, "export", made[1]["id"], str(file))
+    assert told["bytes"] == file.stat().st_size > made[1]["bytes"]
+    card = run(place, "import", str(file), "--model", "other")
+    assert card["digest"] == made[1]["digest"]
+    assert card["id"] != made[1]["id"]
+    assert (card["model"], card["data"], card["data_range"], card["job"]) == ("other", "import", None, None)
+    assert card["origin"]["id"] == made[1]["id"]
+    assert place.client.versions("other")["versions"] == [card]
+    again = place.client.import_version("default", iter([file.read_bytes()]))
+    assert (again["data"], again["data_range"]) == ("history", made[1]["data_range"])
+    place.client.delete_version("default", again["id"])
+    assert run(place, "delete", card["id"], "--model", "other") == {"deleted": card["id"]}
+    assert place.files("other") == []
+
+
+def test_a_version_is_not_taken_by_a_model_that_reads_instances_otherwise(
+    place: Place, made: list[dict[str, Any]]
+) -> None:
+    whole = b"".join(place.client.export_version("default", made[1]["id"]))
+    place.client.configure("pairs", {"analyzer": {"ngrams": [1, 2]}})
+    place.client.configure("signs", {"negative": "split"})
+    for name, said in (("pairs", "analyzer"), ("signs", "negative")):
+        with pytest.raises(Refused, match=f"read otherwise than the model reads them: with {said} ") as refused:
+            place.client.import_version(name, iter([whole]))
+        assert refused.value.problem["status"] == 409
+        assert place.files(name) == []
+
+
+def test_a_version_does_not_answer_for_a_model_that_reads_instances_otherwise_by_now(
+    place: Place, made: list[dict[str, Any]]
+) -> None:
+    whole = b"".join(place.client.export_version("default", made[1]["id"]))
+    place.client.configure("later", {})
+    version = place.client.import_version("later", iter([whole]))["id"]
+    place.client.configure("later", {"boolean": True})
+    for ask in (place.client.activate, place.client.enter_contender):
+        with pytest.raises(Refused, match="with boolean false") as refused:
+            ask("later", version)
+        assert refused.value.problem["status"] == 409
+    place.client.configure("later", {"boolean": False})
+    assert place.client.activate("later", version)["version"] == version
+    with pytest.raises(Refused, match="boolean cannot change while a version is active") as refused:
+        place.client.configure("later", {"boolean": True})
+    assert refused.value.problem["status"] == 409
+    place.client.activate("later", "live")
+    assert place.client.configure("later", {"boolean": True})["config"]["boolean"]
+
+
+def test_no_import_changes_how_instances_reach_the_active_version(place: Place, made: list[dict[str, Any]]) -> None:
+    whole = b"".join(place.client.export_version("default", made[1]["id"]))
+    place.client.configure("letters", {"analyzer": {"kind": "char"}})
+    place.client.learn("letters", {"text": "a", "labels": ["b"]})
+    file = b"".join(place.client.export("letters"))
+    place.client.configure("words", {})
+    version = place.client.import_version("words", iter([whole]))["id"]
+    place.client.activate("words", version)
+    with pytest.raises(Refused, match="knows instances as they are read otherwise") as refused:
+        place.client.import_("words", iter([file]))
+    assert refused.value.problem["status"] == 409
+    place.client.activate("words", "live")
+    assert place.client.import_("words", iter([file]))["config"]["analyzer"]["kind"] == "char"
+
+
+def test_a_damaged_file_leaves_nothing(place: Place, made: list[dict[str, Any]]) -> None:
+    whole = b"".join(place.client.export_version("default", made[1]["id"]))
+    before = place.files()
+    wrong = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in (0, 9, 20, 60, len(whole) // 2)]
+    wrong += [b"", whole[:100], whole[:-1], whole + b"x", whole[:-1] + bytes([whole[-1] ^ 1])]
+    for body in wrong:
+        answer = httpx.post(f"{place.client.url}/models/default/versions", content=body, headers=FILE)
+        assert answer.status_code in (400, 422), answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+    assert place.files() == before
+
+
+def test_what_is_not_there_is_not_found(place: Place) -> None:
+    for path in ("versions/0123456789abcdef", "versions/0123456789abcdef/export", "comparison?id=01234567"):
+        answer = httpx.get(f"{place.client.url}/models/default/{path}")
+        assert (answer.status_code, answer.json()["type"]) == (404, "/problems/unknown-version"), answer.text
+    for path in ("versions/live", "versions/..%2F..%2Fx", "comparison", "comparison?id=" + "x" * 500):
+        assert httpx.get(f"{place.client.url}/models/default/{path}").status_code in (404, 422)
+    with pytest.raises(Refused, match="no version"):
+        place.client.delete_version("default", "0123456789abcdef")
+    assert httpx.get(f"{place.client.url}/models/none/versions").status_code == 404
+
+
+def test_one_that_contends_stays(place: Place, made: list[dict[str, Any]]) -> None:
+    job = place.client.submit({"method": "frequency", "activate": "if_better"})
+    job = list(place.client.follow(job["id"]))[-1]
+    assert job["outcome"]["contends"] is True
+    assert place.client.version("default", job["version"])["needed"] == "it contends"
+    with pytest.raises(Refused, match="it contends") as refused:
+        place.client.delete_version("default", job["version"])
+    assert refused.value.problem["status"] == 409
+
+
+def test_what_was_fitted_on_forgotten_events_goes(place: Place) -> None:
+    """Also where it is active, or loaded; what was fitted before stays."""
+    client = place.client
+    client.configure("forgetful", {})
+    client.learn("forgetful", {"instances": instances(60)})
+    before = place.done("frequency", "forgetful")["version"]
+    client.learn("forgetful", {"instances": [{"features": {"x": 1}, "labels": ["secret"]}] * 3, "source": "bad"})
+    after = [
+        place.done(method, "forgetful", **params)["version"] for method, params in (("swnn", {"S": 5}), ("ind", {}))
+    ]
+    asked = {"features": {"x": 1}, "version": after[0]}
+    assert client.classify("forgetful", asked)["labels"][0]["label"] == "secret"
+    activated = httpx.post(f"{client.url}/models/forgetful/activate", json={"version": after[1]}, timeout=60)
+    assert activated.status_code == 200, activated.text
+    assert client.classify("forgetful", {"features": {"x": 1}})["version"] == after[1]
+    job = place.done("forget", "forgetful", source="bad", reason="it was a secret")
+    assert job["state"] == "succeeded", job["error"]
+    assert job["outcome"]["versions_deleted"] == sorted(after)
+    assert [card["id"] for card in client.versions("forgetful")["versions"]] == [before]
+    assert {name.partition("/")[0] for name in place.files("forgetful")} == {before}
+    answer = client.classify("forgetful", {"features": {"x": 1}})
+    assert (answer["version"], answer["labels"]) == ("live", [])
+    for version in after:
+        with pytest.raises(Refused, match="no version"):
+            client.classify("forgetful", {"features": {"x": 1}, "version": version})
+    assert client.classify("forgetful", {"features": {"x": 1}, "version": before})["version"] == before
+
+
+def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "abound.service.client.local_service._environment", lambda: {**os.environ, "ABOUND_VERSIONS_KEEP": "2"}
+    )
+    with own_service(data_dir=tmp_path, worker=True) as url, Client(url) as client:
+        place = Place(client, tmp_path)
+        client.learn("default", {"instances": instances(60)})
+        contending = client.submit({"method": "frequency", "activate": "if_better"})
+        first = list(client.follow(contending["id"]))[-1]["version"]
+        made = [place.done("frequency") for _ in range(4)]
+        kept = [card["id"] for card in client.versions("default")["versions"]]
+        assert kept == [made[3]["version"], made[2]["version"], first]
+        assert [job["outcome"]["deleted"] for job in made] == [[], [], [made[0]["version"]], [made[1]["version"]]]
+        assert {name.partition("/")[0] for name in place.files()} == set(kept)

@@ -1,0 +1,173 @@
+"""Copies of files of an artifact store that is elsewhere: mapped, bounded, and never believed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from abound.core.errors import UnknownArtifact
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.file_cache import FileCache, cache_in
+from abound.service.snapshots.arrays import checksum_of
+from abound.service.store.client import Store
+from abound.service.versions import repository as versions
+from abound.service.versions.card import CARD, Card
+from tests.versions.test_repository import KEYS, fit, vectors, write
+
+
+@pytest.fixture
+async def artifacts(store: Store, tmp_path: Path) -> AsyncIterator[Artifacts]:
+    """An object store, and an empty folder for copies."""
+    artifacts = Artifacts(f"memory://cache/{tmp_path.name}-{os.getpid()}", FileCache(tmp_path / "cache", 2**20))
+    await artifacts.join(store)
+    yield artifacts
+    await artifacts.clear("m")
+
+
+def copies(artifacts: Artifacts) -> list[Path]:
+    assert artifacts.cache is not None
+    return sorted(artifacts.cache.folder.iterdir())
+
+
+def fetched(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what is read from the store from here on."""
+    names: list[str] = []
+    read = artifacts._filesystem.cat_file
+
+    def cat_file(path: str, *given: object, **named: object) -> bytes:
+        names.append(path.rpartition("/")[2])
+        return bytes(read(path, *given, **named))
+
+    monkeypatch.setattr(artifacts._filesystem, "cat_file", cat_file)
+    return names
+
+
+def is_mapped(path: Path) -> bool:
+    return str(path) in Path("/proc/self/maps").read_text()
+
+
+async def test_a_version_from_elsewhere_is_mapped_and_fetched_once(
+    artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = fit("swnn")
+    card = await write(artifacts, made)
+    names = fetched(artifacts, monkeypatch)
+    loaded = await versions.load(artifacts, KEYS, card.id)
+    assert len(copies(artifacts)) == len({one.checksum for one in card.files})
+    assert any(is_mapped(path) for path in copies(artifacts))  # what is made into lists of names goes again
+    found, expected = (one.rank_vectors(vectors(5), 3) for one in (loaded.fitted, made))
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    del names[:]
+    await versions.load(artifacts, KEYS, card.id)
+    assert names == [CARD]
+
+
+async def test_a_copy_that_is_damaged_is_thrown_away(artifacts: Artifacts) -> None:
+    card = await write(artifacts, fit("swnn"))
+    await versions.load(artifacts, KEYS, card.id)
+    before = {path: path.read_bytes() for path in copies(artifacts)}
+    for path, data in before.items():
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert (await versions.load(artifacts, KEYS, card.id)).card == card
+    assert copies(artifacts) == []
+    await versions.load(artifacts, KEYS, card.id)
+    assert {path: path.read_bytes() for path in copies(artifacts)} == before
+
+
+async def test_what_was_not_asked_for_the_longest_goes(artifacts: Artifacts, tmp_path: Path) -> None:
+    cache = FileCache(tmp_path / "small", 250)
+    data = {name: name.encode() * 100 for name in "abcd"}
+    for name, one in data.items():
+        await artifacts.put(f"m/{name}", one)
+
+    async def get(name: str, at: int) -> Path:
+        path = await cache.get(artifacts, f"m/{name}", 100, checksum_of(data[name]))
+        assert path is not None
+        assert path.read_bytes() == data[name]
+        os.utime(path, (at, at))
+        return path
+
+    first, second = await get("a", 1), await get("b", 2)
+    assert await get("a", 3) == first
+    third = await get("c", 4)
+    assert sorted(cache.folder.iterdir()) == sorted([first, third])
+    fourth = await get("d", 5)
+    assert sorted(cache.folder.iterdir()) == sorted([third, fourth])
+    assert not second.exists()
+    assert await cache.get(artifacts, "m/a", 251, "0" * 32) is None  # larger than all of it
+    with pytest.raises(UnknownArtifact):
+        await cache.get(artifacts, "m/none", 100, "0" * 32)
+    assert not list(cache.folder.glob(".*")), "something is half written"
+
+
+def on_the_way(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, do: Callable[[], Awaitable[None]]) -> list[str]:
+    """Something that happens when all bytes of the next file have come, and it is not there yet; what was fetched."""
+    names: list[str] = []
+    pieces = artifacts.pieces
+
+    async def pieces_then(name: str) -> AsyncIterator[bytes]:
+        names.append(name)
+        async for piece in pieces(name):
+            yield piece
+        if len(names) == 1:
+            await do()
+
+    monkeypatch.setattr(artifacts, "pieces", pieces_then)
+    return names
+
+
+@pytest.mark.parametrize("is_needed", [False, True])
+async def test_what_is_on_its_way_while_others_are_thrown_away(
+    artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, is_needed: bool
+) -> None:
+    """It is fetched again where nothing needed it then, and left alone where something does."""
+    cache, checksum = artifacts.cache, checksum_of(b"data")
+    assert cache is not None
+    await artifacts.put("m/a", b"data")
+
+    async def sweep() -> None:
+        assert FileCache(cache.folder, 2**20).keep_only({checksum} if is_needed else set()) == (not is_needed)
+
+    names = on_the_way(artifacts, monkeypatch, sweep)
+    path = await cache.get(artifacts, "m/a", 4, checksum)
+    assert path is not None
+    assert path.read_bytes() == b"data"
+    assert names == ["m/a"] * (1 if is_needed else 2)
+    assert copies(artifacts) == [path]
+
+
+async def test_what_is_deleted_on_its_way_does_not_stay(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = artifacts.cache
+    assert cache is not None
+    await artifacts.put("m/a", b"data")
+
+    async def forget() -> None:
+        await artifacts.delete("m/a")
+        cache.keep_only(set())
+
+    on_the_way(artifacts, monkeypatch, forget)
+    with pytest.raises(UnknownArtifact):
+        await cache.get(artifacts, "m/a", 4, checksum_of(b"data"))
+    assert copies(artifacts) == []
+
+
+async def test_what_cannot_be_kept_is_read_into_memory(artifacts: Artifacts, tmp_path: Path) -> None:
+    card = await write(artifacts, fit("swnn"))
+    (tmp_path / "file").touch()
+    artifacts.cache = FileCache(tmp_path / "file" / "cache", 2**20)
+    assert (await versions.load(artifacts, KEYS, card.id)).card == card
+    artifacts.cache = cache_in(tmp_path, 0)
+    assert artifacts.cache is None
+    assert (await versions.load(artifacts, KEYS, card.id)).card == card
+
+
+async def test_nothing_is_copied_from_a_directory(store: Store, tmp_path: Path) -> None:
+    artifacts = Artifacts(str(tmp_path / "artifacts"), FileCache(tmp_path / "cache", 2**20))
+    await artifacts.join(store)
+    card: Card = await write(artifacts, fit("swnn"))
+    await versions.load(artifacts, KEYS, card.id)
+    assert not (tmp_path / "cache").exists()

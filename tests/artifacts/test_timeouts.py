@@ -1,0 +1,248 @@
+"""An artifact store that accepts what it is asked and never answers: nothing but what needs it is held up."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import pkgutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from fsspec.implementations.memory import MemoryFileSystem
+
+from abound.core.errors import ArtifactsUnavailable
+from abound.service.api import routes
+from abound.service.api.routes.versions import artifacts as joined_artifacts
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.snapshots import requests as snapshot_requests
+from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.store.client import Store
+from abound.service.worker import Worker
+from tests.support.fixtures import StartReplica
+from tests.support.served import served
+from tests.support.streams import drafts
+from tests.support.valkey import QUICK, Server
+from tests.test_worker import newest
+
+NEVER = SnapshotParams(every_bytes=2**40, every_seconds=1e9, wanted_seconds=10.0)
+QUICKLY = 0.2
+
+SILENT_WORKER = """
+import threading, fsspec, sys
+from fsspec.implementations.memory import MemoryFileSystem
+class Silent(MemoryFileSystem):
+    protocol = "silent"
+    def exists(self, *given, **more):
+        threading.Event().wait()
+    makedirs = exists
+fsspec.register_implementation("silent", Silent)
+from abound.service.worker import main
+sys.exit(main())
+"""
+
+
+class Silent(MemoryFileSystem):
+    """Answers nothing while ``answers`` is not set."""
+
+    protocol = "silent"
+    answers = threading.Event()
+
+
+def _waiting(name: str) -> Any:
+    def call(self: Silent, *given: Any, **more: Any) -> Any:
+        self.answers.wait(60)
+        return getattr(MemoryFileSystem, name)(self, *given, **more)
+
+    return call
+
+
+for _name in ("exists", "info", "find", "cat_file", "pipe_file", "makedirs", "rm_file", "rm", "open"):
+    setattr(Silent, _name, _waiting(_name))
+
+
+@pytest.fixture(autouse=True)
+def silent() -> Iterator[threading.Event]:
+    """Set while the artifact store answers."""
+    fsspec.register_implementation("silent", Silent, clobber=True)
+    Silent.answers.clear()
+    yield Silent.answers
+    Silent.answers.set()
+
+
+@asynccontextmanager
+async def working(server: Server, artifacts: Artifacts) -> AsyncIterator[None]:
+    store = Store(server.url, QUICK)
+    worker = Worker(store, NEVER, artifacts=artifacts)
+    running = asyncio.create_task(worker.run())
+    yield
+    worker.stop()
+    await asyncio.wait_for(running, 5)
+    await store.close()
+
+
+@pytest.mark.parametrize("joined", [False, True])
+async def test_snapshots_need_no_artifact_store(
+    server: Server,
+    start_replica: StartReplica,
+    tmp_path: Path,
+    silent: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+    joined: bool,
+) -> None:
+    monkeypatch.setattr("abound.service.artifacts.availability.JOIN_SECONDS", QUICKLY)
+    monkeypatch.setattr("abound.service.replica.storage_status.LOOK_SECONDS", 0.1)
+    silent.set()
+    url = f"silent://{tmp_path.name}-{joined}"
+    replica = await start_replica(server, artifacts=Artifacts(url, patience=QUICKLY))
+    artifacts = Artifacts(url, patience=QUICKLY)
+    if joined:
+        await artifacts.join(replica.store)
+    silent.clear()
+    await replica.learn("default", drafts(20))
+    async with working(server, artifacts):
+        async with asyncio.timeout(8):
+            while not await snapshot_requests.workers(replica.store):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            for _ in range(2):
+                await replica.learn("default", drafts(2))
+                await replica.request_snapshot("default")
+        key = replica.model("default").keys.of("upkeep")
+        said = await replica.store.client.hget(key, "history")
+        assert b"the artifact store does not answer" in said
+        silent.set()
+        async with asyncio.timeout(8):
+            while await replica.store.client.hget(key, "history"):
+                await replica.learn("default", drafts(2))
+                await replica.request_snapshot("default")
+
+
+async def test_a_worker_that_waits_for_the_artifact_store_ends_on_sigterm(
+    own_server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(own_server)
+    await replica.learn("default", drafts(50))
+    environment = os.environ | {
+        "ABOUND_REDIS_URL": own_server.url,
+        "ABOUND_ARTIFACTS_URL": "silent://bucket",
+        "ABOUND_SNAPSHOTS_EVERY_BYTES": "100",
+    }
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", SILENT_WORKER, env=environment)
+    try:
+        await newest(replica, 1, seconds=60)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 8) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+VERSION = "0123456789abcdef"
+
+REFUSED_BEFORE = [("POST", "/models/{model}/versions"), ("DELETE", "/datasets/{dataset}")]
+"""Here for what is wrong with them, once the folder of the artifact store is known."""
+
+ROUTES: list[tuple[str, str, dict[str, Any]]] = [
+    ("GET", "/models/{model}/versions", {}),
+    ("POST", "/models/{model}/versions", {"content": b"x"}),
+    ("GET", "/models/{model}/comparison", {"params": {"id": [VERSION, VERSION]}}),
+    ("GET", "/models/{model}/versions/{version}", {}),
+    ("DELETE", "/models/{model}/versions/{version}", {}),
+    ("GET", "/models/{model}/versions/{version}/export", {}),
+    ("POST", "/models/{model}/activate", {"json": {"version": VERSION, "reason": "test"}}),
+    ("POST", "/models/{model}/contenders", {"json": {"version": VERSION, "reason": "test"}}),
+    ("POST", "/models/{model}/classify", {"json": {"text": "a", "version": VERSION}}),
+    ("PUT", "/datasets/{dataset}", {"content": b"1 1 1\n0 0:1\n", "params": {"filename": "a.txt"}}),
+    ("DELETE", "/datasets/{dataset}", {}),
+    ("PUT", "/models/copy/import", {"content": b"x"}),
+    ("POST", "/jobs", {"json": {"method": "frequency"}}),
+]
+"""All that reads the artifact store; the others of the service ask the store of events alone."""
+
+
+@pytest.mark.parametrize("before", ["silent from the start", "silent later"])
+def test_whoever_needs_the_artifact_store_is_told_that_it_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, silent: threading.Event, tmp_path: Path, before: str
+) -> None:
+    if before == "silent later":
+        silent.set()
+    for bound in ("api.app.PATIENCE_SECONDS", "jobs.submission.CHECK_SECONDS", "artifacts.availability.JOIN_SECONDS"):
+        monkeypatch.setattr(f"abound.service.{bound}", QUICKLY)
+    with served(artifacts_url=f"silent://{tmp_path.name}-routes", data_dir=tmp_path) as service:
+        service.http.timeout = 5.0
+        silent.clear()
+        for method, path, body in ROUTES:
+            url = path.format(model="default", version=VERSION, dataset="d")
+            if before == "silent later" and (method, path) in REFUSED_BEFORE:
+                continue
+            began = time.monotonic()
+            answer = service.http.request(method, url, **body)
+            said = answer.json()
+            assert (answer.status_code, said["type"]) == (503, "/problems/artifacts-unavailable"), (method, url, said)
+            assert "answer" in said["detail"], said
+            assert int(answer.headers["retry-after"]) >= 1
+            assert time.monotonic() - began < 4, url
+        silent.set()
+        deadline = time.monotonic() + 5
+        while (answer := service.http.get("/models/default/versions")).status_code != 200:
+            assert time.monotonic() < deadline, answer.text
+            time.sleep(0.05)
+
+
+def test_the_routes_that_read_the_artifact_store_are_these() -> None:
+    modules = [
+        importlib.import_module(f"abound.service.api.routes.{one.name}")
+        for one in pkgutil.iter_modules(routes.__path__)
+    ]
+    found = {
+        (method, route.path)
+        for module in modules
+        if hasattr(module, "router")
+        for route in module.router.routes
+        if isinstance(route, APIRoute) and _needs(route.dependant)
+        for method in route.methods
+    }
+    assert len(found) == 8
+    assert found <= {(method, path) for method, path, _ in ROUTES}
+
+
+def _needs(dependant: Dependant) -> bool:
+    return dependant.call is joined_artifacts or any(_needs(one) for one in dependant.dependencies)
+
+
+async def test_a_slow_call_is_waited_for_while_the_store_answers(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: threading.Event
+) -> None:
+    silent.set()
+    artifacts = Artifacts(f"silent://{tmp_path.name}-slow", patience=0.3)
+    await artifacts.join(store)
+    await artifacts.put("a", b"1")
+    reading = artifacts._filesystem.cat_file
+
+    def slow(path: str, **more: Any) -> Any:
+        time.sleep(1)
+        return reading(path, **more)
+
+    monkeypatch.setattr(artifacts._filesystem, "cat_file", slow)
+    assert await artifacts.get("a") == b"1"
+    silent.clear()
+    for longest in (5.0, 0.3):  # the second at once: it is known by now
+        began = time.monotonic()
+        with pytest.raises(ArtifactsUnavailable, match="does not answer"):
+            await artifacts.size("a")
+        assert time.monotonic() - began < longest
+    silent.set()
+    async with asyncio.timeout(5):
+        while await asyncio.gather(artifacts.size("a"), return_exceptions=True) != [1]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

@@ -1,0 +1,44 @@
+"""The running accuracy against the plain definition."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abound.service.cli.accuracy import Tally, rank_in, shown
+
+
+def plain(ranks: list[int | None]) -> dict[str, object]:
+    n = len(ranks)
+    if n == 0:
+        return {"n": 0, "R@1": None, "R@5": None, "MRR": None}
+    found = [rank for rank in ranks if rank is not None]
+    return {
+        "n": n,
+        "R@1": sum(rank <= 1 for rank in found) / n,
+        "R@5": sum(rank <= 5 for rank in found) / n,
+        "MRR": pytest.approx(sum(1 / rank for rank in found) / n),
+    }
+
+
+@given(st.lists(st.none() | st.integers(1, 9), max_size=30), st.integers(1, 10))
+def test_all_and_the_newest(ranks: list[int | None], window: int) -> None:
+    tally = Tally(window)
+    for rank in ranks:
+        tally.add(rank)
+    assert tally.all() == plain(ranks)
+    assert tally.window() == plain(ranks[-window:])
+
+
+def test_the_rank_in_an_answer() -> None:
+    assert rank_in(["a", "b", "c"], ["c", "b"]) == 2
+    assert rank_in(["a"], ["b"]) is None
+    assert rank_in([], ["b"]) is None
+
+
+def test_for_people() -> None:
+    tally = Tally()
+    assert shown(tally.all()) == "no accuracy yet"
+    tally.add(2)
+    assert shown(tally.all()) == "R@1 0.000  R@5 1.000  MRR 0.500"

@@ -1,0 +1,574 @@
+"""The command line as a user meets it: exit codes, JSON, and files through a real service."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+
+import click
+import httpx
+import pytest
+import typer.main
+
+from abound.core.config import ModelConfig
+from abound.core.types import Offset
+from abound.service.cli import main as cli
+from abound.service.client.local_service import own_service
+from abound.service.client.retries import ATTEMPTS
+from abound.service.datasets.files import read_file
+from abound.service.evaluation.live import evaluate
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run ``abound`` in this process, without settings of ours from the environment."""
+    for name in [name for name in os.environ if name.startswith("ABOUND_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["abound", *map(str, arguments)])
+        try:
+            cli.main()
+            code: object = 0
+        except SystemExit as end:
+            code = end.code
+        return Ran(int(code or 0), *capsys.readouterr())  # type: ignore[call-overload]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("service")
+
+
+@pytest.fixture(scope="module")
+def url(data_dir: Path) -> Iterator[str]:
+    with own_service(data_dir=data_dir, worker=True) as url:
+        yield url
+
+
+def rows(n: int, seed: int = 0) -> list[dict[str, object]]:
+    rng = random.Random(seed)
+    made: list[dict[str, object]] = []
+    for _ in range(n):
+        kind = rng.randrange(5)
+        words = [f"k{kind}w{rng.randrange(4)}" for _ in range(3)] + [f"noise{rng.randrange(9)}" for _ in range(3)]
+        made.append({"text": " ".join(words), "labels": [f"kind {kind}"]})
+    return made
+
+
+def write(path: Path, made: list[dict[str, object]]) -> Path:
+    data = "".join(json.dumps(row) + "\n" for row in made).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    return write(tmp_path / "train.jsonl.gz", rows(1500))
+
+
+@pytest.fixture
+def test(tmp_path: Path) -> Path:
+    return write(tmp_path / "test.jsonl", rows(100, seed=1))
+
+
+def commands() -> Iterator[tuple[list[str], click.Command]]:
+    pending: list[tuple[list[str], Any]] = [([], typer.main.get_command(cli.app))]
+    while pending:
+        path, command = pending.pop()
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            yield path, command
+        else:
+            pending += [([*path, name], sub) for name, sub in inner.items()]
+
+
+# Form
+
+
+def test_the_commands_that_there_are() -> None:
+    names = {" ".join(path) for path, _ in commands()}
+    assert names >= {"serve", "learn", "classify", "evaluate", "demo", "verify", "config", "worker", "models list"}
+    assert names >= {"models show", "models create", "models configure", "models delete", "snapshots create"}
+
+
+@pytest.mark.parametrize(("path", "command"), [pytest.param(*pair, id=" ".join(pair[0])) for pair in commands()])
+def test_every_command_has_json_and_help(path: list[str], command: click.Command, run: Run) -> None:
+    assert any("--json" in parameter.opts for parameter in command.params)
+    shown = run(*path, "--help")
+    assert shown.code == 0
+    assert "--json" in shown.out
+
+
+def seconds_of_work(*arguments: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_help_is_there_at_once() -> None:
+    heavy = "{'numpy', 'numba', 'fastapi', 'redis', 'httpx', 'pydantic'}"
+    program = f"import abound.service.cli.main, sys; print({heavy} & set(sys.modules))"
+    # Beside what a command that computes begins with, as the machine may be slow, or busy.
+    computing = min(seconds_of_work("-c", "import fastapi, numba, redis") for _ in range(3))
+    assert min(seconds_of_work("-m", "abound", "--help") for _ in range(3)) < 0.6 * computing
+    imported = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert imported.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["frobnicate"],
+        ["learn"],
+        ["learn", "x.csv"],
+        ["learn", "missing.jsonl"],
+        ["classify", "x.csv"],
+        ["evaluate", "--train", "x.jsonl"],
+        ["evaluate", "--train", "missing.jsonl", "--test", "missing.jsonl"],
+        ["models", "configure", "m"],
+        ["models", "create", "m", "--set", "margin"],
+        ["models", "create", "m", "--set", "=1"],
+        ["models", "delete", "m"],
+        ["demo", "--instances", "0"],
+    ],
+)
+def test_wrong_use_is_exit_code_2(arguments: list[str], run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert ran.err
+
+
+# evaluate
+
+
+def test_evaluate_gives_the_promised_object(run: Run, train: Path, test: Path) -> None:
+    ran = run("evaluate", "--train", train, "--test", test, "--set", "margin=0.5", "--passes", 2, "--json")
+    assert ran.code == 0
+    names = {f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in (1, 3, 5)}
+    assert ran.json["metrics"].keys() == names | {"R@1", "R@5", "MRR", "HR"}
+    assert ran.json["metrics"]["R@1"] > 0.9
+    assert ran.json["metrics"]["HR"] >= 1.0
+    assert ran.json["instances"] == {"train": 1500, "test": 100}
+    assert ran.json.keys() >= {"connections", "work_per_feature", "bytes", "seconds"}
+    assert ran.json["seconds"].keys() >= {"fit", "rank"}
+
+
+def test_evaluate_for_people(run: Run, train: Path, test: Path) -> None:
+    ran = run("evaluate", "--train", train, "--test", test)
+    assert ran.code == 0
+    assert "1,500 instances, 1,500 learned" in ran.out
+
+
+def test_evaluate_tells_how_far_probabilities_are_right(run: Run, train: Path, test: Path) -> None:
+    files = ("evaluate", "--train", train, "--test", test, "--set", "calibrate=true")
+    told = run(*files, "--json").json["calibration"]
+    assert told.keys() == {"prequential", "test", "score"}
+    people = run(*files).out
+    for name, said in (("prequential", "while learning"), ("test", "on the test part"), ("score", "0 to 1")):
+        assert [line for line in people.splitlines() if said in line and f"error {told[name]['error']:.4g}," in line]
+
+
+def test_evaluate_takes_dotted_fields(run: Run, train: Path, test: Path) -> None:
+    files = ("--train", train, "--test", test, "--json")
+    words = run("evaluate", *files).json
+    pairs = run("evaluate", *files, "--set", "analyzer.ngrams=[1,2]", "--set", "analyzer.kind=word").json
+    assert pairs["features"] > words["features"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--method", "svm"], "there is no method"),
+        (["--set", "w_min=2"], "w_min must be"),
+        (["--set", "memory=NaN"], "memory must be"),
+        (["--set", "wmin=0.1"], "wmin is not a field"),
+        (["--set", "analyzer.kind=words"], "analyzer.kind must be word"),
+        (["--propensity-b", "0"], "b > 0"),
+        (["--passes", "0"], "passes"),
+        (["--hide-labels", "0.5"], "batch methods only"),
+        (["--method", "swnn", "--passes", "2"], "for ff only"),
+        (["--method", "swnn", "--set", "S=0"], "S must be"),
+        (["--method", "swnn", "--set", "margin=1"], "margin is not a parameter of swnn"),
+        (["--method", "swnn", "--set", "analyzer.kind=words"], "analyzer.kind must be word"),
+        (["--method", "swnn", "--set", "idf=2"], "idf must be"),
+        (["--method", "swnn", "--set", "params=auto", "--set", "S=3"], "params can only be auto"),
+        (["--method", "frequency", "--set", "params=auto"], "no parameters that can be searched"),
+    ],
+)
+def test_evaluate_refuses_what_it_does_not_know(
+    options: list[str], message: str, run: Run, train: Path, test: Path
+) -> None:
+    ran = run("evaluate", "--train", train, "--test", test, *options)
+    assert ran.code == 2
+    assert message in ran.err
+
+
+def test_a_batch_method_is_evaluated_by_the_same_command(run: Run, train: Path, test: Path) -> None:
+    files = ("--train", train, "--test", test, "--method", "swnn")
+    ran = run("evaluate", *files, "--set", "S=9", "--set", "analyzer.min_length=2", "--json")
+    live = run("evaluate", "--train", train, "--test", test, "--json")
+    assert ran.code == 0
+    assert ran.json.keys() >= live.json.keys() - {"digest"}
+    assert ran.json["metrics"].keys() == live.json["metrics"].keys()
+    assert ran.json["metrics"]["R@1"] > 0.9
+    assert ran.json["params"] == {"S": 9, "alpha": 2.0, "beta": 1.0, "prune": True}
+    assert ran.json["idf"] is True
+    assert ran.json["instances"] == {"train": 1500, "test": 100}
+    people = run("evaluate", *files)
+    assert "1,500 instances, 1,500 learned" in people.out
+    assert "alpha" in people.out
+
+
+def test_the_recall_of_an_approximate_search_is_told(run: Run, train: Path, test: Path) -> None:
+    files = ("--train", train, "--test", test, "--method", "ogeec", "--set", "learners=1", "--set", "index=lsh")
+    told = run("evaluate", *files, "--json").json["recall_of_neighbors"]
+    assert 0.0 < told < 1.0
+    assert f"recall of neighbors  {told:.4f}" in run("evaluate", *files).out
+
+
+def test_parameters_are_searched_for(run: Run, train: Path, test: Path) -> None:
+    for method in ("ff", "swnn"):
+        ran = run("evaluate", "--train", train, "--test", test, "--method", method, "--set", "params=auto", "--json")
+        assert ran.code == 0
+        assert ran.json["params"].keys() >= ({"passes", "margin"} if method == "ff" else {"S", "alpha"})
+
+
+def test_hidden_labels_are_not_learned(run: Run, train: Path, test: Path) -> None:
+    files = ("--train", train, "--test", test, "--method", "frequency", "--json")
+    assert run("evaluate", *files, "--hide-labels", 0.8).json["learned"] < 1000
+    assert run("evaluate", *files, "--hide-labels", 1).code == 1
+    assert run("evaluate", *files).json["learned"] == 1500
+
+
+def test_what_would_not_fit_into_memory_is_refused_with_the_arithmetic(run: Run, train: Path, test: Path) -> None:
+    ran = run("evaluate", "--train", train, "--test", test, "--method", "ogeec", "--memory", 0.001)
+    assert ran.code == 1
+    assert "5 learners x 1,500 instances x 200" in ran.err
+    assert "0.001 GB may be used" in ran.err
+
+
+def test_the_methods_are_listed(run: Run) -> None:
+    listed = run("methods", "--json")
+    assert listed.json["swnn"]["params"]["S"] == 75
+    assert listed.json["swnn"]["search"] is True
+    assert all(method["cost"] and method["use"] for method in listed.json.values())
+    people = run("methods")
+    assert people.code == 0
+    assert all(name in people.out for name in listed.json)
+
+
+def test_a_damaged_file_is_named_with_its_line(run: Run, tmp_path: Path, test: Path) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"text": "a", "labels": ["x"]}\n{"text": 3}\n')
+    ran = run("evaluate", "--train", bad, "--test", test)
+    assert ran.code == 1
+    assert "bad.jsonl: line 2: not an instance" in ran.err
+    assert "Traceback" not in ran.err
+
+
+# config
+
+
+def test_config_tells_where_each_setting_comes_from(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABOUND_PORT", "8123")
+    monkeypatch.setenv("ABOUND_REDIS_URL", "redis://u:secret@h:1")
+    monkeypatch.setenv("ABOUND_PROT", "1")
+    ran = run("config", "--json")
+    settings = ran.json["settings"]
+    assert settings["port"] == {"value": 8123, "from": "ABOUND_PORT", "meaning": settings["port"]["meaning"]}
+    assert settings["host"]["from"] == "default"
+    values = {name: settings[name]["value"] for name in ("worker", "jobs_url", "limits_max_labels", "host")}
+    assert values == {"worker": True, "jobs_url": None, "limits_max_labels": 100, "host": "127.0.0.1"}
+    assert "secret" not in ran.out
+    assert len(ran.json["unknown"]) == 1
+    assert "8123" in run("config").out
+
+
+def test_a_wrong_setting_is_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = run("serve", "--processes", "0")
+    assert (wrong.code, "--processes" in wrong.err) == (2, True)
+    monkeypatch.setenv("ABOUND_PORT", "many")
+    ran = run("serve")
+    assert ran.code == 2
+    assert "ABOUND_PORT" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_worker_needs_a_store(run: Run) -> None:
+    ran = run("worker")
+    assert ran.code == 1
+    assert "ABOUND_REDIS_URL" in ran.err
+
+
+# Through a service
+
+
+def test_no_service(run: Run, train: Path) -> None:
+    ran = run("learn", train, "--url", "http://127.0.0.1:9")
+    assert ran.code == 1
+    assert "no service answers at http://127.0.0.1:9" in ran.err
+
+
+def test_a_service_that_is_starting_is_waited_for(run: Run, train: Path, url: str) -> None:
+    """Longer than one request would be tried; ``url`` is only where it leads in the end."""
+    left = [2 * ATTEMPTS + 1]
+
+    class Starting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            left[0] -= 1
+            said = {"type": "/problems/not-ready", "title": "X", "status": 503, "detail": "warming", "retry_after": 0}
+            with httpx.Client(base_url=url) as there:
+                status, body = (503, json.dumps(said)) if left[0] >= 0 else (404, there.get(self.path).text)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Starting) as server:
+        Thread(target=server.serve_forever).start()
+        try:
+            ran = run("learn", train, "--url", f"http://127.0.0.1:{server.server_port}", "--model", "none")
+        finally:
+            server.shutdown()
+    assert left[0] == -1
+    assert ran.code == 1
+    assert "there is no model" in ran.err
+
+
+def test_the_service_equals_the_library(run: Run, url: str, train: Path, test: Path) -> None:
+    """Learned over HTTP and in process, two models are the same to the last bit, and rank alike."""
+    assert run("models", "create", "same", "--set", "margin=0.5", "--url", url).code == 0
+    learned = run("learn", train, "--url", url, "--model", "same", "--json").json
+    here = evaluate(read_file(str(train)), read_file(str(test)), ModelConfig(margin=0.5))
+    shown = run("models", "show", "same", "--url", url, "--json").json
+    assert shown["digest"] == here["digest"]
+    assert learned["learned"] == 1500
+    assert learned["accuracy"]["all"] == {
+        name: pytest.approx(shown["stats"]["all"][name]) for name in ("n", "R@1", "R@5", "MRR")
+    }
+    ran = run("classify", test, "--url", url, "--model", "same", "-k", 1000, "--json")
+    assert [len(json.loads(line)["labels"]) > 0 for line in ran.out.splitlines()] == [True] * 100
+    accuracy = json.loads(ran.err)["accuracy"]["all"]
+    assert {name: accuracy[name] for name in ("R@1", "R@5", "MRR")} == pytest.approx(
+        {name: here["metrics"][name] for name in ("R@1", "R@5", "MRR")}
+    )
+
+
+def test_answers_go_to_a_file(run: Run, url: str, test: Path, tmp_path: Path) -> None:
+    run("models", "create", "file", "--url", url)
+    run("learn", test, "--url", url, "--model", "file")
+    output = tmp_path / "answers.jsonl"
+    ran = run("classify", test, "--url", url, "-m", "file", "--explain", "-k", 2, "-o", output, "--limit", 3, "--json")
+    assert ran.json["classified"] == 3
+    answers = [json.loads(line) for line in output.read_text().splitlines()]
+    assert len(answers) == 3
+    assert all(label["because"] for answer in answers for label in answer["labels"])
+
+
+def test_labels_that_are_not_probable_enough_are_left_out(run: Run, url: str, train: Path, test: Path) -> None:
+    run("models", "create", "sure", "--set", "calibrate=true", "--url", url)
+    run("learn", train, "--url", url, "--model", "sure")
+    asked = ("classify", test, "--url", url, "-m", "sure")
+    everything, kept = (
+        [label["probability"] for line in run(*asked, *more).out.splitlines() for label in json.loads(line)["labels"]]
+        for more in ((), ("--min-probability", 0.5))
+    )
+    assert kept == [probability for probability in everything if probability >= 0.5]
+    assert 0 < len(kept) < len(everything)
+
+
+def test_skip_and_limit(run: Run, url: str, train: Path) -> None:
+    run("models", "create", "part", "--url", url)
+    assert run("learn", train, "--url", url, "-m", "part", "--skip", 1490, "--json").json["learned"] == 10
+    assert run("learn", train, "--url", url, "-m", "part", "--skip", 10, "--limit", 5, "--json").json["learned"] == 5
+
+
+def test_standard_input_and_keys(run: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("models", "create", "piped", "--url", url)
+    with write(tmp_path / "piped.jsonl", rows(20)).open() as piped:
+        monkeypatch.setattr(sys, "stdin", piped)
+        ran = run("learn", "-", "--url", url, "-m", "piped", "--keyed", "--source", "a test", "--json")
+    assert ran.json["learned"] == 20
+
+
+def test_extreme_classification_text(run: Run, url: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("3 9 4\n1,2 0:0.5 7:2\n 3:1\n3 8:1\n")
+    run("models", "create", "text", "--url", url)
+    ran = run("learn", path, "--url", url, "-m", "text", "--json")
+    assert (ran.json["learned"], ran.json["unlabelled"]) == (2, 1)
+    labels = json.loads(run("classify", path, "--url", url, "-m", "text").out.splitlines()[0])["labels"]
+    assert [label["label"] for label in labels] == ["1", "2"]
+
+
+def test_refused_lines_are_told_and_do_not_stop_the_rest(run: Run, url: str, tmp_path: Path) -> None:
+    run("models", "create", "refused", "--url", url)
+    made = rows(10)
+    made[3] = {"features": {"a": {"b": 1}}, "labels": ["x"]}
+    made[5] = {"text": "", "labels": ["x"]}
+    ran = run("learn", write(tmp_path / "some.jsonl", made), "--url", url, "-m", "refused", "--json")
+    assert ran.code == 1
+    assert (ran.json["learned"], ran.json["refused"]) == (8, 2)
+    assert "some.jsonl: line 4: features.a" in ran.err
+    assert "some.jsonl: line 6:" in ran.err
+
+
+def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str, tmp_path: Path) -> None:
+    run("models", "create", "damaged", "--url", url)
+    path = write(tmp_path / "some.jsonl", rows(10))
+    path.write_bytes(path.read_bytes() + b"{\n" + path.read_bytes())
+    ran = run("learn", path, "--url", url, "-m", "damaged")
+    assert ran.code == 1
+    assert "some.jsonl: line 11: not an instance" in ran.err
+    assert "10 instances done" in ran.err
+    assert run("models", "show", "damaged", "--url", url, "--json").json["learned"] == 10
+
+
+def test_an_unknown_model(run: Run, url: str, train: Path) -> None:
+    ran = run("learn", train, "--url", url, "-m", "nobody")
+    assert ran.code == 1
+    assert "nobody" in ran.err
+
+
+def test_models(run: Run, url: str) -> None:
+    at = ("--url", url)
+    created = run("models", "create", "mine", "--set", "d_max=7", "--set", "analyzer.kind=char", *at, "--json")
+    assert created.json["config"]["d_max"] == 7
+    assert created.json["config"]["analyzer"]["kind"] == "char"
+    again = run("models", "create", "mine", *at)
+    assert again.code == 1
+    assert "already" in again.err
+    assert run("models", "configure", "mine", "--set", "margin=0.1", *at, "--json").json["config"]["margin"] == 0.1
+    assert "mine" in {model["name"] for model in run("models", "list", *at, "--json").json["models"]}
+    assert "mine" in run("models", "list", *at).out
+    assert "margin" in run("models", "show", "mine", *at).out
+    wrong = run("models", "configure", "mine", "--set", "margin=-1", *at)
+    assert wrong.code == 1
+    assert "margin" in wrong.err
+    assert run("models", "delete", "mine", "--yes", *at, "--json").json == {"deleted": "mine"}
+    assert run("models", "show", "mine", *at).code == 1
+    assert run("models", "configure", "mine", "--set", "margin=0.1", *at).code == 1
+
+
+def test_a_name_that_leads_elsewhere_deletes_nothing(run: Run, url: str) -> None:
+    at = ("--url", url)
+    run("models", "create", "kept", *at)
+    for command in (("versions", "delete", "..", "-m", "kept"), ("jobs", "cancel", ".."), ("datasets", "delete", "..")):
+        ran = run(*command, *at)
+        assert ran.code == 1, command
+        assert "'..' is no name" in ran.err
+    assert run("models", "show", "kept", *at).code == 0
+    assert run("models", "delete", "kept", "--yes", *at).code == 0
+
+
+def test_snapshots_and_verify(run: Run, url: str, data_dir: Path, train: Path) -> None:
+    at = ("--url", url)
+    run("models", "create", "kept", *at)
+    assert run("snapshots", "list", "kept", *at, "--json").json == {"snapshots": []}
+    run("learn", train, *at, "-m", "kept", "--limit", 100)
+    deadline = time.monotonic() + 60
+    while (ran := run("snapshots", "create", "kept", *at, "--json")).code != 0:  # the worker is still starting
+        assert time.monotonic() < deadline, ran.err
+        time.sleep(0.1)
+    asked = ran.json["offset"]
+    while not (listed := run("snapshots", "list", "kept", *at, "--json").json["snapshots"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert Offset.parse(listed[0]["offset"]) >= Offset.parse(asked)
+    assert listed[0]["digest"] in run("snapshots", "list", "kept", *at).out
+    run("learn", train, *at, "-m", "kept", "--limit", 50)
+    ran = run("verify", "-m", "kept", "--data-dir", data_dir, "--json")
+    assert ran.code == 0, ran.err
+    (verified,) = ran.json["models"]
+    digest = run("models", "show", "kept", *at, "--json").json["digest"]
+    assert verified["good"] is True
+    assert {verified["from_start"], verified["from_snapshot"], *verified["replicas"].values()} == {digest}
+    shown = run("history", "show", "-m", "kept", "--data-dir", data_dir, "--json")
+    assert shown.json == {"model": "kept", "history": None, "wrong": [], "indexes": {"number": 0, "bytes": 0}}
+    begun = run("history", "begin-anew", "-m", "kept", "--data-dir", data_dir, "--yes")
+    assert begun.code == 0, begun.err
+    assert listed[0]["offset"] in begun.out
+    shown = run("history", "show", "-m", "kept", "--data-dir", data_dir, "--json").json
+    assert (shown["history"]["beginning"], shown["wrong"]) == (listed[0]["offset"], [])
+    assert shown["indexes"]["number"] == 1
+    assert shown["indexes"]["bytes"] > shown["history"]["bytes"] > 0  # its manifest too
+    told = run("history", "show", "-m", "kept", "--data-dir", data_dir).out
+    assert "0 segments" in told
+    assert f"1, {shown['indexes']['bytes']} bytes" in told
+    assert run("history", "show", "-m", "nobody", "--data-dir", data_dir).code == 1
+    ran = run("verify", "--data-dir", data_dir)
+    assert ran.code == 0
+    assert "kept at" in ran.out
+    assert "served by" in ran.out
+    ran = run("verify", "--data-dir", data_dir, "--offline")
+    assert ran.code == 0
+    assert "served by" not in ran.out
+    assert "default at" in ran.out
+    assert run("snapshots", "list", "nobody", *at).code == 1
+
+
+def test_verify_without_a_service(run: Run, tmp_path: Path) -> None:
+    ran = run("verify", "--data-dir", tmp_path)
+    assert ran.code == 1
+    assert "no service runs with the data directory" in ran.err
+
+
+def test_verify_an_unknown_model(run: Run, url: str, data_dir: Path) -> None:
+    ran = run("verify", "-m", "nobody", "--data-dir", data_dir)
+    assert ran.code == 1
+    assert "there is no model 'nobody'" in ran.err
+
+
+def test_the_demo_leaves_other_models_alone(run: Run, url: str) -> None:
+    before = run("models", "show", "default", "--url", url, "--json").json
+    ran = run("demo", "--url", url, "--instances", 3000, "--json")
+    assert ran.code == 0
+    assert ran.json["instances"] == 3000
+    assert ran.json["started"] is False
+    assert ran.json["accuracy"]["all"]["R@1"] > 0.05
+    assert all(filled["labels"] for filled in ran.json["contexts"])
+    assert run("models", "show", "default", "--url", url, "--json").json["digest"] == before["digest"]
+    again = run("demo", "--url", url, "-n", 1000)
+    assert "1,000 words" in again.out
+    assert "because, for" in again.out
+
+
+def test_the_demo_starts_a_service_by_itself(run: Run) -> None:
+    ran = run("demo", "--url", "http://127.0.0.1:9", "-n", 500, "--json")
+    assert ran.code == 0
+    assert ran.json["started"] is True
+    assert ran.json["instances"] == 500

@@ -1,0 +1,174 @@
+"""``abound jobs`` against a service and a worker that run."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from abound.service.cli import main as cli
+from abound.service.cli.versions import list_versions
+from abound.service.client import Client, Interrupted, Refused
+from tests.support.job_worker import Office, office
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Office]:
+    with office() as place:
+        place.worker.start()
+        yield place
+
+
+@pytest.fixture
+def run(place: Office, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    for name in [name for name in os.environ if name.startswith("ABOUND_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ABOUND_URL", place.service.url)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: object) -> Ran:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["abound", "jobs", *map(str, arguments)])
+        try:
+            cli.main()
+            code: object = 0
+        except SystemExit as end:
+            code = end.code
+        return Ran(int(code or 0), *capsys.readouterr())  # type: ignore[call-overload]
+
+    return run
+
+
+def last_json(ran: Ran) -> Any:
+    """The result, below what the service (in this process) logs on standard output."""
+    return json.loads(ran.out.splitlines()[-1])
+
+
+def test_a_job_is_asked_for_and_followed(run: Run) -> None:
+    ran = run("submit", "steps", "--set", "steps=4", "--reason", "to see", "--follow", "--json")
+    job = last_json(ran)
+    assert (ran.code, job["state"], job["outcome"], job["reason"]) == (0, "succeeded", {"written": 4}, "to see")
+    shown = run("show", job["id"])
+    assert shown.code == 0
+    for word in ("succeeded", "100%", "to see", job["id"]):
+        assert word in shown.out
+    listed = run("list", "--json")
+    assert last_json(listed)["jobs"][0]["id"] == job["id"]
+    table = run("list", "--state", "succeeded")
+    assert job["id"] in table.out
+    assert last_json(run("follow", job["id"], "--json"))["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("columns", ["80", "40", None])
+def test_ids_are_listed_whole_however_narrow_the_terminal_is(
+    run: Run, columns: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = "a sentence that is so long that it does not fit into a line of any terminal that somebody has open " * 2
+    job = {"id": "0123456789abcdef0123", "state": "running", "progress": 0.25, "method": "one_vs_rest", "stage": None}
+    job |= {"model": "a-model-with-a-name", "error": error, "created": 1.7e9}
+    monkeypatch.setattr(Client, "jobs", lambda self, **given: {"jobs": [job]})
+    if columns is None:
+        monkeypatch.delenv("COLUMNS")
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    (first, *more) = run("list").out.splitlines()[1:]
+    assert first.startswith("0123456789abcdef0123  running 25%  one_vs_rest  ")
+    assert (error.strip() in first) == (columns is None)
+    assert bool(more) == (columns is not None)
+
+
+@pytest.mark.parametrize("columns", ["80", None])
+def test_versions_are_listed_with_ids_and_measures_whole(
+    columns: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = {"id": "0123456789abcdef", "method": "exmlds_joint", "metrics": {"R@1": 0.5432, "P@1": 0.6789}}
+    card |= {"sizes": {"instances": 200_000}, "bytes": 123_456, "created": 1.7e9, "needed": "it is what was before"}
+    monkeypatch.setattr(Client, "versions", lambda self, model: {"versions": [card]})
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    list_versions()
+    first = capsys.readouterr().out.splitlines()[1]
+    assert first.startswith("0123456789abcdef  exmlds_joint  0.5432  ")
+    assert "200,000" in first
+    assert ("123,456" in first) == (columns is None)
+
+
+def test_a_followed_job_that_does_not_succeed_ends_the_command_with_1(run: Run) -> None:
+    ran = run("submit", "ending", "--set", "how=error", "--follow")
+    assert ran.code == 1
+    assert "failed: it cannot be done" in ran.err
+    assert run("submit", "ending", "--set", "how=error").code == 0  # nobody waits for what comes of it
+
+
+def test_a_job_is_cancelled(run: Run) -> None:
+    job = last_json(run("submit", "steps", "--set", "steps=10000", "--json"))
+    ended = last_json(run("cancel", job["id"], "--follow", "--json"))
+    assert ended["state"] == "cancelled"
+    assert run("follow", job["id"]).code == 1
+
+
+def test_what_the_door_refuses_is_said(run: Run) -> None:
+    ran = run("submit", "steps", "--set", "steps=-1")
+    assert ran.code == 1
+    assert "steps must be at least 0" in ran.err
+    assert run("submit", "steps", "--set", "steps").code == 2
+    assert run("show", "0" * 20).code == 1
+
+
+def test_methods_are_told_with_their_parameters(run: Run) -> None:
+    out = run("methods").out
+    assert "steps: Write an artifact a step, and commit them all." in out
+    assert "seconds  number, by default 0.01" in out
+
+
+def events(*jobs: dict[str, Any]) -> bytes:
+    return b"".join(b"event: x\ndata: " + json.dumps(job).encode() + b"\n\n" for job in jobs)
+
+
+def test_a_follower_connects_again_when_the_events_break_off() -> None:
+    answers = [
+        httpx.Response(200, content=events({"ended": None, "progress": 0.1})),
+        httpx.Response(503, json={"title": "t", "detail": "d"}),
+        httpx.Response(200, content=events({"ended": None, "progress": 0.2}, {"ended": 1.0, "progress": 1.0})),
+    ]
+    pauses: list[float] = []
+    transport = httpx.MockTransport(lambda request: answers.pop(0))
+    with Client("http://service", transport=transport, pause=pauses.append) as client:
+        assert [job["progress"] for job in client.follow("0" * 20)] == [0.1, 0.2, 1.0]
+    assert len(pauses) == 2
+
+
+def test_a_follower_gives_up_in_the_end() -> None:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(200, content=b": ping\n\n")
+
+    with Client("http://service", transport=httpx.MockTransport(answer), pause=lambda seconds: None) as client:
+        with pytest.raises(Interrupted):
+            list(client.follow("0" * 20))
+        assert len(asked) == 6
+        gone = httpx.MockTransport(lambda request: httpx.Response(404, json={"title": "t", "detail": "no such job"}))
+        with Client("http://service", transport=gone) as other, pytest.raises(Refused, match="no such job"):
+            list(other.follow("0" * 20))

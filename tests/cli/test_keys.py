@@ -1,0 +1,201 @@
+"""``abound keys`` and ``abound audit``: with the service running, before it runs, and where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from abound.service.cli import main as cli
+from abound.service.processes.embedded_store import EmbeddedStore
+from tests.cli.test_cli import commands
+from tests.support.served import Served, served
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    for name in [name for name in os.environ if name.startswith("ABOUND_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["abound", *map(str, arguments)])
+        try:
+            cli.main()
+            code: object = 0
+        except SystemExit as end:
+            code = end.code
+        out, err = capsys.readouterr()
+        return int(code or 0), out, err  # type: ignore[call-overload]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as service:
+        yield service
+
+
+def listed(run: Run, *where: object) -> list[dict[str, Any]]:
+    code, out, _ = run("keys", "list", "--json", *where)
+    assert code == 0
+    found: list[dict[str, Any]] = json.loads(out)["keys"]
+    return found
+
+
+def test_a_key_is_made_before_there_is_a_service(run: Run, tmp_path: Path) -> None:
+    where = ("--data-dir", tmp_path / "data")
+    code, out, err = run("keys", "create", "--scope", "admin", "--description", "mine", *where)
+    assert code == 0
+    secret = out.strip()
+    [key] = listed(run, *where)
+    assert (key["scopes"], key["description"], key["state"], key["used"]) == (["admin"], "mine", "valid", None)
+    assert key["id"] in err
+    assert f"a new store is made in {tmp_path / 'data'}" in err
+    assert secret.startswith(f"abk_{key['id']}_")
+    code, out, err = run("keys", "list", *where)
+    assert secret[-43:] not in out + err
+    assert "digest" not in json.dumps(key)
+    for file in (tmp_path / "data").rglob("*"):
+        assert file.is_dir() or secret[-43:].encode() not in file.read_bytes(), file
+    acts = json.loads(run("audit", "--json", *where)[1])["acts"]
+    assert [(act["action"], act["outcome"], act["details"]["key"]) for act in acts] == [
+        ("key.create", "done", key["id"])
+    ]
+    assert "@" in acts[0]["address"]
+    assert "a new store" not in run("keys", "create", "--scope", "learn", *where)[2]
+
+
+OFFLINE = {
+    "keys list": (),
+    "keys revoke": ("0" * 12,),
+    "keys rotate": ("0" * 12,),
+    "keys clear": ("--yes",),
+    "audit": (),
+    "mend": (),
+    "mend --yes": (),
+    "verify": ("--offline",),
+    "store rewrite": (),
+    "store accept-loss": ("--yes",),
+    "history show": (),
+    "history begin-anew": ("--yes",),
+}
+"""Every command that asks the store itself, and what it needs."""
+
+
+@pytest.mark.parametrize("command", OFFLINE)
+@pytest.mark.parametrize("there", ["nothing", "empty"])
+def test_no_command_makes_a_store_where_there_is_none(run: Run, tmp_path: Path, command: str, there: str) -> None:
+    place = tmp_path / "typo"
+    if there == "empty":
+        place.mkdir()
+    code, _, err = run(*command.split(), *OFFLINE[command], "--data-dir", place)
+    assert code == 1
+    assert str(place) in err
+    assert [*tmp_path.rglob("*")] == ([place] if there == "empty" else [])
+
+
+def test_every_command_that_asks_the_store_itself_is_tried() -> None:
+    offline = {command for command in OFFLINE if " -" not in command}
+    asking = {" ".join(path) for path, command in commands() if any(one.name == "data_dir" for one in command.params)}
+    assert asking - offline == {"serve", "keys create"}  # these may make one
+
+
+def test_an_embedded_store_that_runs_is_asked_as_it_is(run: Run, tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path):
+        code, _, _ = run("keys", "create", "-s", "classify", "--data-dir", tmp_path)
+        assert code == 0
+        assert len(listed(run, "--data-dir", tmp_path)) == 1
+    assert len(listed(run, "--data-dir", tmp_path)) == 1
+
+
+def test_the_life_of_a_key(run: Run, service: Served) -> None:
+    where = ("--redis-url", service.server.url)
+    terms = ("-s", "learn", "-s", "classify", "-m", "default", "--expires", "30d", "--rate", "100/second")
+    code, out, _ = run("keys", "create", *terms, "--json", *where)
+    assert code == 0
+    made = json.loads(out)
+    assert made["scopes"] == ["classify", "learn"]
+    assert made["models"] == ["default"]
+    assert made["expires"] - made["created"] == pytest.approx(30 * 86_400)
+    code, out, _ = run("keys", "rotate", made["id"], "--grace", "0", "--json", *where)
+    rotated = json.loads(out)
+    assert (code, rotated["replaces"], rotated["rate"]) == (0, made["id"], "100/second")
+    assert rotated["key"] != made["key"]
+    assert run("keys", "revoke", rotated["id"], *where)[:2] == (0, f"{rotated['id']} is revoked\n")
+    states = {key["id"]: key["state"] for key in listed(run, *where)}
+    assert states == {made["id"]: "expired", rotated["id"]: "revoked"}
+    assert run("keys", "rotate", rotated["id"], *where)[0] == 1  # for good is for good
+    assert run("keys", "revoke", "f" * 12, *where)[0] == 1
+    assert run("keys", "clear", "--yes", *where)[0] == 0
+    assert listed(run, *where) == []
+    acts = json.loads(run("audit", "--json", "-n", "10", *where)[1])["acts"]
+    assert [(act["action"], act["outcome"]) for act in acts] == [
+        ("key.clear", "done"),
+        ("key.revoke", "refused"),
+        ("key.rotate", "refused"),
+        ("key.revoke", "done"),
+        ("key.rotate", "done"),
+        ("key.create", "done"),
+    ]
+    assert made["key"][-43:] not in json.dumps(acts)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("-s", "root"),
+        ("-s", "learn", "-m", "no/name"),
+        ("-s", "learn", "--expires", "soon"),
+        ("-s", "learn", "--expires", "0s"),
+        ("-s", "learn", "--rate", "many"),
+        ("-s", "learn", "--rate", "0/second"),
+        ("-s", "learn", "--description", "two\nlines"),
+    ],
+)
+def test_wrong_use(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    assert run("keys", "create", *arguments, "--data-dir", tmp_path / "data")[0] == 2
+    assert not (tmp_path / "data").exists()
+
+
+def test_commands_send_the_key_that_a_file_holds(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: Served
+) -> None:
+    seen: list[str | None] = []
+    real = httpx.Client.request
+
+    def note(self: httpx.Client, *arguments: Any, **options: Any) -> httpx.Response:
+        seen.append(self.headers.get("authorization"))
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(httpx.Client, "request", note)
+    (tmp_path / "key").write_text("abk_x\n")
+    monkeypatch.setenv("ABOUND_KEY_FILE", str(tmp_path / "key"))
+    assert run("models", "list", "--url", service.url)[0] == 0
+    monkeypatch.setenv("ABOUND_KEY", "abk_y")
+    assert run("models", "list", "--url", service.url)[0] == 0
+    assert seen == ["Bearer abk_x", "Bearer abk_y"]
+
+
+def test_a_key_that_cannot_travel_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    two_lines = tmp_path / "key"
+    two_lines.write_text("abk_1\nabk_2\n")
+    monkeypatch.setenv("ABOUND_KEY_FILE", str(two_lines))
+    code, _, err = run("models", "list", "--url", "http://127.0.0.1:1")
+    assert code == 2
+    assert "printable ASCII" in err
+    for key in ("abk_é", "abk_1\n"):
+        monkeypatch.setenv("ABOUND_KEY", key)
+        code, _, err = run("models", "list", "--url", "http://127.0.0.1:1")
+        assert code == 2
+        assert "printable ASCII" in err

@@ -1,0 +1,179 @@
+"""What ``abound learn`` says of a stream that ends before its file does, and when it sends what it was given."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO
+
+import httpx
+import pytest
+
+import abound.service.client
+from abound.service.cli.stream import Stopped, learn
+from abound.service.client import Client
+from tests.support import interrupts
+
+
+@pytest.mark.parametrize("last", [httpx.ConnectError("away"), 401])
+def test_a_request_that_was_learned_in_part(
+    last: httpx.ConnectError | int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = '{"title": "X", "status": 429, "retry_after": 0}'
+    answers = [httpx.Response(200, content=f'{{"applied": true}}\n{busy}\n{{"applied": true}}\n{busy}\n')]
+    assert learning(answers, last, tmp_path, monkeypatch).endswith(
+        "1 instances done, 0 refused; 3 more may or may not have been taken, from f.jsonl: line 2 on"
+    )
+
+
+@pytest.mark.parametrize(("status", "taken"), [(401, False), (404, False), (500, True), (502, True), (504, True)])
+def test_a_request_that_was_refused_as_a_whole(
+    status: int, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "4 more may or may not have been taken" if taken else "nothing was taken"
+    expected = f"0 instances done, 0 refused; {said}, from f.jsonl: line 1 on"
+    assert learning([], status, tmp_path, monkeypatch).endswith(expected)
+
+
+def learning(
+    answers: list[httpx.Response], last: httpx.ConnectError | int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """What the command says of four lines, where requests get these answers, and the last one ever after."""
+    at_hand = iter(answers)
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={})
+        if (answer := next(at_hand, None)) is not None:
+            return answer
+        if isinstance(last, httpx.ConnectError):
+            raise last
+        return httpx.Response(last, json={"title": "X", "status": last})
+
+    def client(url: str, key: str | None) -> Client:
+        return Client(url, transport=httpx.MockTransport(handler), pause=lambda seconds: None)
+
+    monkeypatch.setattr(abound.service.client, "Client", client)
+    monkeypatch.chdir(tmp_path)
+    Path("f.jsonl").write_text('{"text": "a", "labels": ["b"]}\n' * 4)
+    with pytest.raises(Stopped) as stopped:
+        learn(["f.jsonl"])
+    return str(stopped.value)
+
+
+class Service(ThreadingHTTPServer):
+    """What a stream is sent to: it keeps the texts of each request, and answers while it is told to.
+
+    Attributes
+    ----------
+    requests : SimpleQueue of list of str
+    answering : threading.Event
+    """
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests: SimpleQueue[list[str]] = SimpleQueue()
+        self.answering = threading.Event()
+        self.answering.set()
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Service
+
+    def do_GET(self) -> None:
+        self.answer(b"{}")
+
+    def do_POST(self) -> None:
+        lines = self.rfile.read(int(self.headers["content-length"])).splitlines()
+        self.server.requests.put([json.loads(line)["text"] for line in lines])
+        self.server.answering.wait()
+        self.answer(b'{"applied": true, "rank": 1}\n' * len(lines))
+
+    def answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def taking() -> Iterator[Service]:
+    with Service() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.answering.set()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def piped(taking: Service) -> Iterator[subprocess.Popen[str]]:
+    """``abound learn -`` that has begun, with standard input open."""
+    words = [sys.executable, "-m", "abound", "learn", "-", "--url", taking.url]
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1, preexec_fn=interrupts.heard
+    )
+    with process:
+        yield process
+        process.kill()
+
+
+def give(process: subprocess.Popen[str], *texts: str) -> None:
+    """Write instances, and wait until they are read."""
+    pipe: IO[str] | None = process.stdin
+    assert pipe is not None
+    for text in texts:
+        pipe.write(json.dumps({"text": text, "labels": ["x"]}) + "\n")
+    while struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"0000"))[0]:
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
+def test_what_a_pipe_gave_is_sent_while_it_stays_silent(taking: Service, piped: subprocess.Popen[str]) -> None:
+    give(piped, "a", "b")
+    sent = taking.requests.get(timeout=30)
+    give(piped, "c")
+    while len(sent) < 3:
+        sent += taking.requests.get(timeout=30)
+    assert sent == ["a", "b", "c"]
+    assert piped.stdin is not None
+    piped.stdin.close()
+    assert piped.wait(30) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stream_that_is_stopped_names_what_it_has_read(
+    taking: Service, piped: subprocess.Popen[str], number: signal.Signals
+) -> None:
+    give(piped, "a")
+    taking.requests.get(timeout=30)
+    taking.answering.clear()
+    give(piped, "b", "c")
+    taking.requests.get(timeout=30)  # it has no answer
+    give(piped, "d", "e")
+    piped.send_signal(number)
+    _, said = piped.communicate(timeout=30)
+    assert piped.returncode == 1
+    expected = r"interrupted; (\d+) instances done, 0 refused; (\d+) more may .*, from standard input: line (\d+) on\n"
+    found = re.search(expected, said)
+    assert found, said
+    done, unknown, line = map(int, found.groups())
+    assert (done, line) == (1, 2)
+    assert unknown in (3, 4)  # the last one may just have been read

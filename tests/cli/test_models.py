@@ -1,0 +1,69 @@
+"""``abound models show`` of a model that calibrates, and of one that does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from abound.service.cli import main as cli
+from abound.service.cli.options import in_words
+from tests.support.served import Served, fresh_model, served
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as service:
+        yield service
+
+
+@pytest.fixture
+def show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], service: Served) -> Callable[..., str]:
+    for name in [name for name in os.environ if name.startswith("ABOUND_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def show(model: str, *options: str) -> str:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["abound", "models", "show", model, "--url", service.url, *options])
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code
+        else:
+            code = 0
+        assert code == 0
+        return capsys.readouterr().out
+
+    return show
+
+
+def taught(service: Served, calibrate: bool) -> str:
+    name = fresh_model(service, calibrate=calibrate)
+    rng = random.Random(5)
+    rows = [(kind, rng.randrange(4)) for kind in rng.choices(range(4), k=200)]
+    instances = [{"text": f"word{kind} other{other}", "labels": [f"label {kind}"]} for kind, other in rows]
+    service.http.post(f"/models/{name}/learn", json={"instances": instances}).raise_for_status()
+    return name
+
+
+def test_reliability_is_shown_by_tenths(service: Served, show: Callable[..., str]) -> None:
+    model = taught(service, True)
+    said = json.loads(show(model, "--json"))["stats"]["calibration"]
+    assert said["all"]["n"] > 200
+    lines = [line.split() for line in show(model).partition("probabilities")[2].splitlines()]
+    for tenth, (every, newest) in enumerate(zip(said["all"]["bins"], said["newest"]["bins"], strict=True)):
+        figures = [in_words(one[key]) for one in (every, newest) for key in ("n", "estimate", "true")]
+        assert [f"{tenth / 10:.1f}", "to", f"{tenth / 10 + 0.1:.1f}", *figures] in lines
+    for measure in ("error", "brier"):
+        assert [measure, in_words(said["all"][measure]), in_words(said["newest"][measure])] in lines
+
+
+def test_a_model_that_does_not_calibrate_shows_none(service: Served, show: Callable[..., str]) -> None:
+    model = taught(service, False)
+    assert json.loads(show(model, "--json"))["stats"]["calibration"] is None
+    assert "probabilities" not in show(model)

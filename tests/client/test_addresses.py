@@ -1,0 +1,154 @@
+"""Where the client asks: URLs, what the environment says of the way there, and names as parts of paths."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from abound.service.client import AsyncClient, Client, Refused, Unreachable
+from abound.service.client import requests as client_requests
+from tests.support.served import served
+
+Path = Callable[..., str]
+
+
+@pytest.mark.parametrize("url", ["htp:/x", "127.0.0.1:8000", "http://", "/x", "", "http://a:b"])
+def test_what_is_no_url_of_a_service_is_refused_at_once(url: str) -> None:
+    for make in (Client, AsyncClient):
+        with pytest.raises(Unreachable, match="is not a URL"):
+            make(url)
+
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@pytest.fixture
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*PROXIES, "ssl_cert_file", "ssl_cert_dir"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+BROKEN = [
+    ("ALL_PROXY", "socks5://127.0.0.1:9"),
+    ("HTTP_PROXY", "gopher://127.0.0.1:9"),
+    ("HTTPS_PROXY", "garbage:::"),
+    ("NO_PROXY", "[::"),
+    ("SSL_CERT_FILE", "/nowhere"),
+]
+
+
+@pytest.mark.parametrize("make", [Client, AsyncClient])
+@pytest.mark.parametrize(("name", "value"), BROKEN)
+def test_what_the_environment_says_wrong_is_one_error(
+    make: type, name: str, value: str, no_proxy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(Unreachable, match=f"environment names .*{name}"):
+        make("http://service.example")
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "[::1]", "127.1.2.3", "localhost.", "a.localhost", "[::ffff:127.0.0.1]"]
+)
+def test_no_proxy_stands_before_a_service_on_this_machine(
+    host: str, no_proxy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "socks5://127.0.0.1:9")
+    for make in (Client, AsyncClient):
+        make(f"http://{host}:8000")
+        make(f"https://{host}:8000")
+
+
+def test_a_service_on_this_machine_is_asked_past_the_proxy(no_proxy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served() as service:
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+        with Client(service.url) as asking:
+            assert asking.ready()["status"] == "ready"
+
+
+def test_a_proxy_that_does_not_answer_is_told_of(no_proxy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:  # bound, and nobody listens there
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        with Client("http://service.example") as asking, pytest.raises(Unreachable, match="names a proxy"):
+            asking.models()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("HTTPS_PROXY", "http://127.0.0.1:9"), ("NO_PROXY", "service.example"), ("NO_PROXY", "*")]
+)
+def test_a_proxy_that_was_not_asked_is_not_told_of(
+    name: str, value: str, no_proxy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    if name == "NO_PROXY":
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv(name, value)
+    transport = httpx.MockTransport(refuse)
+    with Client("http://service.example", transport=transport) as asking, pytest.raises(Unreachable, match="start one"):
+        asking.models()
+
+
+PATHS = [
+    (client_requests.model_path, 1),
+    (client_requests.job_path, 1),
+    (client_requests.dataset_path, 1),
+    (client_requests.contenders_path, 1),
+    (client_requests.contender_path, 2),
+    (client_requests.version_path, 2),
+]
+
+
+def test_every_path_is_looked_at_below() -> None:
+    assert {path.__name__ for path, _ in PATHS} == {name for name in vars(client_requests) if name.endswith("_path")}
+
+
+@pytest.mark.parametrize(("path", "n_names"), PATHS)
+@pytest.mark.parametrize(
+    "name", ["a", "a/b", "/", "/..", "../x", "a/..", "...", ".a", "a b", "a?b#c", "%2e%2e", "é", ":"]
+)
+def test_the_path_of_whatever_name_arrives_as_it_was_made(path: Path, n_names: int, name: str) -> None:
+    for at in range(n_names):
+        made = path(*["x"] * at, name, *["x"] * (n_names - at - 1))
+        assert made.count("/") == path(*["x"] * n_names).count("/")
+        with httpx.Client(base_url="http://test/below") as http:
+            assert http.build_request("DELETE", made).url.raw_path.decode() == f"/below{made}"
+
+
+@pytest.mark.parametrize(("path", "n_names"), PATHS)
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_what_would_lead_to_another_path_is_no_name(path: Path, n_names: int, name: str) -> None:
+    for at in range(n_names):
+        with pytest.raises(Refused, match="is no name"):
+            path(*["x"] * at, name, *["x"] * (n_names - at - 1))
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_nothing_is_sent_for_what_is_no_name(name: str) -> None:
+    def never(request: httpx.Request) -> httpx.Response:
+        raise AssertionError(f"sent {request.method} {request.url}")
+
+    asking = Client("http://test", transport=httpx.MockTransport(never))
+    asked: list[Callable[[], object]] = [
+        lambda: asking.delete(name),
+        lambda: asking.configure(name, {}),
+        lambda: asking.delete_version("mine", name),
+        lambda: asking.leave_contest("mine", name),
+        lambda: asking.delete_dataset(name),
+        lambda: asking.put_dataset(name, "a.jsonl", []),
+        lambda: asking.cancel(name),
+        lambda: asking.import_(name, []),
+        lambda: list(asking.export_version("mine", name)),
+        lambda: list(asking.follow(name)),
+        lambda: list(asking.learn_stream(name, [b'{"n": 0}'])),
+    ]
+    for ask in asked:
+        with pytest.raises(Refused, match="is no name"):
+            ask()

@@ -1,0 +1,87 @@
+"""The clients beside a running service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from abound.service.client import AsyncClient, AsyncModel, Client, Instance, Labelled, Model, Refused
+from tests.support.served import Served, fresh_model, served
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as running:
+        yield running
+
+
+def stream(n: int) -> list[Labelled]:
+    return [
+        Labelled(features={f"f{i % 7}": 1.0, "all": True, "kind": ["a", "b"]}, labels=[f"c{i % 7}"]) for i in range(n)
+    ]
+
+
+def test_a_model_is_taught_and_asked(service: Served) -> None:
+    name = fresh_model(service)
+    with Client(service.url) as client:
+        model = Model(client, name)
+        learned = model.learn(["grain"], text="wheat prices rise", source="test")
+        assert learned.applied
+        answer = model.classify(text="wheat", k=1, explain=True, remember=True, min_offset=learned.offset)
+        assert [one.label for one in answer.labels] == ["grain"]
+        assert answer.labels[0].because
+        assert model.learn(["cereal"], prediction=answer.id).updated
+        assert {one.label for one in model.classify(text="wheat").labels} == {"grain", "cereal"}
+        with pytest.raises(Refused, match="labels"):
+            model.learn([], text="wheat")
+        assert client.labels(name, prefix="g")["labels"] == ["grain"]
+        assert client.stats(name)["learned"] == 2
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_a_stream_is_learned_once_and_asked(service: Served, in_flight: int) -> None:
+    name = fresh_model(service)
+    with Client(service.url) as client:
+        model = Model(client, name)
+        instances = [*stream(2500), Labelled(labels=["nothing to go by"])]
+        answers = list(model.learn_many(instances, in_flight=in_flight))
+        refused = [answer for answer in answers if isinstance(answer, Refused)]
+        assert [one.status for one in refused] == [422]
+        assert len({one.offset for one in answers if not isinstance(one, Refused)}) == 2500
+        assert service.learned(name) == 2500
+        asked = [Instance(features={f"f{i}": 1}) for i in range(7)]
+        best = [one.labels[0].label for one in model.classify_many(asked, k=1) if not isinstance(one, Refused)]
+        assert best == [f"c{i}" for i in range(7)]
+
+
+def test_in_order_the_client_makes_the_state_that_one_request_makes(service: Served) -> None:
+    ours, theirs = fresh_model(service), fresh_model(service)
+    with Client(service.url) as client:
+        assert len(list(Model(client, ours).learn_many(stream(2300), keyed=False, in_flight=1))) == 2300
+        whole = client.learn(theirs, {"instances": [vars_of(one) for one in stream(1000)]})
+        assert len(whole["results"]) == 1000
+        list(Model(client, theirs).learn_many(stream(2300)[1000:], keyed=False, in_flight=1))
+        assert client.stats(ours)["connections"] == client.stats(theirs)["connections"]
+        ask = {"features": {"f3": 1}, "explain": True}
+        answers = [client.classify(name, ask)["labels"] for name in (ours, theirs)]
+        assert answers[0] == answers[1]
+
+
+def vars_of(one: Labelled) -> dict[str, object]:
+    return {"features": one.features, "labels": one.labels}
+
+
+async def test_an_event_loop_teaches_and_asks_at_once(service: Served) -> None:
+    name = fresh_model(service)
+    async with AsyncClient(service.url) as client:
+        model = AsyncModel(client, name)
+        learned = [answer async for answer in model.learn_many(stream(1500))]
+        assert not [one for one in learned if isinstance(one, Refused)]
+        answers = await asyncio.gather(*(model.classify(features={f"f{i % 7}": 1}, k=1) for i in range(50)))
+        assert [one.labels[0].label for one in answers] == [f"c{i % 7}" for i in range(50)]
+        assert (await client.stats(name))["learned"] == 1500
+        assert (await model.learn(["late"], text="late")).applied
+        with pytest.raises(Refused):
+            await client.model("nobody")

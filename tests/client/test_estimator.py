@@ -1,0 +1,235 @@
+"""The classifier does what scikit-learn asks of classifiers, in process and over a service alike."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from joblib import parallel_config
+from scipy import sparse
+from sklearn.datasets import make_blobs
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
+
+from abound.service.client import Model
+from abound.service.client.estimator import AboundClassifier
+from tests.support.served import Served, served
+
+
+@parametrize_with_checks([AboundClassifier(), AboundClassifier(update="fsu", intercept=False, passes=1)])
+def test_scikit_learn_takes_it_for_a_classifier(estimator: AboundClassifier, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.long
+def test_scikit_learn_takes_it_for_a_classifier_over_a_service_too() -> None:
+    with served() as service:
+        results = check_estimator(AboundClassifier(url=service.url), on_skip=None)
+    assert sum(one["status"] == "passed" for one in results) > 40
+
+
+def test_labels_that_a_model_learned_elsewhere_are_none_of_the_classes() -> None:
+    X, y = [[1.0, 0], [0, 1]], ["a", "b"]
+    with served() as service:
+        AboundClassifier(url=service.url, model="shared").partial_fit([[1.0, 0]] * 9, ["elsewhere"] * 9)
+        made = AboundClassifier(url=service.url, model="shared").partial_fit(X, y)
+        assert service.learned("shared") == 11
+        assert made.classes_.tolist() == y
+        assert set(made.predict(X)) <= set(y)
+        assert made.fit(X, y).predict(X).tolist() == y
+        assert service.learned("shared") == 10
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [["a", "b", "c"], [1, 2, 3], [1.0, 2.0, 3.0], [False, True], np.array(["a", "bb", "c"], dtype=object)],
+)
+def test_rows_of_known_classes_cost_nothing_for_all_the_others(classes: Any) -> None:
+    made = AboundClassifier().partial_fit([[1.0, 0]], [classes[0]], classes=classes)
+    known = made.classes_
+    made.partial_fit([[0, 1.0], [1.0, 0]], [classes[1], classes[0]], classes=classes)
+    assert made.classes_ is known
+    assert made.predict([[0, 1.0], [1.0, 0]]).tolist() == [classes[1], classes[0]]
+
+
+def test_an_object_that_only_reads_like_a_known_one_is_another() -> None:
+    made = AboundClassifier().partial_fit([[1.0, 0], [0, 1.0]], np.array(["1", "2"], dtype=object))
+    with pytest.raises(ValueError, match="after classes of the type of others"):
+        made.partial_fit([[1.0, 0]], ["1"], classes=np.array([1], dtype=object))
+
+
+@pytest.mark.parametrize("update", ["sls", "fsu"])
+def test_over_a_service_it_answers_as_in_process(update: str) -> None:
+    X, y = make_blobs(n_samples=120, n_features=6, centers=5, random_state=0)
+    names = np.array([f"class {i}" for i in range(5)], dtype=object)[y]
+    X[X < -6] = 0
+    with served() as service:
+        here = AboundClassifier(update=update, passes=2).fit(X, names)
+        there = AboundClassifier(update=update, passes=2, url=service.url).fit(sparse.csr_matrix(X), names)
+        np.testing.assert_array_equal(here.predict(X), there.predict(X))
+        np.testing.assert_array_equal(here.decision_function(X), there.decision_function(X))
+        assert here.score(X, names) > 0.9
+        assert service.learned(there.model_) == 240
+        again = there.fit(X[:50], names[:50])
+        assert service.learned(there.model_) == 100
+        assert len(again.classes_) == 5
+
+
+def models(service: Served) -> set[str]:
+    return {model["name"] for model in service.http.get("/models").json()["models"]} - {"default"}
+
+
+def test_folds_at_the_same_time_over_a_service_are_judged_as_in_process() -> None:
+    X, y = make_blobs(n_samples=150, n_features=6, centers=5, cluster_std=4.0, random_state=0)
+    with served() as service:
+        here = cross_val_score(AboundClassifier(), X, y, cv=3)
+        with parallel_config("threading"):
+            there = cross_val_score(AboundClassifier(url=service.url), X, y, cv=3, n_jobs=2)
+        np.testing.assert_array_equal(here, there)
+        until = time.monotonic() + 30
+        while models(service) and time.monotonic() < until:  # a thread of the folds may hold one a little longer
+            gc.collect()
+        assert models(service) == set()
+
+
+def test_a_model_of_its_own_goes_with_the_estimator() -> None:
+    X, y = [[1.0, 0], [0, 1]], ["a", "b"]
+    with served() as service:
+        one, other = (AboundClassifier(url=service.url).fit(X, y) for _ in range(2))
+        assert models(service) == {one.model_, other.model_}
+        one.fit(X, y)
+        gc.collect()
+        assert models(service) == {one.model_, other.model_}
+        kept = pickle.loads(pickle.dumps(one))
+        del one, other
+        gc.collect()
+        assert models(service) == {kept.model_}
+        assert kept.predict(X).tolist() == y
+        kept.discard()
+        assert models(service) == set()
+        named = AboundClassifier(url=service.url, model="mine").fit(X, y)
+        del named
+        gc.collect()
+        assert models(service) == {"mine"}
+
+
+def test_an_estimator_goes_quietly_when_the_service_is_away() -> None:
+    with served() as service:
+        made = AboundClassifier(url=service.url).fit([[1.0, 0], [0, 1]], ["a", "b"])
+    del made
+    gc.collect()
+
+
+def test_rows_are_ranked_by_all_that_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def spy(*given: Any, **more: Any) -> Any:
+        asked.append(more["min_offset"])
+        return real(*given, **more)
+
+    real = Model.classify_many
+    monkeypatch.setattr(Model, "classify_many", spy)
+    with served() as service:
+        made = AboundClassifier(url=service.url, model="mine").fit([[1.0, 0], [0, 1]], ["a", "b"])
+        made.predict([[1.0, 0]])
+        assert asked == [service.http.get("/models/mine").json()["offset"]]
+
+
+def test_classes_may_come_later() -> None:
+    X = sparse.identity(6, format="csr")
+    made = AboundClassifier().partial_fit(X[:2], ["b", "d"], classes=["b", "c", "d"])
+    assert made.classes_.tolist() == ["b", "c", "d"]
+    made.partial_fit(X[2:4], ["a", "c"])
+    assert made.classes_.tolist() == ["a", "b", "c", "d"]
+    assert made.predict(X[:4]).tolist() == ["b", "d", "a", "c"]
+    scores = made.decision_function(X[:4])
+    assert scores.shape == (4, 4)
+    assert scores.argmax(axis=1).tolist() == [1, 3, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "classes"),
+    [
+        ([1, 2, 3], [3.0], [1, 2, 3]),
+        ([1, 2, 3], np.array([3], np.uint64), [1, 2, 3]),
+        ([1, 2, 3], [True], [1, 2, 3]),
+        ([1.0, 2.0, 3.0], [3], [1.0, 2.0, 3.0]),
+        ([0, 1, 1], [False], [0, 1]),
+        ([False, True, True], [1], [False, True]),
+        (np.array([1, 2, 3], np.int8), [300], [1, 2, 3, 300]),
+        (np.array([1, 2, 3], np.uint8), [300], [1, 2, 3, 300]),
+        (["a", "b", "c"], np.array(["longer"], object), ["a", "b", "c", "longer"]),
+        (np.array(["a", "b", "c"], object), ["longer"], ["a", "b", "c", "longer"]),
+    ],
+)
+def test_classes_of_another_type_are_those_that_they_equal(first: Any, then: Any, classes: list[Any]) -> None:
+    X = np.identity(3)
+    made = AboundClassifier()
+    for _ in range(20):
+        made.partial_fit(X, first)
+    made.partial_fit(X[2:], then)
+    assert made.classes_.tolist() == classes
+    assert {type(one) for one in made.classes_.tolist()} == {type(np.asarray(first).tolist()[0])}
+    assert made.predict(X[:2]).tolist() == list(first[:2])
+    for _ in range(20):
+        made.partial_fit(X[2:], then)
+    assert made.predict(X).tolist() == [*first[:2], *then]
+    assert not np.isnan(made.decision_function(X)).any()
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ([1, 2], ["a"]),
+        ([1, 2], ["2"]),
+        (["1", "2"], [2]),
+        ([False, True], [2]),
+        (np.array([1, 2], np.int8), [300.0]),
+        (np.array(["a", "b"], object), [2]),
+        (["a", "b"], [True]),
+    ],
+)
+def test_classes_that_have_no_equal_of_the_type_before_are_refused(first: Any, then: Any) -> None:
+    X = np.identity(2)
+    made = AboundClassifier().partial_fit(X, first)
+    before = made.decision_function(X)
+    with pytest.raises(ValueError, match="after classes of the type"):
+        made.partial_fit(X[1:], then)
+    assert made.classes_.tolist() == np.asarray(first).tolist()
+    assert np.array_equal(made.decision_function(X), before)
+
+
+def test_the_classes_that_are_named_say_of_which_type_all_are() -> None:
+    made = AboundClassifier().partial_fit(np.identity(2), [1.0, 2.0], classes=[1, 2, 3])
+    assert made.predict(np.identity(2)).tolist() == [1, 2]
+    assert made.classes_.dtype.kind == "i"
+
+
+def test_texts_come_through_a_pipeline() -> None:
+    texts = ["wheat prices rise", "crude oil falls", "the bank raises its rate", "wheat and corn", "oil exports"]
+    topics = ["grain", "crude", "interest", "grain", "crude"]
+    made = make_pipeline(CountVectorizer(), AboundClassifier()).fit(texts, topics)
+    assert made.predict(["oil", "corn", "a bank"]).tolist() == ["crude", "grain", "interest"]
+
+
+def test_entries_of_one_place_count_together() -> None:
+    dense, labels = np.array([[3.0, 1.0], [1.0, 3.0]]), ["a", "b"]
+    split = sparse.csr_matrix((np.array([1.0, 2, 1, 1, 1, 1, 1]), np.array([0, 0, 1, 0, 1, 1, 1]), np.array([0, 3, 7])))
+    assert not split.has_canonical_format
+    expected = AboundClassifier(passes=1).fit(dense, labels).decision_function(dense)
+    found = AboundClassifier(passes=1).fit(split, labels).decision_function(split)
+    assert np.array_equal(found, expected)
+    assert split.nnz == 7  # what was given stays as it is
+
+
+def test_a_row_without_a_feature_is_passed_over_and_gets_no_score() -> None:
+    made = AboundClassifier(intercept=False).fit(sparse.csr_matrix([[1.0, 0], [0, 1], [0, 0]]), ["a", "b", "b"])
+    assert made.predict([[0, 1], [0, 0]]).tolist() == ["b", "a"]
+    assert made.decision_function([[0, 0]]).tolist() == [0]

@@ -1,0 +1,81 @@
+"""Numbers that cannot be sent as what they are, given to either client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from abound.service.client import AsyncClient, AsyncModel, Client, Instance, Labelled, Model, Refused
+
+ANSWER = b'{"labels":[],"offset":"0-0.0","version":"live"}\n'
+NONE_TO_JSON = (math.nan, math.inf, -math.inf, np.float32("nan"))
+
+
+def answer(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, content=ANSWER)
+
+
+async def answer_later(request: httpx.Request) -> httpx.Response:
+    return answer(request)
+
+
+def model() -> Model:
+    return Model(Client("http://test", transport=httpx.MockTransport(answer)))
+
+
+def amodel() -> AsyncModel:
+    return AsyncModel(AsyncClient("http://test", transport=httpx.MockTransport(answer_later)))
+
+
+@pytest.mark.parametrize("number", NONE_TO_JSON)
+@pytest.mark.parametrize("field", ["threshold", "min_probability"])
+async def test_a_bound_that_is_no_number_is_not_sent_as_none(field: str, number: float) -> None:
+    asked: Any = {field: number}
+    with pytest.raises(Refused, match=rf"^{field}: a number has to be finite, not -?(nan|inf) \(422\)$"):
+        model().classify(text="a", **asked)
+    with pytest.raises(Refused, match=field):
+        list(model().classify_many([Instance(text="a")], **asked))
+    with pytest.raises(Refused, match=field):
+        await amodel().classify(text="a", **asked)
+    with pytest.raises(Refused, match=field):
+        _ = [one async for one in amodel().classify_many([Instance(text="a")], **asked)]
+
+
+@pytest.mark.parametrize(
+    ("ask", "where"),
+    [
+        (lambda client: client.classify("m", {"text": "a", "threshold": math.nan}), "threshold"),
+        (lambda client: client.configure("m", {"memory": math.nan}), "memory"),
+        (
+            lambda client: client.submit({"method": "refit", "params": {"passes": [1, math.inf]}}),
+            r"params\.passes\[1\]",
+        ),
+    ],
+)
+def test_no_number_of_a_document_becomes_none(ask: Callable[[Client], object], where: str) -> None:
+    with pytest.raises(Refused, match=f"^{where}: "):
+        ask(model().client)
+
+
+def test_what_is_none_and_what_says_null_is_sent() -> None:
+    assert model().classify(text="null and void", threshold=None).labels == []
+    assert model().client.classify("m", {"text": "a", "threshold": None, "k": 3})["labels"] == []
+
+
+@pytest.mark.parametrize(("wrong", "error"), [("3", TypeError), (2.5, TypeError), (None, TypeError), (0, ValueError)])
+async def test_what_is_no_number_of_requests_is_told(wrong: Any, error: type[Exception]) -> None:
+    for ask in (model().classify_many, model().learn_many):
+        with pytest.raises(error, match="in_flight has to be"):
+            list(ask([Labelled(text="a", labels=["b"])], in_flight=wrong))
+    for ask_later in (amodel().classify_many, amodel().learn_many):
+        with pytest.raises(error, match="in_flight has to be"):
+            _ = [one async for one in ask_later([Labelled(text="a", labels=["b"])], in_flight=wrong)]
+
+
+def test_a_number_of_requests_may_be_one_of_numpy() -> None:
+    assert len(list(model().classify_many([Instance(text="a")], in_flight=np.int64(2)))) == 1

@@ -1,0 +1,85 @@
+"""The types of the client, as mypy finds them in programs of those who have installed it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import site
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from abound.service.client.model import Asked, Asking, Labelled, More
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+from abound import Client, Model
+from abound.service.client import AsyncModel, Labelled, Refused
+
+client = Client("http://127.0.0.1:8000")
+model = Model(client)
+client.labels("m", prefix="a", limit=3)
+client.labels("m", prefx="a")  # error: prefx
+client.jobs(sate="running")  # error: sate
+reveal_type(model.learn(["a"], text="b", key="c", source="d", features={"e": 1.0}, prediction=None))  # LearnAnswer
+reveal_type(model.classify(text="b", k=3, explain=True).labels[0].score)  # float
+model.learn(["a"], txt="b")  # error: txt
+model.learn(["a"], text=3)  # error: int
+model.classify(kk=3)  # error: kk
+for answer in model.learn_many([Labelled(text="a", labels=["b"])]):
+    reveal_type(answer)  # LearnAnswer | abound.service.client.errors.Refused
+model.classify_many([], thresh=0.5)  # error: thresh
+
+
+async def main(model: AsyncModel) -> None:
+    reveal_type((await model.learn(["a"], text="b")).offset)  # str
+    await model.learn(["a"], txt="b")  # error: txt
+    await model.classify(text="b", kk=3)  # error: kk
+"""
+
+
+def test_every_field_has_a_name() -> None:
+    assert set(Asked.__annotations__) == set(Asking.__struct_fields__)
+    assert set(More.__annotations__) == set(Labelled.__struct_fields__) - {"labels"}
+
+
+def test_mypy_finds_what_is_wrong_in_the_program_of_a_user(tmp_path: Path) -> None:
+    python = installed(tmp_path / "venv")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    for own in ("core", "service"):  # an application may have folders of these names
+        (tmp_path / own).mkdir()
+        (tmp_path / own / "__init__.py").touch()
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path / "cache")]
+    done = subprocess.run(
+        [*command, "--python-executable", str(python), "program.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    said: dict[int, str] = {}
+    for place, what in re.findall(r"^program\.py:(\d+): (.*)$", done.stdout, re.MULTILINE):
+        said[int(place)] = said.get(int(place), "") + what
+    expected = {
+        number: line.split("# ")[1] for number, line in enumerate(PROGRAM.splitlines(), start=1) if "# " in line
+    }
+    assert said.keys() == expected.keys(), done.stdout + done.stderr
+    for number, words in expected.items():
+        assert re.search(rf"\b{re.escape(words.removeprefix('error: '))}\b", said[number]), said[number]
+        assert said[number].startswith("error") == words.startswith("error")
+
+
+def installed(venv: Path) -> Path:
+    """A Python that has of the packages what a wheel brings: their programs, and what is named as their data."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    packages = venv / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    (packages / "others.pth").write_text("".join(f"{place}\n" for place in site.getsitepackages()))
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    brought = {
+        *((ROOT / top, file) for top in ("core", "service") for file in (ROOT / top).rglob("*.py")),
+        *((ROOT / "abound", file) for file in (ROOT / "abound").glob("*.py")),
+        *((ROOT / "abound", one) for glob in data["abound"] for one in (ROOT / "abound").glob(glob)),
+    }
+    for top, file in brought:
+        to = packages / "abound" / (top.name if top.name != "abound" else "") / file.relative_to(top)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, to)
+    return venv / "bin" / "python"

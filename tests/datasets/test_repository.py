@@ -1,0 +1,68 @@
+"""Data sets by the class that keeps them, where the store fails on the way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from abound.core.errors import ArtifactsUnavailable, StoreUnavailable
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.datasets.repository import FOLDER, Datasets
+from abound.service.store.client import Store
+from tests.support.proxy import Proxy
+from tests.support.valkey import QUICK, Server
+
+LINE = b'{"text": "%s", "labels": ["l"]}\n'
+
+
+async def pieces(text: bytes) -> AsyncIterator[bytes]:
+    yield LINE % text
+
+
+@pytest.fixture
+async def proxy(server: Server, tmp_path: Path) -> AsyncIterator[Proxy]:
+    proxy = Proxy(tmp_path / "proxy", server.socket)
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
+
+
+@pytest.fixture
+async def artifacts(store: Store, tmp_path: Path) -> Artifacts:
+    artifacts = Artifacts(str(tmp_path / "artifacts"))
+    await artifacts.join(store)
+    return artifacts
+
+
+@pytest.fixture
+async def known(proxy: Proxy) -> AsyncIterator[Datasets]:
+    store = Store(proxy.url, QUICK)
+    yield Datasets(store)
+    await store.close()
+
+
+def environment(url: str, artifacts: Artifacts) -> dict[str, str]:
+    """Of the process that checks a file."""
+    return {**os.environ, "ABOUND_REDIS_URL": url, "ABOUND_ARTIFACTS_URL": artifacts.url}
+
+
+async def test_a_name_has_a_whole_file_though_the_reply_of_the_store_was_lost(
+    server: Server, proxy: Proxy, artifacts: Artifacts, known: Datasets
+) -> None:
+    where = environment(server.url, artifacts)
+    await known.put(artifacts, "mine", "a.jsonl", pieces(b"one"), where)
+    proxy.lose_replies_to = b"cjson.decode"
+    with pytest.raises(StoreUnavailable):
+        await known.put(artifacts, "mine", "a.jsonl", pieces(b"two"), where)
+    assert await artifacts.get((await known.get("mine")).file) == LINE % b"two"
+    assert await known.sweep(artifacts) == 1
+    assert len(await artifacts.names(FOLDER)) == 1
+
+
+async def test_a_file_that_cannot_be_checked_now_is_not_wrong(artifacts: Artifacts, known: Datasets) -> None:
+    with pytest.raises(ArtifactsUnavailable, match="could not be checked: the store is away"):
+        await known.put(artifacts, "mine", "a.jsonl", pieces(b"one"), environment("unix:///nowhere", artifacts))
+    assert await artifacts.names(FOLDER) == []

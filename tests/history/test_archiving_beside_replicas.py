@@ -1,0 +1,477 @@
+"""A worker that archives beside replicas that learn: what they tell about it, and how they get on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from abound.core.errors import CannotStart, Conflict, Overloaded
+from abound.core.types import START, Offset
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.history import history, past
+from abound.service.history.archive import BASE_PREFIX, Archiving, archive, begin_anew
+from abound.service.history.garbage import sweep_artifacts
+from abound.service.history.history import HistoryParams
+from abound.service.history.repair import examine, mend
+from abound.service.history.replay import compact, rebuild
+from abound.service.history.verify import verify
+from abound.service.log import stream
+from abound.service.log.catalog import CATALOG_KEY, Living, read_catalog
+from abound.service.log.stream import LogParams
+from abound.service.replica.replica import Replica, ReplicaParams
+from abound.service.replica.storage_status import NO_ARTIFACTS
+from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import state_files
+from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.store.client import Store
+from abound.service.store.lease import take
+from abound.service.worker import Worker
+from tests.support.fixtures import StartReplica
+from tests.support.streams import drafts, flip
+from tests.support.valkey import QUICK, Server
+
+OFTEN = SnapshotParams(every_bytes=3000, every_seconds=1e9, part_bytes=16_384)
+SMALL = HistoryParams(segment_bytes=1024)
+
+Start = Callable[..., Worker]
+
+
+@pytest.fixture
+async def artifacts(store: Store, tmp_path: Path) -> Artifacts:
+    artifacts = Artifacts(str(tmp_path / "artifacts"))
+    await artifacts.join(store)
+    return artifacts
+
+
+@pytest.fixture
+async def start_worker(server: Server, tmp_path: Path) -> AsyncIterator[Start]:
+    running = []
+
+    def start(params: SnapshotParams = OFTEN, kept: HistoryParams = SMALL, url: str | None = None) -> Worker:
+        store = Store(server.url, QUICK)
+        worker = Worker(store, params, artifacts=Artifacts(url or str(tmp_path / "artifacts")), history_params=kept)
+        running.append((worker, asyncio.create_task(worker.run()), store))
+        return worker
+
+    yield start
+    for worker, task, store in running:
+        worker.stop()
+        await asyncio.wait_for(task, 20)
+        await store.close()
+
+
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def teach(replica: Replica, n: int, seed: int) -> Offset:
+    """Learn, each instance an entry of its own; where the last one is."""
+    for one in drafts(n, seed):
+        await replica.learn("default", [one])
+    return replica.model("default").offset
+
+
+async def the_model(store: Store) -> Living:
+    living = (await read_catalog(store)).get("default")
+    assert living is not None
+    return living
+
+
+async def archived(store: Store, artifacts: Artifacts, params: HistoryParams = SMALL) -> None:
+    """Make a snapshot and archive."""
+    living = await the_model(store)
+    await compact(store, living, OFTEN, artifacts=artifacts)
+    async with take(store, living.keys) as lease:
+        await archive(Archiving(store, artifacts, living, lease, params))
+
+
+async def test_a_worker_keeps_the_log_short_and_replicas_tell(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, start_worker: Start
+) -> None:
+    replica = await start_replica(server, artifacts=artifacts)
+    other = await start_replica(server)
+    assert replica.status().history is None
+    assert other.status().history == NO_ARTIFACTS
+    start_worker()
+    model = replica.model("default")
+    for seed in range(12):
+        await teach(replica, 20, seed)
+        await asyncio.sleep(0.1)
+        if model.trim.n_entries > 100:
+            break
+    await until(lambda: model.trim.n_entries > 40)
+    assert model.held_bytes < model.log_bytes
+    await replica.keeping.look()
+    kept = replica.keeping.of(model)
+    assert kept is not None
+    assert kept.history is not None
+    assert kept.snapshot is not None
+    assert kept.log_entries + kept.trimmed_entries == model.position.n_entries
+    assert kept.history.first == START
+    assert kept.history.n_bytes == kept.figures()["history_bytes"] > 0
+    assert 0 <= (kept.snapshot_age or -1) < 60
+    await other.wait_for("default", model.offset, 5)
+    await until(lambda: (model.lag, other.model("default").lag) == (0, 0))
+    verified = await verify(replica.store, "default", artifacts=artifacts)
+    assert verified.good
+    assert verified.beginning == START
+    again = await start_replica(server)
+    assert await again.model("default").take_digest() == await model.take_digest()
+
+
+async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_it_is_mended(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+) -> None:
+    replica = await start_replica(server, artifacts=artifacts)
+    first = await teach(replica, 1, 1)
+    await teach(replica, 20, 2)
+    living = await the_model(store)
+    for _ in range(2):
+        await compact(store, living, OFTEN, artifacts=artifacts)
+        last = await teach(replica, 5, 3)
+    await compact(store, living, OFTEN, artifacts=artifacts)
+    await flip(store, living.keys.log, first)
+    worker = Worker(store, OFTEN, artifacts=artifacts, history_params=SMALL)
+    catalog = await read_catalog(store)
+    await worker.sweep(catalog)
+    await replica.keeping.look()
+    kept = replica.keeping.of(replica.model("default"))
+    assert kept is not None
+    assert kept.figures()["untrimmed"] == 1
+    assert kept.trouble is not None
+    status = replica.status()
+    assert status.ready
+    assert status.history == f"default: {kept.trouble}"
+    assert f"entry {first.entry} of the log of default cannot be moved to history" in status.history
+    assert "abound mend" in status.history
+    assert await store.client.ttl(living.keys.of("upkeep")) > 0
+    await flip(store, living.keys.log, first)
+    worker._without_history.clear()  # it tries again after a while
+    await worker.sweep(catalog)
+    await replica.keeping.look()
+    kept = replica.keeping.of(replica.model("default"))
+    assert kept is not None
+    assert (kept.trouble, kept.figures()["untrimmed"], replica.status().history) == (None, 0, None)
+    assert kept.trimmed_entries > 0
+    assert replica.model("default").offset == last
+
+
+async def test_a_snapshot_that_cannot_be_made_is_told_by_replicas(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, start_worker: Start, store: Store
+) -> None:
+    replica = await start_replica(server, artifacts=artifacts)
+    living = await the_model(store)
+    first = await teach(replica, 30, 1)
+    await flip(store, living.keys.log, first)
+    start_worker()
+    await teach(replica, 100, 2)
+
+    async def told() -> str:
+        await replica.keeping.look()
+        return replica.status().history or ""
+
+    async with asyncio.timeout(20):
+        while not (said := await told()):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert said.startswith("default: no snapshot can be made: ")
+    assert first.entry in said
+
+
+async def test_the_size_of_indexes_that_were_made_to_be_adopted_is_told(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+) -> None:
+    replica = await start_replica(server, artifacts=artifacts)
+    last = await teach(replica, 20, 1)
+    keys = (await the_model(store)).keys
+    live = replica.model("default").live
+    for name in ("0123456789abcdef", f"{BASE_PREFIX}0123456789abcdef"):
+        index = await state_files.write(artifacts, keys, live, last, {"method": "refit"}, name=name)
+    await Worker(store, OFTEN, artifacts=artifacts, history_params=SMALL).sweep(await read_catalog(store))
+    await replica.keeping.look()
+    kept = replica.keeping.of(replica.model("default"))
+    assert kept is not None
+    assert index.size < kept.figures()["index_bytes"] < 2 * index.size
+
+
+async def test_a_start_does_not_wait_for_an_artifact_store_that_is_slow_to_answer(
+    server: Server, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a bucket whose endpoint drops what is sent to it, until it does not any more."""
+    monkeypatch.setattr("abound.service.artifacts.availability.JOIN_SECONDS", 0.2)
+    monkeypatch.setattr("abound.service.replica.storage_status.LOOK_SECONDS", 0.1)
+    answers = asyncio.Event()
+
+    class Slow(Artifacts):
+        async def join(self, store: Store) -> str:
+            await answers.wait()
+            return await super().join(store)
+
+    replica = Replica(Store(server.url, QUICK), artifacts=Slow(str(tmp_path / "artifacts")))
+    async with asyncio.timeout(15):
+        await replica.start()
+    try:
+        status = replica.status()
+        assert status.ready
+        assert "does not answer" in str(status.history)
+        await replica.learn("default", drafts(1))
+        answers.set()
+        await until(lambda: replica.status().history is None)
+    finally:
+        await replica.stop()
+
+
+async def test_a_full_log_takes_more_once_it_is_archived(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+) -> None:
+    replica = await start_replica(server, ReplicaParams(log=LogParams(max_log_bytes=12_000)), artifacts=artifacts)
+    await teach(replica, 30, 1)
+    await compact(store, await the_model(store), OFTEN)
+    with pytest.raises(Overloaded, match="holds its limit"):
+        await teach(replica, 1000, 2)
+    await archived(store, artifacts)
+    before = replica.model("default").held_bytes
+    await until(lambda: replica.model("default").held_bytes < before)
+    await teach(replica, 10, 100)
+
+
+async def test_without_an_artifact_store_the_log_is_bounded_by_refusing(
+    server: Server, start_replica: StartReplica, start_worker: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no directory")
+    replica = await start_replica(server, ReplicaParams(log=LogParams(max_log_bytes=12_000)))
+    start_worker(url=str(tmp_path / "file"))
+    with pytest.raises(Overloaded, match="artifact store"):
+        await teach(replica, 1000, 2)
+    keys = replica.model("default").keys
+    async with asyncio.timeout(20):
+        while len(await replica.snapshots("default")) < 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert (await stream.tail(replica.store, keys.log)).n_removed == 0
+
+
+async def test_a_replica_that_was_stopped_for_too_long_loads_anew(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+) -> None:
+    replica, late = await start_replica(server), await start_replica(server)
+    at = await teach(replica, 20, 1)
+    await late.wait_for("default", at, 5)
+    stopped = late.model("default")
+    async with stopped._turn:  # it reads no more, and its connection stays
+        await teach(replica, 20, 2)
+        for seed in (3, 4):
+            await archived(store, artifacts)
+            await teach(replica, 20, seed)
+        await archived(store, artifacts)
+        assert (await stream.trim_of(store, stopped.keys.log)).is_past(stopped.offset)
+    at = await teach(replica, 5, 5)
+    await until(lambda: stopped.ready and stopped.offset >= at)
+    assert stopped.trouble is None
+    assert await stopped.take_digest() == await replica.model("default").take_digest()
+    assert stopped.position == replica.model("default").position
+
+
+async def test_a_start_without_a_good_snapshot_goes_by_history(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+) -> None:
+    replica = await start_replica(server)
+    for seed in range(3):
+        await teach(replica, 20, seed)
+        await archived(store, artifacts)
+    keys = replica.model("default").keys
+    good = await manifests.manifests(store, keys)
+    for manifest in good:
+        await store.client.delete(manifests.part_key(keys, manifest.id, 0))
+    again = await start_replica(server, artifacts=artifacts)
+    assert await again.model("default").take_digest() == await replica.model("default").take_digest()
+    blind = Replica(Store(server.url, QUICK))
+    with pytest.raises(CannotStart, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
+        await blind.start()
+    await blind.stop()
+    contents = await history.History(store, artifacts, keys).contents()
+    assert contents is not None
+    await artifacts.delete(contents.segments[0].name)
+    broken = Replica(Store(server.url, QUICK), artifacts=Artifacts(artifacts.url))
+    with pytest.raises(CannotStart, match=rf"{contents.segments[0].name}.*is missing"):
+        await broken.start()
+    await broken.stop()
+
+
+async def test_mending_gives_up_no_history_that_is_only_away(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store, tmp_path: Path
+) -> None:
+    replica = await start_replica(server)
+    for seed in range(3):
+        await teach(replica, 20, seed)
+        await archived(store, artifacts)
+    keys = replica.model("default").keys
+    for manifest in await manifests.manifests(store, keys):
+        await store.client.delete(manifests.part_key(keys, manifest.id, 0))
+    assert await examine(store, artifacts) == []
+    for elsewhere in (None, Artifacts(str(tmp_path / "elsewhere"))):
+        (finding,) = await examine(store, elsewhere)
+        assert finding.kind == "away"
+        with pytest.raises(Conflict):
+            await mend(store, finding)
+    contents = await history.History(store, artifacts, keys).contents()
+    assert contents is not None
+    await artifacts.delete(contents.segments[-1].name)
+    (finding,) = await examine(store, artifacts)
+    assert finding.kind == "baseless"
+    assert contents.segments[-1].name in finding.reason
+    await mend(store, finding)
+    assert await examine(store, artifacts) == []
+    again = await start_replica(server, artifacts=artifacts)
+    assert again.model("default").live.n_learned == (await stream.tail(store, keys.log)).n_entries
+    for seed in (5, 6):
+        await teach(again, 20, seed)
+        await archived(store, artifacts)
+    assert (await verify(store, "default", 10, artifacts)).from_start == await again.model("default").take_digest()
+
+
+async def test_what_nothing_points_to_leaves_the_artifact_store(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+) -> None:
+    replica = await start_replica(server, artifacts=artifacts)
+    await replica.models.create("gone", replica.model("default").live.config)
+    await replica.models.create("other", replica.model("default").live.config)
+    gone, other = replica.model("gone").keys, replica.model("other").keys
+    await teach(replica, 20, 1)
+    await archived(store, artifacts)
+    await teach(replica, 20, 2)
+    await archived(store, artifacts)
+    await artifacts.put(f"{gone.name}/{gone.incarnation}/history/1-0.seg", b"x")
+    await replica.models.delete("gone")
+    kept = [f"{gone.name}/{gone.incarnation}/history/1-0.seg"]
+    assert await artifacts.names("gone") == kept  # the store may lose the deletion yet
+    keys = replica.model("default").keys
+    history_files = [name for name in await artifacts.names() if name.endswith(".seg")]
+    assert history_files
+    late = f"{gone.name}/{gone.incarnation}/index/x/part-00000"
+    orphan = f"{keys.name}/{keys.incarnation}/history/1-0-0.seg"
+    first = f"{other.name}/{other.incarnation}/history/1-0-0.seg"
+    newer, foreign = f"newer/{2**60}-0/history/1-0.seg", f"{keys.name}/{keys.incarnation}/versions/v/x.npy"
+    living = await the_model(store)
+    async with take(store, living.keys) as lease:
+        begun = await begin_anew(Archiving(store, artifacts, living, lease))
+    assert begun.base is not None
+    bases = [f"{keys.name}/{keys.incarnation}/index/{begun.base.index}/manifest.json"]
+    before = [name for name in await artifacts.names() if name not in (*history_files, *kept)]
+    half_base = f"{keys.name}/{keys.incarnation}/index/base-0123/part-00000"
+    assert bases[0] in before
+    for name in (half_base, late, orphan, first, newer, foreign):
+        await artifacts.put(name, b"x")
+    path = artifacts.path(f"{keys.name}/{keys.incarnation}/history/x")
+    assert path is not None
+    half = path.with_name(".half.part")
+    half.write_bytes(b"x")
+    os.utime(half, (1, 1))
+    catalog, unlisted = await read_catalog(store), set[str]()
+    assert await sweep_artifacts(store, artifacts, catalog, unlisted) == 1  # half a file
+    assert unlisted == {*kept, late, half_base, orphan, first, *history_files}
+    assert await sweep_artifacts(store, artifacts, catalog, unlisted) == 4 + len(history_files)
+    assert unlisted == set()
+    assert sorted(await artifacts.names()) == sorted([*before, newer, foreign])
+    assert not half.exists()
+
+
+async def test_a_model_whose_deletion_the_store_loses_has_its_history_still(
+    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+) -> None:
+    replica = await start_replica(server, artifacts=artifacts)
+    await replica.models.create("back", replica.model("default").live.config)
+    back = replica.model("back").keys
+    for seed in (1, 2):
+        await replica.learn("back", drafts(20, seed))
+        living = (await read_catalog(store)).get("back")
+        assert living is not None
+        await compact(store, living, OFTEN, artifacts=artifacts)
+    async with take(store, back) as lease:
+        await archive(Archiving(store, artifacts, living, lease, SMALL))
+    digest = await replica.model("back").take_digest()
+    before = {key: await store.client.dump(key) async for key in store.client.scan_iter(match="*back*")}
+    catalog = await store.client.dump(CATALOG_KEY)
+    unlisted = set[str]()
+    await replica.models.delete("back")
+    await sweep_artifacts(store, artifacts, await read_catalog(store), unlisted)
+    for key, dumped in {**before, CATALOG_KEY: catalog}.items():
+        await store.client.restore(key, 0, dumped, replace=True)
+    await sweep_artifacts(store, artifacts, await read_catalog(store), unlisted)
+    assert (await verify_from_start(store, living, artifacts)) == digest
+
+
+async def verify_from_start(store: Store, living: Living, artifacts: Artifacts) -> str:
+    return await (await rebuild(store, living, from_start=True, artifacts=artifacts)).take_digest()
+
+
+async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing(
+    own_server: Server, start_replica: StartReplica, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "artifacts")
+    replica = await start_replica(own_server, artifacts=Artifacts(url))
+    store, keys = replica.store, replica.model("default").keys
+    environment = os.environ | {
+        "ABOUND_REDIS_URL": own_server.url,
+        "ABOUND_ARTIFACTS_URL": url,
+        "ABOUND_SNAPSHOTS_EVERY_BYTES": "2000",
+        "ABOUND_SNAPSHOTS_PART_BYTES": "1024",
+        "ABOUND_HISTORY_SEGMENT_BYTES": "1024",
+    }
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.service.worker", env=environment)
+    own = Store(own_server.url, QUICK)
+    worker = Worker(own, OFTEN, artifacts=Artifacts(url), history_params=SMALL)
+    running = None
+    try:
+        seed = 0
+        async with asyncio.timeout(120):
+            while replica.model("default").trim.n_entries < 20:
+                seed += 1
+                await teach(replica, 5, seed)
+        async with asyncio.timeout(60):  # catch it while it has the lease
+            while True:
+                seed += 1
+                await teach(replica, 5, seed)
+                process.send_signal(signal.SIGSTOP)
+                if await store.client.get(keys.of("lease")) is not None:
+                    break
+                process.send_signal(signal.SIGCONT)
+        await store.client.delete(keys.of("lease"))  # its time is over
+        fence = await store.client.get(keys.of("fence"))
+        before = replica.model("default").trim.n_entries
+        running = asyncio.create_task(worker.run())
+        async with asyncio.timeout(60):
+            # What was trimmed may be the other worker's, of which the replica had not heard.
+            while replica.model("default").trim.n_entries < before + 40 or (
+                await store.client.get(keys.of("fence")) == fence
+            ):
+                seed += 1
+                await teach(replica, 5, seed)
+        process.send_signal(signal.SIGCONT)
+        for _ in range(4):
+            seed += 1
+            await teach(replica, 10, seed)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        if running is not None:
+            worker.stop()
+            await asyncio.wait_for(running, 20)
+        await own.close()
+    visible = Artifacts(url)
+    await visible.join(store)
+    model = replica.model("default")
+    entries = [name async for some in past.entries(store, visible, keys, START) for name, _ in some]
+    assert len(entries) == model.position.n_entries == len(set(entries))
+    verified = await verify(store, "default", artifacts=visible)
+    assert verified.good
+    assert len(await manifests.manifests(store, keys)) == 2

@@ -1,0 +1,270 @@
+"""Stores that come back with less, or with something else, than they had: what is lost is noticed, nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from abound.core.errors import CannotStart, OutcomeUnknown, StoreUnavailable
+from abound.core.types import Offset
+from abound.service.history.repair import examine, mend
+from abound.service.history.replay import compact, rebuild
+from abound.service.log.catalog import read_catalog
+from abound.service.log.events import APPLY_VERSION, Entry, Mark, encode
+from abound.service.replica.replica import Replica
+from abound.service.snapshots.manifest import manifest_key
+from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.store.client import Store
+from abound.service.worker import Worker
+from benchmarks.serving import free_port
+from benchmarks.stores import Pair, StoreServer
+from benchmarks.wire import Wire
+from tests.replica.test_replica import digests, teach, until
+from tests.support.fixtures import StartReplica
+from tests.support.streams import drafts
+from tests.support.valkey import QUICK, Server
+
+FULL_AFTER = 24 * 2**20
+
+
+@contextlib.asynccontextmanager
+async def replica_of(url: str) -> AsyncIterator[Replica]:
+    replica = Replica(Store(url, QUICK))
+    await replica.start()
+    try:
+        yield replica
+    finally:
+        await replica.stop()
+
+
+async def rebuilt(replica: Replica) -> str | None:
+    """The digest of the default model, rebuilt from the store."""
+    living = (await read_catalog(replica.store)).get("default")
+    assert living is not None
+    model = await rebuild(replica.store, living)
+    assert model.offset == replica.model("default").offset
+    return await model.take_digest()
+
+
+# an append-only file with a torn tail
+
+
+@pytest.mark.parametrize("torn", [1, 40])
+async def test_a_torn_tail_of_the_append_only_file_is_dropped_by_everybody(
+    own_server: Server, start_replica: StartReplica, torn: int
+) -> None:
+    """A disk that lied: what was said to be on it is not."""
+    replica = await start_replica(own_server)
+    for seed in range(3):
+        await teach(replica, 10, seed)
+    log = replica.model("default").keys.log
+    own_server.pause()  # nothing else is written behind the entry
+    with contextlib.suppress(StoreUnavailable, OutcomeUnknown):
+        await replica.store.facts()
+    own_server.resume()
+    await teach(replica, 10, 3)
+    own_server.kill()
+    [file] = (own_server.directory / "appendonlydir").glob("*.incr.aof")
+    entry = file.read_bytes().rindex(b"XADD")
+    with file.open("r+b") as handle:
+        handle.truncate(entry + torn)
+    own_server.start()
+    with own_server.client() as client:
+        assert client.xlen(log) == 3
+    await until(lambda: replica.model("default").live.n_learned == 30)
+    await until(lambda: replica.status().log == "connected" and replica.status().ready)
+    await teach(replica, 10, 4)
+    assert len(await digests(replica, await start_replica(own_server))) == 1
+    assert await rebuilt(replica) == await replica.model("default").take_digest()
+
+
+# a failover
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(tmp_path, (free_port(), free_port()))
+    pair.start()
+    pair.until_in_step()
+    yield pair
+    pair.close()
+
+
+@pytest.fixture
+def wire(pair: Pair, tmp_path: Path) -> Iterator[Wire]:
+    wire = Wire(tmp_path / "w", pair.primary.socket)
+    yield wire
+    wire.close()
+
+
+async def cut_off(wire: Wire, replica: Replica) -> None:
+    """Let nobody reach a store, and wait until the replica has noticed."""
+    wire.cut("refusing")
+    await until(lambda: replica.status().log == "cut off")
+
+
+async def back(pair: Pair, wire: Wire, replica: Replica) -> None:
+    """Let the replica reach the primary, and wait until it has."""
+    wire.target, wire.state = pair.primary.socket, "open"
+    await until(lambda: replica.status().log == "connected" and replica.status().ready, 10)
+
+
+async def test_a_failover_that_lost_the_tail_is_noticed_and_the_state_loaded_anew(pair: Pair, wire: Wire) -> None:
+    async with replica_of(wire.url) as replica:
+        await teach(replica, 20, 1)
+        deadline = time.monotonic() + 10
+        while pair.copy.replication().get("slave_repl_offset") != pair.primary.replication().get("master_repl_offset"):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        kept = replica.model("default").offset
+        with pair.copy.client() as client:
+            client.replicaof("127.0.0.1", str(free_port()))  # the way to the primary is cut, and nobody has noticed
+        await teach(replica, 20, 2)
+        assert replica.model("default").live.n_learned == 40
+        await cut_off(wire, replica)
+        pair.promote()
+        await back(pair, wire, replica)
+        assert replica.model("default").live.n_learned == 20
+        assert replica.model("default").offset == kept
+        await teach(replica, 5, 3)
+        assert await rebuilt(replica) == await replica.model("default").take_digest()
+
+
+async def test_what_has_reached_the_copy_outlives_a_failover(pair: Pair, wire: Wire) -> None:
+    async with replica_of(wire.url) as replica:
+        [learned] = await replica.learn("default", drafts(1, 5), durability="replica")
+        assert learned.durability == "replica"
+        await cut_off(wire, replica)
+        pair.promote()
+        await back(pair, wire, replica)
+        assert replica.model("default").offset == learned.offset
+        pair.start()
+        await teach(replica, 5, 6)
+        assert replica.model("default").live.n_learned == 6
+        assert await rebuilt(replica) == await replica.model("default").take_digest()
+
+
+# a full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={FULL_AFTER}", "tmpfs", place], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {made.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+async def test_a_full_disk_stops_learning_and_nothing_else_and_loses_nothing(small_disk: Path) -> None:
+    store = StoreServer(small_disk / "store")
+    store.launch()
+    store.until_answering()
+    acknowledged: list[Offset] = []
+    try:
+        async with replica_of(store.url) as replica:
+            acknowledged.append(await teach(replica, 10, 1))
+            filler = small_disk / "filler"
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+            with filler.open("r+b") as file:
+                file.truncate(filler.stat().st_size - 64 * 1024)
+            refused = 0
+            while refused < 3:
+                try:
+                    acknowledged.append(await teach(replica, 50, len(acknowledged)))
+                except (StoreUnavailable, OutcomeUnknown):
+                    refused += 1
+            assert len(acknowledged) > 1
+            assert replica.status().ready
+            assert replica.model("default").live.n_learned >= 10
+            filler.unlink()
+            if store.pid is None:  # it ends when it cannot keep its word; whoever runs it starts it again
+                store.launch()
+                store.until_answering()
+            await until(lambda: replica.status().log == "connected", 10)
+            acknowledged.append(await teach(replica, 10, 1000))
+            with store.client() as client:
+                held = {entry.decode() for entry, _ in client.xrange(replica.model("default").keys.log)}
+            assert {offset.entry for offset in acknowledged} <= held
+            assert await rebuilt(replica) == await replica.model("default").take_digest()
+    finally:
+        store.kill()
+
+
+# a clock that is set back
+
+
+async def test_offsets_go_up_when_the_clock_goes_back(server: Server, start_replica: StartReplica) -> None:
+    """An entry of the future is what a store has whose clock was set back: ids never go down."""
+    replica = await start_replica(server)
+    before = await teach(replica, 10, 1)
+    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, Mark("future")))
+    future = Offset(before.milliseconds + 3_600_000, 0, 0)
+    await replica.store.client.xadd(replica.model("default").keys.log, {"e": payload, "c": checksum}, id=future.entry)
+    await replica.wait_for("default", future, 5)
+    offsets = [await teach(replica, 3, seed) for seed in range(5)]
+    assert [future, *offsets] == sorted({future, *offsets})
+    late = await start_replica(server)
+    await late.wait_for("default", offsets[-1], 5)
+    assert late.model("default").live.n_learned == 25
+    assert len(await digests(replica, late)) == 1
+
+
+async def test_a_snapshot_of_the_future_does_not_put_off_the_next_one(
+    server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(server)
+    await teach(replica, 10, 1)
+    living = (await read_catalog(replica.store)).get("default")
+    assert living is not None
+    made = await compact(replica.store, living, SnapshotParams())
+    later = msgspec.structs.replace(made, created=made.created + 3_600_000).sealed()
+    await replica.store.client.set(manifest_key(living.keys, made.id), msgspec.json.encode(later))
+    await teach(replica, 10, 2)
+    store = Store(server.url, QUICK)
+    worker = Worker(store, SnapshotParams(every_seconds=600.0))
+    working = asyncio.create_task(worker.run())
+    async with asyncio.timeout(10):
+        while len(found := await replica.snapshots("default")) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert found[0].position.offset == replica.model("default").offset
+    worker.stop()
+    await working
+    await store.close()
+
+
+async def test_a_log_that_goes_on_after_the_newest_snapshot_only_is_refused(
+    server: Server, start_replica: StartReplica
+) -> None:
+    """Trimmed by somebody else: between the snapshot and what is left of the log, events are missing."""
+    replica = await start_replica(server)
+    living = (await read_catalog(replica.store)).get("default")
+    assert living is not None
+    for seed in range(2):
+        await teach(replica, 10, seed)
+        await compact(replica.store, living, SnapshotParams())
+    for seed in range(2, 5):
+        last = await teach(replica, 10, seed)
+    await replica.store.client.xtrim(living.keys.log, minid=last.entry, approximate=False)
+    late = Replica(Store(server.url, QUICK))
+    with pytest.raises(CannotStart, match=r"does not go on from its offset .* lost its beginning.*`abound mend`"):
+        await late.start()
+    await late.stop()
+    [finding] = await examine(replica.store, None)
+    await mend(replica.store, finding)
+    again = await start_replica(server)
+    assert again.model("default").live.n_learned == 10
+    assert again.model("default").offset == last

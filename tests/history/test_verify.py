@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import asyncio
+import os
+
+import msgspec
+import pytest
+
+from abound.core.errors import Damaged, UnknownModel
+from abound.service.history.replay import compact
+from abound.service.history.verify import verify
+from abound.service.log.catalog import read_catalog
+from abound.service.model import presence
+from abound.service.replica import heartbeat
+from abound.service.replica.replica import Replica
+from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.store.client import Store
+from tests.support.fixtures import StartReplica
+from tests.support.streams import drafts
+from tests.support.valkey import Server
+
+
+async def shown(store: Store, *replicas: Replica) -> None:
+    """Wait until replicas have described themselves."""
+    keys = replicas[0].model("default").keys
+    async with asyncio.timeout(5):
+        while len(await presence.present(store, keys)) < len(replicas):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_replicas_that_serve_what_the_log_says_are_good(
+    server: Server, start_replica: StartReplica, store: Store
+) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    await one.learn("default", drafts(50))
+    living = (await read_catalog(store)).get("default")
+    assert living is not None
+    await compact(store, living, SnapshotParams())
+    await other.learn("default", drafts(50, seed=2))
+    await shown(store, one, other)
+    verified = await verify(store, "default")
+    assert verified.good
+    assert {marked.replica for marked in verified.replicas} == {one.id, other.id}
+    assert verified.from_start == verified.from_snapshot == verified.replicas[0].digest
+    assert one.model("default").offset == verified.offset
+    assert verified.silent == []
+
+
+async def test_a_replica_that_serves_something_else_is_found(
+    server: Server, start_replica: StartReplica, store: Store
+) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    await one.learn("default", drafts(50))
+    await other.wait_for("default", one.model("default").offset, 5)
+    other.model("default").live.configure({"margin": 0.25})  # behind the log's back
+    verified = await verify(store, "default")
+    assert not verified.good
+    digests = {marked.replica: marked.digest for marked in verified.replicas}
+    assert digests[one.id] == verified.from_start == verified.from_snapshot
+    assert digests[other.id] != digests[one.id]
+
+
+async def test_a_replica_that_does_not_answer_is_named(
+    server: Server, start_replica: StartReplica, store: Store
+) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    await one.learn("default", drafts(10))
+    await shown(store, one, other)
+    async with other.model("default")._turn:
+        verified = await verify(store, "default", wait_seconds=0.5)
+    assert verified.silent == [other.id]
+    assert not verified.good
+
+
+async def test_a_log_that_cannot_be_rebuilt_is_not_good(
+    server: Server, start_replica: StartReplica, store: Store
+) -> None:
+    one = await start_replica(server)
+    await one.learn("default", drafts(10))
+    await store.client.xadd(one.model("default").keys.log, {"e": b"x", "c": b"y"})
+    with pytest.raises(Damaged, match="cannot be rebuilt"):
+        await verify(store, "default")
+    with pytest.raises(UnknownModel):
+        await verify(store, "other")
+
+
+async def test_a_replica_that_is_not_heard_of_any_more_must_still_answer(
+    server: Server, start_replica: StartReplica, store: Store
+) -> None:
+    one = await start_replica(server)
+    await one.learn("default", drafts(10))
+    await shown(store, one)
+    keys = one.model("default").keys
+    (own,) = await presence.present(store, keys)
+    cut_off = msgspec.structs.replace(own, replica="cut-off", at=own.at - 300)
+    await presence.publish(store, [(keys, cut_off)])
+    assert [live.replica for live in await presence.present(store, keys)] == [one.id]
+    verified = await verify(store, "default", wait_seconds=0.5)
+    assert verified.silent == ["cut-off"]
+    assert verified.equal
+    assert not verified.good
+    verifying = asyncio.create_task(verify(store, "default", wait_seconds=30))
+    while not await store.client.keys(keys.of("marks:*").decode()):  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    await presence.withdraw(store, [keys], "cut-off")
+    assert (await verifying).good
+    await presence.publish(store, [(keys, msgspec.structs.replace(cut_off, at=own.at - presence.UNHEARD_SECONDS - 60))])
+    assert (await verify(store, "default")).good
+    assert not await store.client.hexists(keys.of("replicas"), "cut-off")
+
+
+async def test_without_a_replica_nothing_is_good_unless_none_was_asked(
+    server: Server, start_replica: StartReplica, store: Store
+) -> None:
+    one = await start_replica(server)
+    await one.learn("default", drafts(10))
+    await one.stop()
+    verified = await verify(store, "default")
+    assert (verified.replicas, verified.silent, verified.equal, verified.good) == ([], [], True, False)
+    assert (await verify(store, "default", offline=True)).good
+
+
+async def test_what_was_killed_is_let_go_by_the_next_on_its_host(
+    server: Server, start_replica: StartReplica, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "CLEAR_TICKS", 1)
+    ended = await asyncio.create_subprocess_exec("true")
+    await ended.wait()
+    first = await start_replica(server)
+    await shown(store, first)
+    keys = first.model("default").keys
+    (own,) = await presence.present(store, keys)
+    said = {
+        "killed": {"pid": ended.pid, "at": own.at - 60},
+        "now": {"pid": ended.pid},
+        "runs": {"pid": os.getppid(), "at": own.at - 60},
+        "elsewhere": {"pid": ended.pid, "host": "another", "at": own.at - 60},
+        "container": {"pid": ended.pid, "numbering": "its own", "at": own.at - 60},
+    }
+    made = [(keys, msgspec.structs.replace(own, replica=name, **changed)) for name, changed in said.items()]
+    await presence.publish(store, made)
+    other = await start_replica(server)
+    async with asyncio.timeout(10):
+        while "killed" in (there := {one.replica for one in await presence.heard_of(store, keys)}):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert there == {first.id, other.id, "now", "runs", "elsewhere", "container"}
+    assert own.numbering == presence.numbering()

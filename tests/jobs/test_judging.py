@@ -1,0 +1,52 @@
+"""Judging a version is divided among as many threads or machines as there are."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from abound.core.methods import fitted, registry
+from abound.core.methods.neighbors import swnn
+from abound.core.methods.training import rankings
+from abound.core.methods.training.progress import quietly
+from abound.service.jobs import fit as fitting
+from abound.service.jobs.fit import judged
+from abound.service.jobs.methods import METHODS
+from tests.core.methods.toy import made
+
+
+@pytest.mark.parametrize("method", ["swnn", "ogeec"])
+def test_the_newest_are_ranked_in_several_pieces(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = made(900, seed=0)
+    params = registry.params_of(method, {"dim": 20} if method == "ogeec" else {})
+    model = fitted.fit(method, data, params, np.random.default_rng(5), quietly)
+    spread, counts = rankings.spread, list[int]()
+
+    def counted(work: Any, pieces: Sequence[tuple[Any, ...]], told: Any = None) -> list[Any]:
+        counts.append(len(pieces))
+        return spread(work, pieces, told)
+
+    monkeypatch.setattr(rankings, "spread", counted)
+    judged(model, data, data, quietly)
+    assert max(counts) >= 3
+
+
+def test_the_fit_that_was_judged_is_gone_when_all_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    models, fit = list["weakref.ref[Any]"](), fitted.fit
+
+    def counted(*given: Any, **named: Any) -> fitted.Fitted:
+        assert not [model for model in models if model() is not None], "memory is counted for one of them"
+        found = fit(*given, **named)
+        assert isinstance(found.model, swnn.Model)
+        models.append(weakref.ref(found.model.X))
+        return found
+
+    monkeypatch.setattr(fitted, "fit", counted)
+    params = METHODS["swnn"].check({})
+    _, metrics = fitting._judged_and_fitted(params, made(300, seed=0), False, quietly, fitting.Clock())
+    assert len(models) == 2
+    assert metrics["held_out"] == 30

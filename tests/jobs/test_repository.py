@@ -1,0 +1,261 @@
+"""The record of jobs: every change happens in the state, and for the holder, that it is meant for, else not at all."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from abound.core.errors import Conflict, Overloaded, UnknownJob, UnknownModel
+from abound.core.types import Offset
+from abound.service.history import pins
+from abound.service.jobs import workers
+from abound.service.jobs.context import JobContext
+from abound.service.jobs.record import Job, new_id
+from abound.service.jobs.repository import JobParams, Jobs
+from abound.service.log.catalog import CATALOG_KEY
+from abound.service.log.events import APPLY_VERSION, CatalogEntry, Deleted, encode
+from abound.service.settings import Settings
+from abound.service.store.client import Store
+from tests.snapshots.test_snapshots import create
+
+
+def asked(**fields: object) -> Job:
+    given = {"model": "default", "incarnation": "1-0", "method": "steps", "kind": "rebuild", "params": {"n": 1}}
+    return Job(id=new_id(), state="queued", **(given | fields))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def jobs(store: Store) -> Jobs:
+    return Jobs(store, JobParams(queued=3, attempts=2))
+
+
+async def claimed(jobs: Jobs, holder: str = "a:1", **fields: object) -> Job:
+    job = await jobs.submit(asked(**fields))
+    held = await jobs.claim("rebuild", holder)
+    assert held is not None
+    assert held.id == job.id
+    return held
+
+
+async def test_a_job_goes_from_queued_to_its_end(jobs: Jobs) -> None:
+    given = asked(params={"names": ["ä", 'b"'], "n": None}, reason="why not")
+    job = await jobs.submit(given)
+    assert (job.state, job.params, job.reason, job.attempt) == ("queued", given.params, "why not", 0)
+    assert job.created is not None
+    assert (job.started, job.ended, job.heartbeat) == (None, None, None)
+    running = await jobs.claim("rebuild", "a:1")
+    assert running is not None
+    assert (running.state, running.attempt, running.holder) == ("running", 1, "a:1")
+    assert await jobs.claim("rebuild", "b:1") is None
+    assert await jobs.counts() == {"queued": 0, "running": 1, "succeeded": 0, "failed": 0, "cancelled": 0}
+    assert await jobs.end(running, "succeeded", progress=1.0, metrics={"P@1": 0.5}, version="v1")
+    done = await jobs.get(job.id)
+    assert (done.state, done.metrics, done.version, done.has_ended) == ("succeeded", {"P@1": 0.5}, "v1", True)
+    assert done.created <= done.started <= done.ended  # type: ignore[operator]
+    (total,) = await jobs.totals()
+    assert (total.method, total.state, total.n) == ("steps", "succeeded", 1)
+    assert total.seconds == pytest.approx(done.ended - done.started, abs=1e-5)  # type: ignore[operator]
+    assert not await jobs.end(running, "failed")  # it has ended
+
+
+async def test_only_the_holder_changes_a_job_that_runs(jobs: Jobs) -> None:
+    job = await claimed(jobs, "a:1")
+    assert await jobs.beat(job)
+    taken = await jobs.take_over(job, "keeper")
+    assert taken is not None
+    assert not await jobs.beat(job)
+    assert not await jobs.end(job, "succeeded")
+    assert not await jobs.note(job, stage="late")
+    assert not await jobs.commit(job)
+    assert await jobs.take_over(job, "another") is None
+    assert await jobs.requeue(taken, "its worker fell silent")
+    assert not await jobs.requeue(taken, "once more")
+    again = await jobs.claim("rebuild", "b:1")
+    assert again is not None
+    assert (again.attempt, again.stage) == (2, None)
+
+
+async def test_a_job_of_a_model_that_is_gone_does_not_commit(jobs: Jobs) -> None:
+    living = await create(jobs.store)
+    kept, gone = [await claimed(jobs, incarnation=living.keys.incarnation) for _ in range(2)]
+    contexts = [JobContext(Settings(), jobs.store, None, living, jobs, job) for job in (kept, gone)]
+    await contexts[0].commit("here")
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, Deleted("default", living.keys.incarnation)))
+    await jobs.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
+    with pytest.raises(UnknownModel, match="default was deleted"):
+        await contexts[1].commit("here")
+    assert [(await jobs.get(job.id)).committed for job in (kept, gone)] == [True, False]
+    assert [one.committed for one in contexts] == [True, False]
+
+
+async def test_an_attempt_that_was_taken_for_dead_lets_go_of_nothing_that_the_next_one_pins(jobs: Jobs) -> None:
+    living = await create(jobs.store)
+    first = await claimed(jobs, "a:1", incarnation=living.keys.incarnation)
+    late = JobContext(Settings(), jobs.store, None, living, jobs, first)
+    await late.pin(Offset(3, 0, 0))
+    taken = await jobs.take_over(first, "keeper")
+    assert taken is not None
+    await jobs.requeue(taken, "its worker fell silent")
+    second = await jobs.claim("rebuild", "b:1")
+    assert second is not None
+    context = JobContext(Settings(), jobs.store, None, living, jobs, second)
+    await context.pin(Offset(5, 0, 0))
+    await late.unpin()
+    assert await pins.oldest(jobs.store, living.keys) == Offset(5, 0, 0)
+    await context.unpin()
+    assert await pins.oldest(jobs.store, living.keys) is None
+
+
+async def test_somebody_holds_a_job_that_runs(jobs: Jobs) -> None:
+    await jobs.submit(asked())
+    with pytest.raises(ValueError, match="somebody"):
+        await jobs.claim("rebuild", "")
+
+
+async def test_the_oldest_job_of_a_kind_is_claimed_and_one_that_has_committed_before_it(jobs: Jobs) -> None:
+    jobs.params = JobParams()
+    committed = await claimed(jobs)
+    assert await jobs.commit(committed)
+    fit, *waiting = [await jobs.submit(asked(kind=kind)) for kind in ("fit", "rebuild", "rebuild", "rebuild")]
+    await jobs.requeue(committed, "its worker fell silent")
+    found = [await jobs.claim("rebuild", f"a:{i}") for i in range(5)]
+    assert [one and one.id for one in found] == [committed.id, *(one.id for one in waiting), None]
+    assert (await jobs.get(fit.id)).state == "queued"
+
+
+async def test_a_job_that_is_to_wait_is_not_claimed_before_and_holds_up_no_other(jobs: Jobs) -> None:
+    first = await claimed(jobs)
+    await jobs.requeue(first, "its worker fell silent", delay=0.3)
+    second = await claimed(jobs)
+    assert second.id != first.id
+    assert await jobs.claim("rebuild", "b:1") is None
+    async with asyncio.timeout(5):
+        while (again := await jobs.claim("rebuild", "b:1")) is None:
+            await jobs.wait("rebuild")
+    assert (again.id, again.due) == (first.id, None)
+    assert again.started - first.started > 0.3  # type: ignore[operator]
+
+
+async def test_a_worker_is_woken_when_a_job_is_queued(jobs: Jobs) -> None:
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.create_task(jobs.wait("rebuild"))
+    await asyncio.sleep(0)
+    began = loop.time()
+    await jobs.submit(asked())
+    await waiting
+    assert loop.time() - began < 0.5
+
+
+async def test_an_attempt_that_is_given_back_does_not_count(jobs: Jobs) -> None:
+    job = await claimed(jobs)
+    await jobs.requeue(job, "the worker stopped", counts=False)
+    again = await jobs.claim("rebuild", "a:2")
+    assert again is not None
+    assert again.attempt == 1
+
+
+async def test_of_two_that_race_one_wins(jobs: Jobs) -> None:
+    job = await jobs.submit(asked())
+    held = await asyncio.gather(*(jobs.claim("rebuild", f"a:{i}") for i in range(10)))
+    assert len([one for one in held if one is not None]) == 1
+    record = await jobs.get(job.id)
+    ended = await asyncio.gather(*(jobs.end(record, "failed", error=str(i)) for i in range(10)))
+    assert sum(ended) == 1
+
+
+async def test_so_many_wait_and_no_more(jobs: Jobs) -> None:
+    waiting = [await jobs.submit(asked()) for _ in range(3)]
+    with pytest.raises(Overloaded, match="3 jobs are waiting"):
+        await jobs.submit(asked())
+    assert len(await jobs.all()) == 3
+    claimed = await jobs.claim("rebuild", "a:1")
+    assert claimed is not None
+    assert claimed.id == waiting[0].id
+    await jobs.submit(asked())
+
+
+async def test_what_waits_is_cancelled_and_what_runs_is_told(jobs: Jobs) -> None:
+    waiting = await jobs.submit(asked())
+    cancelled = await jobs.cancel(waiting.id, "nobody wants it")
+    assert (cancelled.state, cancelled.error) == ("cancelled", "nobody wants it")
+    assert await jobs.claim("rebuild", "a:1") is None
+    job = await claimed(jobs)
+    told = await jobs.cancel(job.id, "too slow")
+    assert (told.state, told.cancelling, told.error) == ("running", True, "too slow")
+    assert not await jobs.commit(job)
+    await jobs.end(job, "cancelled")
+    assert (await jobs.get(job.id)).error == "too slow"
+    again = await jobs.cancel(job.id, "once more")
+    assert (again.state, again.error) == ("cancelled", "too slow")
+
+
+async def test_past_the_point_of_no_return_nothing_is_cancelled(jobs: Jobs) -> None:
+    job = await claimed(jobs)
+    assert await jobs.commit(job)
+    with pytest.raises(Conflict, match="can no longer be cancelled"):
+        await jobs.cancel(job.id, "late")
+    assert not (await jobs.get(job.id)).cancelling
+
+
+async def test_a_commit_and_a_cancel_never_both_happen(jobs: Jobs) -> None:
+    for _ in range(20):
+        job = await claimed(jobs)
+        committed, cancelled = await asyncio.gather(
+            jobs.commit(job), jobs.cancel(job.id, "now"), return_exceptions=True
+        )
+        assert (committed is True) == isinstance(cancelled, Conflict)
+        await jobs.end(job, "cancelled")
+
+
+async def test_jobs_are_listed_newest_first(jobs: Jobs) -> None:
+    ids = [(await claimed(jobs, model=f"m{i % 2}")).id for i in range(5)]
+    assert [job.id for job in await jobs.all()] == ids[::-1]
+    assert [job.id for job in await jobs.all(limit=2)] == ids[:2:-1]
+    assert [job.id for job in await jobs.all("running", "m1")] == [ids[3], ids[1]]
+    assert await jobs.all("failed") == []
+
+
+async def test_what_a_job_wrote_is_noted_until_it_is_committed(jobs: Jobs) -> None:
+    job = await claimed(jobs)
+    await jobs.will_write(job, "m/1")
+    await jobs.will_write(job, "m/2")
+    await jobs.commit(job, "m/1")
+    assert await jobs.wrote(job.id) == ["m/2"]
+    assert (await jobs.get(job.id)).kept == ["m/1"]
+    late = await claimed(jobs)
+    await jobs.will_write(late, "m/3")
+    await jobs.cancel(late.id, "no")
+    assert not await jobs.commit(late, "m/3")
+    assert await jobs.wrote(late.id) == ["m/3"]
+    assert not (await jobs.get(late.id)).committed
+
+
+async def test_an_ended_job_is_forgotten_whole(jobs: Jobs) -> None:
+    job = await claimed(jobs)
+    await jobs.will_write(job, "m/1")
+    await jobs.end(job, "failed", error="no")
+    await jobs.forget(await jobs.get(job.id))
+    with pytest.raises(UnknownJob):
+        await jobs.get(job.id)
+    assert await jobs.all() == []
+    kept = {b"abound:jobs:totals", b"abound:jobs:wake:rebuild"}
+    assert set(await jobs.store.client.keys("*")) == kept
+
+
+async def test_no_other_key_is_ever_read_as_a_job(jobs: Jobs) -> None:
+    for name in ("", "x", "all", "../all", "0" * 21, "G" * 20):
+        with pytest.raises(UnknownJob):
+            await jobs.get(name)
+
+
+async def test_workers_that_fell_silent_are_not_there(jobs: Jobs) -> None:
+    await workers.show(jobs.store, "w1", "host", ["rebuild", "fit"], None)
+    await jobs.store.client.hset(
+        "abound:jobs:workers", "w2", b'{"name":"w2","host":"h","kinds":["fit"],"memory":1,"at":1.0}'
+    )
+    assert [one.name for one in await workers.of_kind(jobs.store, "fit")] == ["w1"]
+    assert await workers.of_kind(jobs.store, "other") == []
+    assert await jobs.store.client.hlen("abound:jobs:workers") == 1  # silent for long: taken out
+    await workers.hide(jobs.store, "w1")
+    assert await workers.of_kind(jobs.store, "fit") == []

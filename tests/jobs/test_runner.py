@@ -1,0 +1,294 @@
+"""Jobs, done by the processes of a real worker: how they end, and that they leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from abound.service.jobs import rq_worker
+from abound.service.jobs.record import JOBS, job_key
+from abound.service.processes.status_pipe import REFUSED
+from tests.support.job_program import BREAKING
+from tests.support.job_worker import Office, office, processes_of, until
+
+
+@pytest.fixture(scope="module")
+def breaking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that keeps jobs from being begun while it is there."""
+    return tmp_path_factory.mktemp("breaking") / "how"
+
+
+@pytest.fixture(scope="module")
+def place(breaking: Path) -> Iterator[Office]:
+    with office(**{BREAKING: str(breaking)}) as place:
+        place.worker.start()
+        yield place
+
+
+@pytest.fixture(autouse=True)
+def _clean(place: Office) -> Iterator[None]:
+    yield
+    place.clear()
+
+
+def horse_of(place: Office, job_id: str) -> int:
+    """The process of a job that runs."""
+    with place.service.server.client() as client:
+        return int(str(client.hget(job_key(job_id), "holder")).rstrip("\"'").rpartition(":")[2])
+
+
+def test_a_job_is_done_and_what_it_committed_stays(place: Office) -> None:
+    job = place.ended(place.submit("steps", steps=3, reason="to see"))
+    assert (job["state"], job["progress"], job["stage"], job["attempt"]) == ("succeeded", 1.0, "done", 1)
+    assert (job["metrics"], job["outcome"], job["error"]) == ({"steps": 3}, {"written": 3}, None)
+    assert job["version"] == f"{job['id']}-1"
+    assert job["data_range"] == {"after": None, "until": "0-0.0"}
+    assert job["params"] == {"steps": 3, "seconds": 0.01, "reason": "to see"}
+    assert job["reason"] == "to see"
+    assert place.files() == [f"tests/{job['id']}-1/part-{i}" for i in range(3)]
+    with place.service.server.client() as client:
+        assert client.keys("*:pins") == []
+
+
+def test_what_is_not_committed_is_deleted_although_the_job_succeeds(place: Office) -> None:
+    job = place.ended(place.submit("crunch", steps=2))
+    assert (job["state"], job["kind"]) == ("succeeded", "fit")
+    assert place.files() == []
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("error", "it cannot be done"),
+        ("bug", "an error of the service: TypeError: nobody meant this"),
+        ("memory", "there was not enough memory"),
+    ],
+)
+def test_a_job_that_fails_says_why_and_is_not_begun_again(place: Office, how: str, error: str) -> None:
+    job = place.ended(place.submit("ending", how=how))
+    assert (job["state"], job["error"], job["attempt"]) == ("failed", error, 1)
+    assert place.files() == []
+
+
+def test_a_job_whose_process_dies_is_begun_again(place: Office) -> None:
+    job = place.ended(place.submit("ending", how="death once"))
+    assert (job["state"], job["attempt"], job["outcome"]) == ("succeeded", 2, {"attempt": 2})
+    assert place.files() == []
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [("import", "its process ended with exit code 1"), ("death", "its process was ended by SIGKILL")],
+)
+def test_a_job_that_cannot_be_begun_says_so_and_waits_until_it_can(
+    place: Office, breaking: Path, how: str, error: str
+) -> None:
+    breaking.write_text(how)
+    try:
+        job_id = place.submit("steps", steps=1)
+        job = until(lambda: (job := place.job(job_id))["error"] and job)
+    finally:
+        breaking.unlink()
+    assert job["error"].startswith(error)
+    assert (job["state"], job["stage"]) == ("queued", "waiting to be begun again")
+    job = place.ended(job_id)
+    assert (job["state"], job["error"]) == ("succeeded", None)
+
+
+def test_a_fit_gives_way_as_a_process_and_as_a_session(place: Office) -> None:
+    job = place.ended(place.submit("crunch", steps=1))
+    assert job["outcome"]["niceness"] == min(19, os.nice(0) + rq_worker.NICENESS["fit"])
+    assert job["outcome"]["leads its session"]
+    assert job["outcome"]["session"] in {None, rq_worker.SESSION_NICENESS["fit"]}
+
+
+def test_a_job_whose_cluster_is_away_is_begun_again_and_fails_at_last(place: Office) -> None:
+    job = place.ended(place.submit("ending", how="cluster"), 120.0)  # each attempt loads Dask
+    assert (job["state"], job["attempt"]) == ("failed", 3)
+    assert job["error"].startswith("the cluster dask://127.0.0.1:1 cannot be used")
+    assert place.files() == []
+
+
+def test_a_job_that_kills_its_process_each_time_fails(place: Office) -> None:
+    job = place.ended(place.submit("ending", how="death"))
+    assert (job["state"], job["attempt"]) == ("failed", 3)
+    assert "SIGKILL" in job["error"]
+    assert "begun 3 times" in job["error"]
+    assert place.files() == []
+
+
+def test_a_job_that_fails_after_it_has_committed_is_begun_again_until_it_is_finished(place: Office) -> None:
+    job = place.ended(place.submit("ending", how="late"), 30.0)
+    assert (job["state"], job["attempt"], job["error"]) == ("succeeded", 4, None)
+
+
+def test_a_job_whose_committed_version_is_gone_fails_at_once(place: Office) -> None:
+    job = place.ended(place.submit("ending", how="gone"), 30.0)
+    assert (job["state"], job["attempt"], job["error"]) == ("failed", 1, "what it made was taken away")
+
+
+@pytest.mark.parametrize("method", ["steps", "crunch"])
+def test_a_cancelled_job_stops_and_leaves_nothing(place: Office, method: str) -> None:
+    job_id = place.submit(method, steps=10_000, seconds=0.02)
+    place.at_work(job_id, progress=0.0002)
+    answer = place.http.delete(f"/jobs/{job_id}")
+    assert answer.status_code == 202
+    assert answer.json()["cancelling"]
+    job = place.ended(job_id, 5)
+    assert (job["state"], job["cancelling"]) == ("cancelled", False)
+    assert "cancelled from" in job["error"]
+    assert place.files() == []
+    assert place.http.delete(f"/jobs/{job_id}").status_code == 200
+
+
+def test_a_job_that_does_not_listen_is_killed_when_it_is_cancelled(place: Office) -> None:
+    job_id = place.submit("ending", how="deaf")
+    until(place.files)
+    place.http.delete(f"/jobs/{job_id}").raise_for_status()
+    assert place.ended(job_id, 8)["state"] == "cancelled"
+    assert place.files() == []
+
+
+def test_a_job_that_has_committed_is_not_cancelled(place: Office) -> None:
+    job_id = place.submit("ending", how="committed")
+    place.at_work(job_id, "committed")
+    answer = place.http.delete(f"/jobs/{job_id}")
+    assert (answer.status_code, answer.json()["type"]) == (409, "/problems/conflict")
+    os.kill(horse_of(place, job_id), signal.SIGKILL)
+    until(lambda: place.job(job_id)["attempt"] == 2 and place.job(job_id)["stage"] == "committed")
+    assert place.files() == [f"tests/{job_id}-{attempt}/part" for attempt in (1, 2)]
+    with place.service.server.client() as client:
+        client.hset(job_key(job_id), "committed", "false")
+    place.http.delete(f"/jobs/{job_id}").raise_for_status()
+    place.ended(job_id)
+    place.clear()
+    for path in place.artifacts.rglob("part"):
+        path.unlink()
+
+
+def test_a_job_that_stands_still_is_taken_over_and_cannot_change_anything_any_more(place: Office) -> None:
+    job_id = place.submit("steps", steps=30, seconds=0.05)
+    place.at_work(job_id)
+    horse = horse_of(place, job_id)
+    os.kill(horse, signal.SIGSTOP)
+    until(lambda: place.job(job_id)["state"] == "queued" or place.job(job_id)["attempt"] == 2)
+    os.kill(horse, signal.SIGCONT)
+    job = place.ended(job_id)
+    assert (job["state"], job["attempt"]) == ("succeeded", 2)
+    assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(30))
+
+
+@pytest.mark.parametrize("how", ["child", "child and wait"])
+def test_what_a_job_has_started_ends_with_it(place: Office, how: str) -> None:
+    """Whether it ends by itself or is killed: nothing of it goes on computing."""
+    job_id = place.submit("ending", how=how)
+    until(lambda: (place.job(job_id)["stage"] or "").startswith("child "))
+    child = int(place.job(job_id)["stage"].split()[1])
+    if how == "child":
+        assert place.ended(job_id)["state"] == "succeeded"
+    else:
+        os.kill(horse_of(place, job_id), signal.SIGKILL)
+    until(lambda: not os.path.exists(f"/proc/{child}"))
+    place.http.delete(f"/jobs/{job_id}")
+    place.ended(job_id)
+
+
+def test_a_job_of_a_deleted_model_fails(place: Office) -> None:
+    place.http.put("/models/short").raise_for_status()
+    first = place.submit("steps", steps=100, seconds=0.02)
+    job_id = place.submit("steps", "short")
+    place.http.delete("/models/short").raise_for_status()
+    place.http.put("/models/short").raise_for_status()
+    place.http.delete(f"/jobs/{first}").raise_for_status()
+    job = place.ended(job_id)
+    assert (job["state"], job["error"]) == ("failed", "the model short was deleted")
+
+
+@pytest.mark.parametrize("method", ["steps", "crunch"])
+def test_a_job_whose_model_is_deleted_while_it_works_stops_and_leaves_nothing(place: Office, method: str) -> None:
+    place.http.put("/models/passing").raise_for_status()
+    job_id = place.submit(method, "passing", steps=10_000, seconds=0.02)
+    place.at_work(job_id, progress=0.0002)
+    place.http.delete("/models/passing").raise_for_status()
+    job = place.ended(job_id)
+    assert (job["state"], job["error"]) == ("failed", "the model passing was deleted")
+    assert place.files() == []
+
+
+def test_jobs_are_done_in_the_order_in_which_they_came_and_a_fit_holds_up_no_rebuild(place: Office) -> None:
+    fit = place.submit("crunch", steps=10_000, seconds=0.02)
+    place.at_work(fit)
+    ids = [place.submit("steps", steps=1) for _ in range(4)]
+    began = [place.ended(job_id)["started"] for job_id in ids]
+    assert began == sorted(began)
+    assert place.job(fit)["state"] == "running"
+    place.http.delete(f"/jobs/{fit}").raise_for_status()
+    assert place.ended(fit)["state"] == "cancelled"
+
+
+def test_a_job_is_done_although_nobody_is_woken_for_it(place: Office) -> None:
+    first = place.submit("steps", steps=20, seconds=0.02)
+    place.at_work(first)
+    second = place.submit("steps", steps=1)
+    with place.service.server.client() as client:
+        assert client.delete(f"{JOBS}:wake:rebuild") == 1
+    assert place.ended(second)["attempt"] == 1
+
+
+def test_a_record_names_nothing_that_is_run(place: Office, tmp_path: Path) -> None:
+    """Whoever can write to the store can ask for jobs, and for nothing else."""
+    first = place.submit("steps", steps=30, seconds=0.02)
+    place.at_work(first)
+    second = place.submit("steps", steps=1)
+    with place.service.server.client() as client:
+        client.hset(job_key(second), "method", '"os.mkdir"')
+        client.hset(job_key(second), "params", f'{{"path": "{tmp_path}/mark"}}')
+    job = place.ended(second)
+    assert (job["state"], job["error"]) == (
+        "failed",
+        "this worker does not know the method os.mkdir; it is of another release",
+    )
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_worker_that_stops_gives_its_job_back(place: Office) -> None:
+    job_id = place.submit("steps", steps=1000, seconds=0.02)
+    place.at_work(job_id, progress=0.004)
+    assert place.worker.stop() == 0
+    job = place.job(job_id)
+    assert (job["state"], job["attempt"]) == ("queued", 0)
+    assert place.files() == []
+    assert place.http.delete(f"/jobs/{job_id}").json()["state"] == "cancelled"  # nobody is needed for that
+    waiting = place.submit("steps", steps=1)
+    place.worker.start()
+    assert place.ended(waiting)["attempt"] == 1
+
+
+def test_a_killed_worker_s_job_is_found_and_begun_again(place: Office) -> None:
+    job_id = place.submit("steps", steps=60, seconds=0.05)
+    place.at_work(job_id, progress=0.05)
+    horse = horse_of(place, job_id)
+    place.worker.kill()
+    until(lambda: not os.path.exists(f"/proc/{horse}"))
+    assert place.job(job_id)["state"] == "running"
+    assert place.files()
+    place.worker.start()
+    job = place.ended(job_id)
+    assert (job["state"], job["attempt"]) == ("succeeded", 2)
+    assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(60))
+
+
+def test_a_worker_whose_process_that_starts_jobs_is_killed_ends_and_gives_its_job_back(place: Office) -> None:
+    """Whatever keeps the worker starts it again."""
+    job_id = place.submit("steps", steps=60, seconds=0.05)
+    place.at_work(job_id, progress=0.05)
+    assert place.worker.process is not None
+    os.kill(processes_of(place.worker.process.pid)[1], signal.SIGKILL)
+    assert place.worker.process.wait(20) == REFUSED
+    assert place.job(job_id)["state"] == "queued"
+    place.worker.start()
+    assert place.ended(job_id)["state"] == "succeeded"

@@ -1,0 +1,209 @@
+"""The desk of jobs: where the artifact store does not answer, and what it refuses for its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
+
+import msgspec
+import pytest
+
+from abound.core.errors import ArtifactsUnavailable, NeedsMemory
+from abound.service.datasets.repository import DatasetCard
+from abound.service.jobs import submission as submissions
+from abound.service.jobs.methods import METHODS, Sizes
+from abound.service.jobs.submission import Desk, JobRequest
+from abound.service.settings import Settings
+from tests.support.fixtures import StartReplica
+from tests.support.streams import drafts
+from tests.support.valkey import Server
+
+ASKED = JobRequest(method="frequency")
+
+OF_PAIRS = ("exmlds1", "exmlds3", "exmlds_joint")
+"""Methods whose memory goes by the pairs of instances that share a label."""
+
+FEW: dict[str, Any] = {"dim": 5, "neighbors": 5, "clusters": 1, "learners": 1}
+N = 2000
+
+
+def room_for(method: str, pairs: int) -> int:
+    """What a fit on ``N`` instances of so many pairs needs, where any two could share a label."""
+    params = METHODS[method].check(FEW)
+    n = METHODS[method].needs
+    assert n is not None
+    return sum(n(Sizes(N, 120, 40, 0, 0, N, 6 * N, pairs, N), params).values())
+
+
+class Hanging:
+    """In the place of a file system's ``exists``: it hangs until it is let go, and counts who asks."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.goes_on = threading.Event()
+
+    def __call__(self, path: str) -> bool:
+        self.asked += 1
+        self.goes_on.wait(30)
+        return True
+
+
+async def test_an_artifact_store_that_does_not_answer_is_asked_once_and_not_waited_for_long(
+    server: Server, start_replica: StartReplica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = (await start_replica(server)).model("default")
+    monkeypatch.setattr(submissions, "CHECK_SECONDS", 0.2)
+    settings = Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
+    desk = Desk(settings)
+    assert desk._artifacts is not None
+    hanging = Hanging()
+    monkeypatch.setattr(desk._artifacts._filesystem, "exists", hanging)
+    try:
+        async with asyncio.timeout(20):
+            for _ in range(2):
+                refused = await asyncio.gather(
+                    *(desk.submit(ASKED, model, None) for _ in range(8)), return_exceptions=True
+                )
+                assert all(isinstance(one, ArtifactsUnavailable) for one in refused), refused
+                assert all("has not answered" in str(one) for one in refused)
+        assert hanging.asked == 1
+        hanging.goes_on.set()
+        monkeypatch.setattr(submissions, "CHECK_SECONDS", 20.0)
+        assert (await desk.submit(ASKED, model, None)).state == "queued"
+    finally:
+        hanging.goes_on.set()
+        await desk.close()
+
+
+async def test_a_desk_that_closes_does_not_wait_for_the_artifact_store(
+    server: Server, start_replica: StartReplica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = (await start_replica(server)).model("default")
+    monkeypatch.setattr(submissions, "CHECK_SECONDS", 0.05)
+    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    assert desk._artifacts is not None
+    hanging = Hanging()
+    monkeypatch.setattr(desk._artifacts._filesystem, "exists", hanging)
+    try:
+        with pytest.raises(ArtifactsUnavailable, match="has not answered"):
+            await desk.submit(ASKED, model, None)
+        assert desk._check is not None
+        async with asyncio.timeout(10):
+            await desk.close()
+        assert desk._check.cancelled()
+    finally:
+        hanging.goes_on.set()
+
+
+@pytest.mark.parametrize("method", OF_PAIRS)
+async def test_only_pairs_that_share_a_label_count_where_history_is_fitted(
+    server: Server,
+    start_replica: StartReplica,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    """40 labels: a fortieth of all pairs."""
+    replica = await start_replica(server)
+    await replica.learn("default", drafts(N, n_labels=40))
+    model = replica.model("default")
+    assert N**2 / 45 < model.live.n_pairs < N**2 / 35
+    room = room_for(method, N**2 // 2)
+    monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(room))
+    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    asked = JobRequest(method=method, params=FEW)
+    try:
+        assert (await desk.submit(asked, model, None)).state == "queued"
+        await replica.learn("default", drafts(N, n_labels=1))
+        with pytest.raises(NeedsMemory, match="pairs"):
+            await desk.submit(asked, model, None)
+    finally:
+        await desk.close()
+
+
+@pytest.mark.parametrize("method", OF_PAIRS)
+async def test_only_pairs_that_share_a_label_count_where_a_data_set_is_fitted(
+    server: Server,
+    start_replica: StartReplica,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    """A card of before they were counted is read, and any two may share one."""
+    model = (await start_replica(server)).model("default")
+    monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(room_for(method, N**2 // 2)))
+    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    counted = {"instances": N, "labelled": N, "features": 120, "classes": 40, "nnz": 6 * N, "assertions": N}
+    before = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9, **counted}
+    known = {"pairs": N**2 // 40, "label_pairs": N}
+    asked = JobRequest(method=method, params=FEW, data="a")
+    try:
+        for card, fits in ((before | known, True), (before | known | {"pairs": N**2}, False), (before, False)):
+            read = msgspec.convert(card, DatasetCard)
+            monkeypatch.setattr(desk._datasets, "get", AsyncMock(return_value=read))
+            if fits:
+                assert (await desk.submit(asked, model, None)).state == "queued"
+            else:
+                with pytest.raises(NeedsMemory, match="pairs"):
+                    await desk.submit(asked, model, None)
+    finally:
+        await desk.close()
+
+
+@pytest.mark.parametrize("method", ["ind", "unweighted"])
+async def test_pairs_of_a_feature_and_a_label_count_where_a_data_set_is_fitted(
+    server: Server, start_replica: StartReplica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Few of its instances have most of both. Of a card of before they were counted the mean is taken."""
+    model = (await start_replica(server)).model("default")
+    monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(2**26))
+    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    counted = {"instances": N, "labelled": N, "features": 10**5, "classes": 10**3, "nnz": 6 * N, "assertions": N}
+    before = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9, **counted}
+    asked = JobRequest(method=method, data="a")
+    try:
+        for known, fits in (({}, True), ({"feature_labels": 6 * N}, True), ({"feature_labels": 10**7}, False)):
+            read = msgspec.convert(before | known, DatasetCard)
+            monkeypatch.setattr(desk._datasets, "get", AsyncMock(return_value=read))
+            if fits:
+                assert (await desk.submit(asked, model, None)).state == "queued"
+            else:
+                with pytest.raises(NeedsMemory, match="10,000,000 pairs of a feature and a label"):
+                    await desk.submit(asked, model, None)
+    finally:
+        await desk.close()
+
+
+@pytest.mark.parametrize(("threads", "cluster", "fits"), [(1, None, True), (8, None, False), (8, "dask://a:1", True)])
+async def test_what_each_thread_takes_counts(
+    server: Server,
+    start_replica: StartReplica,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    cluster: str | None,
+    fits: bool,
+) -> None:
+    """Not here where a cluster computes."""
+    model = (await start_replica(server)).model("default")
+    monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(2**30))
+    monkeypatch.setenv("ABOUND_JOBS_THREADS", str(threads))
+    if cluster is not None:
+        monkeypatch.setenv("ABOUND_CLUSTER", cluster)
+    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    counted = {"instances": 10**5, "labelled": 10**5, "features": 1000, "classes": 10, "nnz": 10**7}
+    place = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9}
+    card = msgspec.convert(place | counted | {"assertions": 10**5}, DatasetCard)
+    monkeypatch.setattr(desk._datasets, "get", AsyncMock(return_value=card))
+    asked = JobRequest(method="one_vs_rest", data="a")
+    try:
+        if fits:
+            assert (await desk.submit(asked, model, None)).state == "queued"
+        else:
+            with pytest.raises(NeedsMemory, match=r"a classifier, .* B x 8 at a time"):
+                await desk.submit(asked, model, None)
+    finally:
+        await desk.close()

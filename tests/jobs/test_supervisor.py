@@ -1,0 +1,234 @@
+"""The keeper of jobs, in this process and without the processes that do them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from abound.core.errors import Conflict, StoreUnavailable, UnknownJob
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.jobs.record import Job, new_id
+from abound.service.jobs.repository import JobParams, Jobs
+from abound.service.jobs.supervisor import RETRY_SECONDS, JobKeeper
+from abound.service.log.catalog import ModelKeys
+from abound.service.model import adoption_lock
+from abound.service.model.adoption_lock import Pending
+from abound.service.settings import Settings
+from abound.service.snapshots import state_files
+from abound.service.store.client import Store
+from abound.service.versions import repository as versions
+from abound.service.versions.card import CARD
+from tests.support.valkey import Server
+
+
+@pytest.fixture
+def settings(server: Server, tmp_path: Path) -> Settings:
+    url = SecretStr(server.url)
+    return Settings(redis_url=url, artifacts_url=SecretStr(str(tmp_path / "artifacts")), worker_kinds="none")
+
+
+@asynccontextmanager
+async def keeping(settings: Settings, jobs: Jobs, n: int = 1) -> AsyncIterator[None]:
+    """Keepers at work, which claim no jobs."""
+    stopping = asyncio.Event()
+    stables = [Stable(settings) for _ in range(n)]
+    tasks = [asyncio.create_task(JobKeeper(settings, jobs.store, jobs, stable).run(stopping)) for stable in stables]
+    try:
+        yield
+    finally:
+        stopping.set()
+        await asyncio.gather(*tasks)
+
+
+class Stable:
+    """Runs nothing."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.running: dict[str, str] = {}
+        self._stopped = asyncio.Event()
+
+    async def connect(self) -> None: ...
+
+    async def listen(self) -> None:
+        await self._stopped.wait()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+async def submitted(jobs: Jobs) -> Job:
+    return await jobs.submit(
+        Job(id=new_id(), state="queued", model="m", incarnation="1-0", method="steps", kind="rebuild")
+    )
+
+
+async def running(jobs: Jobs, holder: str = "dead:1") -> Job:
+    await submitted(jobs)
+    job = await jobs.claim("rebuild", holder)
+    assert job is not None
+    return job
+
+
+async def claimed_again(jobs: Jobs, job: Job) -> Job:
+    async with asyncio.timeout(10):
+        while (again := await jobs.claim("rebuild", "dead:2")) is None:
+            await jobs.wait("rebuild")
+    assert again.id == job.id
+    return again
+
+
+async def reached(jobs: Jobs, job: Job, state: str, seconds: float = 10.0) -> Job:
+    async with asyncio.timeout(seconds):
+        while (found := await jobs.get(job.id)).state != state:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def test_what_has_taken_effect_stays_where_the_store_of_jobs_has_lost_that(
+    settings: Settings, store: Store
+) -> None:
+    """It failed over to a copy that lacks the commit; the store of the log lost nothing."""
+    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=0.5))
+    artifacts = Artifacts(str(settings.artifacts_place()))
+    await artifacts.join(store)
+    job = await running(jobs)
+    keys = ModelKeys(job.model, job.incarnation)
+    index, version, begun = f"{state_files.folder(keys)}/1", versions.folder(keys, "1"), versions.folder(keys, "2")
+    for prefix in (index, version, begun):
+        await jobs.will_write(job, prefix)
+        await artifacts.put(f"{prefix}/part", b"x")
+    await artifacts.put(f"{version}/{CARD}", b"{}")
+    async with keeping(settings, jobs):
+        await reached(jobs, job, "queued")
+    assert sorted(await artifacts.names(job.model)) == sorted([f"{index}/part", f"{version}/{CARD}", f"{version}/part"])
+
+
+@pytest.mark.parametrize("keepers", [1, 3])
+async def test_a_silent_job_is_cleaned_up_and_waits_again(settings: Settings, store: Store, keepers: int) -> None:
+    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=0.5, attempts=2))
+    artifacts = Artifacts(str(settings.artifacts_place()))
+    await artifacts.join(store)
+    job = await running(jobs)
+    await jobs.will_write(job, "m/jobs/1")
+    await artifacts.put("m/jobs/1/part", b"x")
+    await artifacts.put("m/jobs/2/part", b"x")
+    async with keeping(settings, jobs, keepers):
+        waits = await reached(jobs, job, "queued")
+        assert (waits.attempt, waits.holder) == (1, None)
+        assert await artifacts.names("m") == ["m/jobs/2/part"]
+        again = await claimed_again(jobs, job)
+        assert again.started - waits.started > RETRY_SECONDS  # type: ignore[operator]
+        failed = await reached(jobs, job, "failed")
+        assert (failed.attempt, failed.error) == (2, "its worker fell silent; it was begun 2 times")
+
+
+async def test_a_committed_job_does_not_fail_and_says_why_it_waits(settings: Settings, store: Store) -> None:
+    jobs = Jobs(store, JobParams(attempts=2))
+    job = await running(jobs)
+    assert await jobs.commit(job)
+    async with keeping(settings, jobs):
+        for attempt in (1, 2, 3):
+            with pytest.raises(Conflict, match="can no longer be cancelled"):
+                await jobs.cancel(job.id, "not wanted")
+            await jobs.note(await jobs.get(job.id), gone="its process was ended by SIGKILL")
+            waits = await reached(jobs, job, "queued")
+            assert waits.attempt == attempt
+            assert waits.error is not None
+            assert waits.error.startswith("its process was ended by SIGKILL")
+            assert (waits.due is None) == (attempt == 1)  # begun as often as others are, it waits
+            if attempt == 1:
+                assert await jobs.claim("rebuild", "dead:2") is not None
+            else:
+                assert waits.error.endswith(f"it was begun {attempt} times, and can only be finished")
+            if attempt == 2:
+                await claimed_again(jobs, job)
+    given_up = await jobs.cancel(job.id, "not wanted")
+    assert (given_up.state, given_up.error) == ("cancelled", "not wanted")
+
+
+async def test_a_job_that_is_gone_holds_up_no_other_rebuild(settings: Settings, store: Store) -> None:
+    jobs = Jobs(store)
+    job = await running(jobs)
+    keys = ModelKeys(job.model, job.incarnation)
+    assert await adoption_lock.say(store, keys, Pending(job.id))
+    await jobs.note(job, gone="its process was ended by SIGKILL")
+    async with keeping(settings, jobs):
+        await reached(jobs, job, "queued")
+    assert await adoption_lock.pending(store, [keys]) == [None]
+
+
+async def test_a_job_that_says_that_it_is_at_work_is_left_alone(settings: Settings, store: Store) -> None:
+    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=0.6))
+    job = await running(jobs)
+    async with keeping(settings, jobs):
+        for _ in range(15):
+            assert await jobs.beat(job)
+            await asyncio.sleep(0.1)
+    assert (await jobs.get(job.id)).holder == "dead:1"
+
+
+async def test_a_silent_job_that_was_to_stop_is_cancelled(settings: Settings, store: Store) -> None:
+    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=0.5))
+    job = await running(jobs)
+    await jobs.cancel(job.id, "not wanted")
+    async with keeping(settings, jobs):
+        assert (await reached(jobs, job, "cancelled")).error == "not wanted"
+
+
+async def test_silence_is_not_counted_while_the_store_is_away(settings: Settings, own_server: Server) -> None:
+    store = Store(own_server.url)
+    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=1.0))
+    job = await running(jobs)
+    url = SecretStr(own_server.url)
+    async with keeping(settings.model_copy(update={"redis_url": url}), jobs):
+        assert await jobs.beat(job)
+        own_server.kill()
+        await asyncio.sleep(1.5)
+        own_server.start()
+        async with asyncio.timeout(5):
+            while not await _beats(jobs, job):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert (await jobs.get(job.id)).holder == "dead:1"
+    await store.close()
+
+
+async def _beats(jobs: Jobs, job: Job) -> bool:
+    try:
+        return await jobs.beat(job)
+    except StoreUnavailable:
+        return False
+
+
+async def test_ended_jobs_are_forgotten_the_oldest_first(settings: Settings, store: Store) -> None:
+    jobs = Jobs(store, JobParams(keep=2))
+    ended = []
+    for state in ("succeeded", "failed", "cancelled", "succeeded"):
+        job = await running(jobs)
+        await jobs.end(job, state)  # type: ignore[arg-type]
+        ended.append(job.id)
+    going = await running(jobs)
+    async with keeping(settings, jobs), asyncio.timeout(10):
+        while len(await jobs.all()) > 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert [job.id for job in await jobs.all()] == [going.id, ended[3], ended[2]]
+    with pytest.raises(UnknownJob):
+        await jobs.get(ended[0])
+    assert sum((await jobs.counts()).values()) == 3
+    assert sum(total.n for total in await jobs.totals()) == 4  # what there ever was stays counted
+
+
+async def test_a_job_that_ended_long_ago_is_forgotten(settings: Settings, store: Store) -> None:
+    jobs = Jobs(store, JobParams(keep_seconds=60.0))
+    old, new = await running(jobs), await running(jobs)
+    for job in (old, new):
+        await jobs.end(job, "failed", error="no")
+    await store.client.hset(f"abound:jobs:job:{old.id}", "ended", "1.0")
+    async with keeping(settings, jobs), asyncio.timeout(10):
+        while len(await jobs.all()) > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert [job.id for job in await jobs.all()] == [new.id]

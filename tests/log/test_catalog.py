@@ -1,0 +1,192 @@
+"""The catalog of models: entries one after the other, whatever they say, and a stream that is made shorter."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from abound.core.config import ModelConfig
+from abound.core.errors import Damaged, StoreUnavailable
+from abound.core.types import START, Offset
+from abound.service.log import catalog as catalog_module
+from abound.service.log.catalog import CATALOG_KEY, Catalog, ModelKeys, read_catalog, shorten_catalog
+from abound.service.log.events import APPLY_VERSION, CatalogEntry, Created, Deleted, Known, encode
+from abound.service.log.stream import Element
+from abound.service.store.client import Store
+from abound.service.worker import Worker
+from tests.replica.test_replica import digests, teach, until
+from tests.support.fixtures import StartReplica
+from tests.support.valkey import QUICK, Server
+
+
+def element(entry_id: str, event: Any) -> Element:
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
+    return entry_id.encode(), [b"e", payload, b"c", checksum]
+
+
+def test_a_name_that_is_used_again_is_another_incarnation() -> None:
+    catalog = Catalog()
+    catalog.apply(element("5-0", Created("news", {"d_max": 3})))
+    first = catalog.get("news")
+    catalog.apply(element("6-0", Deleted("news", "5-0")))
+    assert catalog.get("news") is None
+    catalog.apply(element("7-2", Created("news", {})))
+    second = catalog.get("news")
+    assert first is not None
+    assert second is not None
+    assert first.config.d_max == 3
+    assert second.config == ModelConfig()
+    assert first.keys.log == b"abound:{news:5-0}:log"
+    assert second.keys.log == b"abound:{news:7-2}:log"
+    assert catalog.offset == Offset(7, 2, 0)
+
+
+def test_creating_a_living_model_is_nothing() -> None:
+    catalog = Catalog()
+    catalog.apply(element("5-0", Created("default", {"d_max": 3})))
+    catalog.apply(element("6-0", Created("default", {"d_max": 8})))
+    assert [(living.keys.incarnation, living.config.d_max) for living in catalog] == [("5-0", 3)]
+
+
+def test_deleting_another_incarnation_is_nothing() -> None:
+    catalog = Catalog()
+    catalog.apply(element("5-0", Created("news", {})))
+    catalog.apply(element("6-0", Deleted("news", "4-0")))
+    catalog.apply(element("7-0", Deleted("other", "5-0")))
+    assert len(catalog) == 1
+
+
+def test_an_entry_that_cannot_be_read_changes_nothing() -> None:
+    catalog = Catalog()
+    with pytest.raises(Damaged, match="configuration of the model news"):
+        catalog.apply(element("5-0", Created("news", {"d_max": -3})))
+    with pytest.raises(Damaged, match="checksum"):
+        catalog.apply((b"5-0", [b"e", b"x", b"c", b"y"]))
+    assert (len(catalog), catalog.offset) == (0, START)
+
+
+def test_the_pattern_of_a_model_means_its_name_and_no_other() -> None:
+    assert ModelKeys("a.b-c_d", "1-0").pattern == b"abound:{a.b\\-c_d:1-0}:*"
+
+
+async def test_the_catalog_is_read_from_the_store(store: Store) -> None:
+    for event in (Created("one", {}), Created("two", {"d_max": 2}), Created("three", {})):
+        payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
+        await store.client.xadd("abound:catalog", {"e": payload, "c": checksum})
+    catalog = await read_catalog(store)
+    assert [living.keys.name for living in catalog] == ["one", "two", "three"]
+
+
+def test_an_entry_that_says_all_takes_the_place_of_what_was_before() -> None:
+    whole, late = Catalog(), Catalog()
+    for one in (Created("news", {"d_max": 3}), Created("mail", {}), Deleted("mail", "1-0"), Created("mail", {})):
+        whole.apply(element(f"{whole.offset.milliseconds + 5}-0", one))
+    late.apply(element("5-0", Created("news", {"d_max": 3})))
+    late.apply(element("6-0", Created("gone", {})))
+    kept = late.get("news")
+    known = Known([(one.keys.name, one.keys.incarnation, one.config.to_dict()) for one in whole])
+    for catalog in (whole, late):
+        catalog.apply(element("30-0", known))
+        assert (catalog.known, catalog.n_since) == (Offset(30, 0, 0), 0)
+    assert list(late) == list(whole)
+    assert late.get("news") is kept
+    late.apply(element("31-0", Created("gone", {})))
+    assert (late.n_since, len(late)) == (1, 3)
+
+
+@pytest.mark.parametrize("model", [("news", "x", {}), ("mail", "4-0", {"d_max": -3})])
+def test_an_entry_that_says_what_can_be_no_model_changes_nothing(model: tuple[str, str, dict[str, Any]]) -> None:
+    catalog = Catalog()
+    catalog.apply(element("5-0", Created("news", {})))
+    with pytest.raises(Damaged):
+        catalog.apply(element("6-0", Known([model])))
+    assert ([one.keys.name for one in catalog], catalog.offset, catalog.n_since) == (["news"], Offset(5, 0, 0), 1)
+
+
+async def append(store: Store, *events: Any) -> None:
+    for event in events:
+        _, fields = element("1-0", event)
+        await store.client.xadd(CATALOG_KEY, {"e": fields[1], "c": fields[3]})
+
+
+async def test_the_stream_is_made_shorter_by_one_who_has_read_all_of_it(store: Store) -> None:
+    for n in range(4):
+        await append(store, *[Created(f"model{n}-{i}", {"d_max": 5 + i}) for i in range(9)])
+        late = await read_catalog(store)
+        await append(store, Created(f"model{n}", {}))
+        whole = await read_catalog(store)
+        assert not await shorten_catalog(store, late)
+        assert await shorten_catalog(store, whole)
+        assert not await shorten_catalog(store, whole)
+        assert list(await read_catalog(store)) == list(whole)
+        assert len(whole) == 10 * (n + 1)
+        assert await store.client.xlen(CATALOG_KEY) == (11 if n == 0 else 12)
+
+
+async def test_half_of_a_catalog_counts_for_nothing(
+    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await start_replica(server)
+    names = ["default", "news", "sport"]
+    for name in names[1:]:
+        await replica.models.create(name, ModelConfig())
+    before = replica._follower.catalog
+    link = await replica.store.open_link("test")
+    ask, n_asked = link.call_all, 0
+
+    def lose(*commands: tuple[str | bytes | int, ...], seconds: float) -> Any:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked == 2:  # the first entry has been read by now
+            link.close()
+        return ask(*commands, seconds=seconds)
+
+    monkeypatch.setattr(link, "call_all", lose)
+    with pytest.raises(StoreUnavailable):
+        await replica._follower._read_catalog(link)
+    assert replica._follower.catalog is before
+    assert [living.keys.name for living in before] == names == replica.models.names()
+
+
+async def test_many_models_come_and_go_and_the_stream_stays_short(
+    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_module, "GROWN_ENTRIES", 8)
+    one, behind = await start_replica(server), await start_replica(server)
+    store = Store(server.url, QUICK)
+    worker = Worker(store)
+    running = asyncio.create_task(worker.run())
+    go_on, reading = asyncio.Event(), behind._follower._read_once
+
+    async def held_up(link: Any) -> None:
+        await go_on.wait()
+        await reading(link)
+
+    try:
+        await teach(one)
+        await until(lambda: behind.model("default").live.n_learned == 50)
+        first = await read_catalog(store)
+        monkeypatch.setattr(behind._follower, "_read_once", held_up)
+        monkeypatch.setattr(behind._follower, "doubt", lambda: None)
+        for n in range(12):
+            await one.models.create(f"model{n}", ModelConfig())
+            await teach(one, 3, name=f"model{n}")
+            if n % 4:
+                await one.models.delete(f"model{n}")
+            await until(lambda: one._follower.catalog.n_since < 8)
+        await one.models.create("late", ModelConfig())
+        assert await store.client.xlen(CATALOG_KEY) <= 3 * 8
+        assert not await store.client.xrange(CATALOG_KEY, first.offset.entry, first.offset.entry)  # it was trimmed
+        go_on.set()
+        names = ["default", "model0", "model4", "model8", "late"]
+        await until(lambda: behind.models.names() == names and behind.status().ready)
+        third = await start_replica(server)
+        assert third.models.names() == one.models.names() == names
+        for name in names:
+            assert len(await digests(one, behind, third, name=name)) == 1
+    finally:
+        worker.stop()
+        await running
+        await store.close()

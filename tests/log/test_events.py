@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import msgspec
+import pytest
+
+from abound.core.errors import Damaged, UnknownApplyVersion
+from abound.core.model.apply import Unit
+from abound.service.log.events import (
+    APPLY_VERSION,
+    Activate,
+    Adopt,
+    CatalogEntry,
+    Configure,
+    Created,
+    Deleted,
+    Entry,
+    Learn,
+    Mark,
+    Prepare,
+    PrepareVersion,
+    Weigh,
+    checksum_of,
+    decode_catalog_entry,
+    decode_entry,
+    encode,
+)
+from tests.support.streams import record
+
+RECORDS = record('{"wheat": 2, "price": 1}', "grain") + record('{"oil": 1}', "crude", "gas")
+
+
+def fields(payload: bytes, checksum: bytes | None = None) -> list[bytes]:
+    return [b"e", payload, b"c", b"%08x" % zlib.crc32(payload) if checksum is None else checksum]
+
+
+def packed(*parts: Any) -> list[bytes]:
+    return fields(msgspec.msgpack.encode(parts))
+
+
+def entry(event: Any) -> Entry:
+    return Entry(APPLY_VERSION, b"12345678", 7, event)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Learn(RECORDS, 2, [Unit(1, None, b"", "till"), Unit(1, "key", b"hash")]),
+        Configure({"d_max": 5, "analyzer": {"ngrams": [1, 2]}}),
+        Learn(RECORDS, 5, [Unit(3, batch=3, emptied=True), Unit(1), Unit(1, "key", b"hash")]),
+        Learn(b"", 2, [Unit(2, emptied=True)]),
+        Mark("token"),
+        Prepare("adoption", "index", "5-0.3", "digest", "a reason"),
+        Adopt("adoption", "index", "0-0.0", "digest", "a reason", b"padding"),
+        PrepareVersion("activation", "0a1b", "digest", "a reason"),
+        Activate("activation", "0a1b", "digest", "a reason"),
+        Activate("activation", "live", ""),
+        Weigh("0a1b", (0.25, 0.0)),
+    ],
+)
+def test_an_entry_survives_the_wire(event: Any) -> None:
+    payload, checksum = encode(entry(event))
+    assert decode_entry([b"e", payload, b"c", checksum]) == entry(event)
+
+
+@pytest.mark.parametrize("event", [Created("news", {"d_max": 9}), Deleted("news", "1-0")])
+def test_a_catalog_entry_survives_the_wire(event: Any) -> None:
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
+    assert decode_catalog_entry([b"e", payload, b"c", checksum]).event == event
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"),
+    [
+        ([], "two fields"),
+        ([b"e", b"x"], "two fields"),
+        ([b"x", b"x", b"c", b"x"], "two fields"),
+        (fields(encode(entry(Mark("t")))[0], b"00000000"), "checksum"),
+        (fields(b""), "cannot be read"),
+        (fields(b"\xc1" * 20), "cannot be read"),
+        (fields(encode(entry(Mark("t")))[0][:-1]), "cannot be read"),
+        (fields(encode(entry(Mark("t")))[0] + b"\x00"), "cannot be read"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS]), "cannot be read"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, "2", []]), "cannot be read"),
+        (packed(APPLY_VERSION, b"o", 1, ["teach", RECORDS, 2, []]), "cannot be read"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 2, [[1]]]), "as many instances"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 2, [[3], [-1]]]), "without instances"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", b"", 0, []]), "as many instances"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 1, [[1]]]), "follow the last"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 3, [[3]]]), "runs past the end"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 2**20, [[2**20]]]), "too few"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, 2, [[2, None, b"", None, 1, True]]]), "too few|follow"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", b"", 2**40, [[2**40, None, b"", None, 1, True]]]), "as many"),
+        (packed(APPLY_VERSION, b"o", 1, ["prepare", "a", "i", "5-0", "digest"]), "not an offset"),
+        (packed(APPLY_VERSION, b"o", 1, ["adopt", "a", "i", "", "digest"]), "not an offset"),
+        (packed(APPLY_VERSION, b"o", 1, ["adopt", "a", "i", "5-0.3"]), "cannot be read"),
+        (packed(APPLY_VERSION, b"o", 1, ["activate", "a", "blend", "digest"]), "no version"),
+        (packed(APPLY_VERSION, b"o", 1, ["activate", "a", "live", "digest"]), "no version"),
+        (packed(APPLY_VERSION, b"o", 1, ["activate", "a", "0a1b", ""]), "no version"),
+        (packed(APPLY_VERSION, b"o", 1, ["activate", "a", "../0a1b", "digest"]), "no version"),
+        (packed(APPLY_VERSION, b"o", 1, ["prepare_version", "a", "", "digest"]), "no version"),
+        (packed(APPLY_VERSION, b"o", 1, ["weigh", "0a1b", [0.0, 0.0]]), "weights"),
+        (packed(APPLY_VERSION, b"o", 1, ["weigh", "0a1b", [1.0, float("nan")]]), "weights"),
+        (packed(APPLY_VERSION, b"o", 1, ["weigh", "0a1b", [-1.0, 2.0]]), "weights"),
+        (packed(APPLY_VERSION, b"o", 1, ["weigh", "0a1b", [float("inf"), 1.0]]), "weights"),
+        (packed(APPLY_VERSION, b"o", 1, ["weigh", "0a1b", [1.0]]), "cannot be read"),
+        (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS[:-4] + b"\xff\xff\xff\xff", 2, [[2]]]), "record"),
+    ],
+)
+def test_a_damaged_entry_is_named_as_such(bad: list[bytes], what: str) -> None:
+    with pytest.raises(Damaged, match=what):
+        decode_entry(bad)
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        packed(APPLY_VERSION + 1, b"o", 1, ["mark", "t"]),
+        packed(APPLY_VERSION + 1, b"o", 1, ["adopt", "version", 3]),
+        packed(APPLY_VERSION + 1, {"origin": b"o"}),
+    ],
+)
+def test_an_entry_of_a_newer_release_is_not_damaged_but_unknown(newer: list[bytes]) -> None:
+    with pytest.raises(UnknownApplyVersion, match="apply version 3"):
+        decode_entry(newer)
+
+
+def test_the_checksum_of_an_element_is_read_without_its_payload() -> None:
+    assert checksum_of([b"e", b"anything", b"c", b"0badcafe"]) == b"0badcafe"

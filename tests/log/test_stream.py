@@ -1,0 +1,272 @@
+"""The log in the store: appending, reading on, offsets, trims, and replies that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import hiredis
+import pytest
+
+from abound.core.errors import CannotStart, InvalidInstance, StoreUnavailable
+from abound.core.types import START, Offset
+from abound.service.log import stream
+from abound.service.log.stream import MOST_ENTRIES, LogParams, Pace
+from abound.service.store.client import Store, StoreParams
+from abound.service.store.connection import Address, Link, LinkLost
+from abound.service.store.server_info import Facts, _waitaof_holds
+from tests.support.proxy import Proxy
+from tests.support.valkey import QUICK, Server, free_port
+
+KEY = b"abound:{m:1-0}:log"
+
+
+async def fill(store: Store, n: int, size: int = 10) -> list[Offset]:
+    return [
+        Offset.of_entry(await store.client.xadd(KEY, {"e": bytes([i % 256]) * size, "c": b"%08x" % i}))
+        for i in range(n)
+    ]
+
+
+async def test_replies_come_in_the_order_of_the_commands(store: Store) -> None:
+    link = await store.open_link("test")
+    replies = await asyncio.gather(*(link.call("ECHO", str(i), seconds=1) for i in range(100)))
+    link.close()
+    assert replies == [str(i).encode() for i in range(100)]
+
+
+async def test_a_command_that_the_store_refuses_does_not_end_the_link(store: Store) -> None:
+    link = await store.open_link("test")
+    with pytest.raises(hiredis.ReplyError, match="unknown command"):
+        await link.call("NONSENSE", seconds=1)
+    assert await link.call("PING", seconds=1) == b"PONG"
+    link.close()
+
+
+async def test_a_lost_link_ends_what_waits_on_it(store: Store) -> None:
+    lost = []
+    link = await store.open_link("test", lambda: lost.append(True))
+    waiting = link.call("BLPOP", "nothing", "5", seconds=10)
+    await asyncio.sleep(0.05)
+    await store.client.client_kill_filter(skipme=True)
+    with pytest.raises(LinkLost):
+        await waiting
+    assert lost == [True]
+    with pytest.raises(LinkLost):
+        await link.call("PING", seconds=1)
+
+
+async def test_a_store_that_does_not_answer_is_lost_after_a_while(own_server: Server) -> None:
+    store = Store(own_server.url, QUICK)
+    link = await store.open_link("test")
+    own_server.pause()
+    with pytest.raises(LinkLost, match="in time"):
+        await link.call("PING", seconds=0.2)
+    with pytest.raises(StoreUnavailable, match="no answer in time"):
+        await store.open_link("test")
+    await store.close()
+
+
+async def test_nothing_is_appended_twice_when_a_reply_is_lost(server: Server, tmp_path: Path) -> None:
+    """The client's own defaults would send the command again: retries must be off, in both ways to the store."""
+    proxy = Proxy(tmp_path / "p", server.url.removeprefix("unix://"))
+    await proxy.start()
+    store = Store(proxy.url, QUICK)
+    proxy.lose_replies_to = b"XADD"
+    with pytest.raises(Exception, match="onnection"):
+        await store.client.xadd("by client", {"e": b"x"})
+    link = await store.open_link("test")
+    proxy.lose_replies_to = b"XADD"
+    with pytest.raises(LinkLost):
+        await link.call("XADD", "by link", "*", "e", "x", seconds=1)
+    await asyncio.sleep(0.2)
+    await store.close()
+    await proxy.stop()
+    with server.client() as client:
+        assert (client.xlen("by client"), client.xlen("by link")) == (1, 1)
+
+
+async def test_reading_gives_every_entry_once_and_in_order(store: Store) -> None:
+    offsets = await fill(store, 500, size=300)
+    link = await store.open_link("test")
+
+    async def read(after: Offset, until: Offset | None = None) -> list[Offset]:
+        found = []
+        async for elements in stream.read(link, KEY, after, until, read_bytes=5_000, seconds=1):
+            assert sum(stream.size_of(fields) for _, fields in elements) < 20_000
+            found += [Offset.of_entry(entry_id) for entry_id, _ in elements]
+        return found
+
+    assert await read(START) == offsets
+    assert await read(offsets[99]) == offsets[100:]
+    assert await read(offsets[99]._replace(position=7), offsets[200]) == offsets[100:201]
+    assert await read(offsets[-1]) == []
+    link.close()
+
+
+async def test_no_reply_is_much_larger_than_what_is_read_at_a_time(store: Store) -> None:
+    offsets = await fill(store, 100, size=10) + await fill(store, 120, size=100_000)
+    link = await store.open_link("test")
+    counts, found = [], []
+    async for elements in stream.read(link, KEY, START, read_bytes=200_000, seconds=1):
+        counts.append(len(elements))
+        found += [Offset.of_entry(entry_id) for entry_id, _ in elements]
+    link.close()
+    assert found == offsets
+    assert counts[:3] == [1, 4, 16]
+    assert max(counts) <= MOST_ENTRIES
+    assert counts[-5:] == [1] * 5
+
+
+def test_a_pace_starts_small_and_follows_the_size_of_entries() -> None:
+    pace = Pace(1000, 64)
+    counts = []
+    for longest, size in ((1, 10), (4, 40), (16, 160), (64, 640), (64, 64_000), (1, 5000), (1, 250), (0, 0)):
+        pace.came(longest, size)
+        counts.append(pace.count)
+    assert counts == [4, 16, 64, 64, 1, 1, 4, 1]
+
+
+async def test_a_log_is_known_again_by_its_last_entry(store: Store) -> None:
+    assert await stream.holds(store, KEY, START, b"")
+    offsets = await fill(store, 10)
+    assert await stream.holds(store, KEY, START, b"")
+    assert await stream.holds(store, KEY, offsets[4], b"%08x" % 4)
+    assert not await stream.holds(store, KEY, offsets[4], b"%08x" % 5)
+    assert not await stream.holds(store, KEY, offsets[9]._replace(milliseconds=2**60), b"%08x" % 9)
+    await store.client.xtrim(KEY, minid=offsets[5].entry, approximate=False)
+    assert not await stream.holds(store, KEY, START, b"")
+    assert not await stream.holds(store, KEY, offsets[4], b"%08x" % 4)
+    assert await stream.holds(store, KEY, offsets[5], b"%08x" % 5)
+
+
+async def test_the_tail_of_a_log(store: Store) -> None:
+    assert await stream.tail(store, KEY) == (START, 0, 0)
+    offsets = await fill(store, 10)
+    assert await stream.tail(store, KEY) == (offsets[-1], 10, 0)
+    await store.client.xtrim(KEY, minid=offsets[5].entry, approximate=False)
+    assert await stream.tail(store, KEY) == (offsets[-1], 5, 5)
+
+
+def test_an_address_never_shows_its_password() -> None:
+    address = Address.of("rediss://user:secret@store.example:7000/3")
+    assert (address.username, address.password, address.database) == ("user", "secret", 3)
+    assert address.tls is not None
+    assert str(address) == "store.example:7000"
+    assert "secret" not in repr(address)
+    assert str(Address.of("unix:///run/store.sock?db=2")) == "/run/store.sock"
+    assert Address.of("redis://store").port == 6379
+
+
+@pytest.mark.parametrize("url", ["http://store", "unix://", "redis://store:port"])
+def test_a_url_that_names_no_store_is_refused(url: str) -> None:
+    with pytest.raises(CannotStart, match="ABOUND_REDIS_URL"):
+        Store(url)
+
+
+async def test_a_store_with_a_password_on_tcp() -> None:
+    port = free_port()
+    server = Server(port=str(port), requirepass="secret")
+    try:
+        store = Store(f"redis://:secret@127.0.0.1:{port}/2", QUICK)
+        assert (await store.check()).appendfsync == "always"
+        link = await store.open_link("test")
+        await link.call("SET", "a", "b", seconds=1)
+        assert await store.client.get("a") == b"b"
+        assert await link.call("CLIENT", "GETNAME", seconds=1) == b"abound-test"
+        link.close()
+        await store.close()
+        store = Store(f"redis://:wrong@127.0.0.1:{port}", QUICK)
+        with pytest.raises(CannotStart, match="no store answers"):
+            await store.check()
+        with pytest.raises(StoreUnavailable, match="WRONGPASS") as caught:
+            await store.open_link("test")
+        assert "secret" not in str(caught.value)
+        await store.close()
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "mend"),
+    [
+        ({"appendonly": "no"}, "CONFIG SET appendonly yes"),
+        ({"maxmemory-policy": "allkeys-lru"}, "CONFIG SET maxmemory-policy noeviction"),
+    ],
+)
+async def test_a_store_that_could_lose_the_log_is_refused(settings: dict[str, str], mend: str) -> None:
+    server = Server(**settings)
+    store = Store(server.url, QUICK)
+    try:
+        with pytest.raises(CannotStart, match=mend):
+            await store.check()
+    finally:
+        await store.close()
+        server.close()
+
+
+async def test_a_store_that_does_not_tell_its_configuration_is_taken() -> None:
+    own = Server(**{"rename-command": "CONFIG hidden", "appendfsync": "everysec"})
+    store = Store(own.url, QUICK)
+    try:
+        facts = await store.check()
+        assert facts.appendfsync is None
+        assert not facts.reachable("fsync")
+        assert "does not tell" in str(facts.warning)
+    finally:
+        await store.close()
+        own.close()
+
+
+async def test_a_store_that_is_not_there_is_waited_for_and_then_refused(tmp_path: Path) -> None:
+    store = Store(f"unix://{tmp_path}/none", StoreParams(start_seconds=0.3))
+    with pytest.raises(CannotStart, match=r"no store answers at .*/none"):
+        await store.check()
+    await store.close()
+
+
+def test_levels_that_a_store_can_reach() -> None:
+    always = Facts((7, 0), True, "always", "noeviction", 0)
+    everysec = always._replace(appendfsync="everysec")
+    assert always.reachable("fsync")
+    assert not everysec.reachable("fsync")
+    assert not everysec._replace(version=(7, 2)).reachable("fsync")
+    assert everysec._replace(waitaof=True).reachable("fsync")
+    assert always._replace(pauses=True, waitaof=True).reachable("fsync")  # WAITAOF waits until it has synced again
+    assert not always.reachable("replica")
+    assert always._replace(replicas=1).reachable("replica")
+    for facts, level, what in (
+        (everysec, "fsync", "CONFIG SET appendfsync always"),
+        (always, "replica", "no connected"),
+        (always, "x", "must be"),
+    ):
+        with pytest.raises(InvalidInstance, match=what) as caught:
+            facts.check_level(level)
+        assert caught.value.field == "durability"
+
+
+@pytest.mark.parametrize(
+    ("said", "holds"),
+    [
+        ({"redis_version": "7.2.4"}, False),
+        ({"redis_version": "7.4.1"}, False),
+        ({"redis_version": "8.0.0"}, True),
+        ({"redis_version": "10.1"}, True),
+        ({"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "9.1.2"}, False),
+        ({"redis_version": "8.0.0", "server_name": "valkey"}, False),
+    ],
+)
+def test_whose_word_is_taken_that_something_is_on_disk(said: dict[str, str], holds: bool) -> None:
+    assert _waitaof_holds(said) is holds
+
+
+def test_parameters_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="group_bytes"):
+        LogParams(group_bytes=0)
+    with pytest.raises(ValueError, match="reply_seconds"):
+        StoreParams(reply_seconds=0)
+
+
+async def test_a_connection_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="cannot be used"):
+        await Link.open(Address.of(f"unix://{tmp_path}/none"), "test", 1.0)

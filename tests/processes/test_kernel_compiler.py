@@ -1,0 +1,181 @@
+"""The first start on a machine: ready when the default model's kernels are compiled, the others come behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import httpx
+import pytest
+
+from abound.core.config import ModelConfig
+from abound.core.errors import NotReady
+from abound.core.instances.record import pack_labels
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel, groups_of
+from abound.service.processes import kernel_compiler
+from tests.support.served import Served, problem, served
+
+ROOT = Path(__file__).parents[2]
+
+ORDER = """
+import os, sys
+
+from abound.service.processes import kernel_cache
+from abound.service.processes import kernel_compiler as kernels
+import abound.core.methods.warmup
+
+parent = os.getpid()
+
+def note(*words):
+    with open(sys.argv[1], "a") as file:
+        print("parent" if os.getpid() == parent else "other", *words, file=file)
+
+kernels.warmup = lambda *groups: note(*groups)
+abound.core.methods.warmup.warmup = lambda: note("methods")
+kernels.load_first()
+for future in kernels._coming.values():
+    future.result(60)
+with kernel_cache.lock("compiling"):
+    assert kernel_cache.is_complete()
+"""
+
+
+def test_the_kernels_of_the_default_model_are_compiled_first_and_by_two_processes(tmp_path: Path) -> None:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
+    calls = tmp_path / "calls"
+    words = [sys.executable, "-c", ORDER, str(calls)]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = calls.read_text().splitlines()
+    assert [line for line in lines if line.startswith("parent")] == [
+        "parent learning",
+        "parent learning answering",
+        "parent sls",
+        "parent calibrated",
+    ]
+    first = lines.index("parent learning answering")
+    assert lines.index("other answering") < first < lines.index("other sls")
+    assert lines.index("other sls") < lines.index("parent sls")
+    assert lines.index("other calibrated") < lines.index("parent calibrated")
+
+
+@pytest.mark.parametrize(
+    ("config", "groups"),
+    [
+        (ModelConfig(), []),
+        (ModelConfig(update="sls"), ["sls"]),
+        (ModelConfig(calibrate=True), ["calibrated"]),
+        (ModelConfig(update="sls", calibrate=True), ["sls", "calibrated"]),
+    ],
+    ids=["default", "sls", "calibrated", "calibrated-sls"],
+)
+def test_a_model_waits_for_the_kernels_that_it_uses_and_no_others(config: ModelConfig, groups: list[str]) -> None:
+    assert groups_of(config) == groups
+
+
+@pytest.fixture
+def coming(monkeypatch: pytest.MonkeyPatch) -> dict[str, Future[None]]:
+    """A process whose other groups are being compiled."""
+    futures: dict[str, Future[None]] = {group: Future() for group in kernel_compiler.LATER}
+    monkeypatch.setattr(kernel_compiler, "_coming", futures)
+    return futures
+
+
+@pytest.fixture
+def service(coming: dict[str, Future[None]]) -> Iterator[Served]:
+    with served() as service:
+        yield service
+
+
+def test_a_request_waits_for_the_kernels_of_its_model_and_others_go_on(
+    service: Served, coming: dict[str, Future[None]]
+) -> None:
+    answers: list[httpx.Response] = []
+    asking = threading.Thread(
+        target=lambda: answers.append(httpx.put(f"{service.url}/models/small", json={"update": "sls"}, timeout=60))
+    )
+    asking.start()
+    learned = service.http.post("/learn", json={"text": "wheat", "labels": ["grain"]})
+    assert learned.is_success
+    assert asking.is_alive()
+    assert "small" not in service.http.get("/models").text
+    coming["sls"].set_result(None)
+    asking.join(30)
+    assert answers[0].status_code == 201
+    assert service.http.post("/models/small/learn", json={"text": "wheat", "labels": ["grain"]}).is_success
+
+
+def test_a_request_that_waited_long_enough_is_told_when_to_ask_again(
+    service: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_compiler, "PATIENCE_SECONDS", 0.01)
+    for method, path, body in (
+        ("PUT", "/models/small", {"update": "sls"}),
+        ("PUT", "/models/default", {"calibrate": True}),
+    ):
+        answer = service.http.request(method, path, json=body)
+        assert "first start" in problem(answer, 503, "not-ready")["detail"]
+        assert int(answer.headers["retry-after"]) > 0
+    assert not service.http.get("/models/default").json()["config"]["calibrate"]
+
+
+async def test_what_is_compiled_is_loaded_when_a_model_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(kernel_compiler, "_coming", {})
+    monkeypatch.setattr(kernel_compiler, "warmup", lambda *groups: asked.extend(groups))
+    await kernel_compiler.loaded(ModelConfig(), 0.0)
+    assert not asked
+    for _ in range(2):
+        await kernel_compiler.loaded(ModelConfig(update="sls"), 10.0)
+        assert asked == ["sls"]
+    monkeypatch.setattr(kernel_compiler, "_coming", {"sls": Future()})
+    await kernel_compiler.loaded(ModelConfig(), 0.0)
+    with pytest.raises(NotReady):
+        await kernel_compiler.loaded(ModelConfig(update="sls"), 0.0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)  # compiles all kernels
+def test_with_an_empty_cache_the_service_is_ready_before_all_is_compiled(tmp_path: Path) -> None:
+    """A model whose kernels are not there yet learns what it would have learned with them."""
+    cache = tmp_path / "kernels"
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+    words = [sys.executable, "-m", "abound", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
+    with subprocess.Popen(words, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as service:
+        try:
+            assert service.stderr is not None
+            said = []
+            for line in service.stderr:
+                said.append(line)
+                if ": ready on " in line:
+                    break
+            assert any("compiling kernels, first start only" in line for line in said), said
+            assert not (cache / "complete").exists()
+            with httpx.Client(base_url=said[-1].split("ready on ")[1].strip(), timeout=60) as http:
+                learn_at_once(http)
+        finally:
+            service.send_signal(signal.SIGTERM)
+            service.wait(60)
+
+
+def learn_at_once(http: httpx.Client) -> None:
+    """Create a model by ``sls``, teach it, and compare it with one that had its kernels."""
+    deadline = time.monotonic() + 600
+    while (answer := http.put("/models/small", json={"update": "sls"})).status_code == 503:
+        assert time.monotonic() < deadline
+    assert answer.status_code == 201
+    live = LiveModel(ModelConfig(update="sls"), (1, 2))
+    for n in range(40):
+        body = {"text": f"wheat {n % 7} price {n % 5}", "labels": [f"a{n % 3}", f"b{n % 4}"]}
+        assert http.post("/models/small/learn", json=body).is_success
+        record = live.vectorizer.vectorize(None, str(body["text"])) + pack_labels(list(body["labels"]), live.limits)
+        live.begin(record, 1, [Unit(1)]).step(1)
+    assert http.get("/models/small").json()["digest"] == live.digest()

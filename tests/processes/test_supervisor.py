@@ -1,0 +1,315 @@
+"""The parent's parts: the port, what is answered on it before a replica is there, the children."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+
+import httpx
+import pytest
+
+from abound.core.errors import CannotStart, NotReady
+from abound.service.api.problems import KINDS
+from abound.service.processes import child as child_module
+from abound.service.processes import lifetime, memory
+from abound.service.processes.child import CRASHES, REFUSALS, Child
+from abound.service.processes.embedded_store import EmbeddedStore
+from abound.service.processes.startup_page import Doorkeeper, Status, listen, url_of
+from abound.service.processes.status_pipe import REFUSED, Report, Reporter
+from abound.service.processes.supervisor import Supervisor, Teller
+from abound.service.settings import Settings
+
+PROGRAM = "tests.support.child_program"
+
+
+# what it says
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_line_is_written_in_one_piece(as_json, monkeypatch):
+    """Else what a replica writes to the same place at that moment stands in the middle of it."""
+    pieces = []
+
+    class Stderr:
+        write = staticmethod(pieces.append)
+
+        def flush(self):
+            """Nothing is held back."""
+
+    monkeypatch.setattr("sys.stderr", Stderr())
+    Teller(as_json).say("ready")
+    assert len(pieces) == 1
+    assert pieces[0].endswith("\n")
+
+
+# the port
+
+
+def test_port_0_takes_a_free_one_and_tells_which():
+    with listen("127.0.0.1", 0) as listening:
+        assert url_of(listening) == f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_a_port_in_use_is_refused_in_words():
+    with listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(CannotStart, match=f"port {port} of 127.0.0.1 is in use by another program"):
+            listen("127.0.0.1", port)
+    listen("127.0.0.1", port).close()
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "300.1.1.1", "192.0.2.1", "a" * 300])
+def test_a_host_that_is_not_this_machine_is_refused(host):
+    with pytest.raises(CannotStart, match=host[:20]):
+        listen(host, 0)
+
+
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as attempt:
+            attempt.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="needs IPv6")
+def test_ipv6_addresses():
+    with listen("::1", 0) as listening:
+        assert url_of(listening) == f"http://[::1]:{listening.getsockname()[1]}"
+    with listen("::", 0) as listening:
+        port = listening.getsockname()[1]
+        assert url_of(listening) == f"http://[::1]:{port}"
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+
+def test_localhost_is_reached_by_ipv4():
+    with listen("localhost", 0) as listening:
+        socket.create_connection(("127.0.0.1", listening.getsockname()[1]), timeout=5).close()
+
+
+# before a replica is ready
+
+
+@pytest.fixture
+async def door():
+    with listen("127.0.0.1", 0) as listening:
+        keeper = Doorkeeper(listening, lambda: Status("replaying the log", 0.25, 1.5))
+        await keeper.open()
+        async with httpx.AsyncClient(base_url=url_of(listening), timeout=5) as client:
+            yield keeper, client
+        keeper.close()
+
+
+async def test_alive_but_not_ready(door):
+    _, client = door
+    alive = await client.get("/livez")
+    assert (alive.status_code, alive.json()) == (200, {"status": "alive"})
+    ready = await client.get("/readyz")
+    assert ready.status_code == 503
+    assert ready.headers["content-type"] == "application/problem+json"
+    assert ready.headers["retry-after"] == "2"
+    problem = ready.json()
+    kind = KINDS[NotReady]
+    assert (problem["type"], problem["title"]) == (f"/problems/{kind.slug}", kind.title)
+    assert (problem["status"], problem["stage"], problem["progress"]) == (503, "replaying the log", 0.25)
+    assert problem["retry_after"] == 1.5
+    assert "replaying the log" in problem["detail"]
+    assert problem["request_id"] != (await client.get("/readyz")).json()["request_id"]
+
+
+@pytest.mark.parametrize("size", [10, 3_000_000])
+async def test_a_request_with_a_body_gets_its_answer_whole(door, size):
+    _, client = door
+    answer = await client.post("/learn", content=b"x" * size)
+    assert answer.status_code == 503
+    assert answer.json()["status"] == 503
+
+
+async def test_head_has_no_body(door):
+    _, client = door
+    answer = await client.head("/livez")
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+async def test_nonsense_is_hung_up_on_and_others_are_answered(door):
+    _, client = door
+    port = client.base_url.port
+    for nonsense in (b"\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01" + b"\r\n\r\n", b"x" * 100_000):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(nonsense)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+    assert (await client.get("/livez")).status_code == 200
+
+
+async def test_closed_it_leaves_connections_to_whoever_accepts_next(door):
+    keeper, client = door
+    assert (await client.get("/livez")).status_code == 200
+    keeper.close()
+    waiting = asyncio.create_task(client.get("/livez"))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await keeper.open()
+    assert (await waiting).status_code == 200
+
+
+# children
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(child_module, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(child_module, "LONGEST_DELAY", 0.05)
+
+
+class Kept:
+    """A child with the words it said, and a way to wait for what it reports."""
+
+    def __init__(self, *words, essential=True, fds=()):
+        self.said = []
+        self.changes = asyncio.Condition()
+        self.child = Child(
+            "child",
+            PROGRAM,
+            words,
+            os.environ,
+            fds,
+            changed=lambda: asyncio.ensure_future(self._tell()),
+            say=self.said.append,
+            essential=essential,
+        )
+
+    async def _tell(self):
+        async with self.changes:
+            self.changes.notify_all()
+
+    async def until_said(self, n):
+        async with asyncio.timeout(20):
+            while True:
+                if len(self.said) >= n:
+                    return
+                await asyncio.sleep(0.02)
+
+    async def until(self, condition):
+        async with asyncio.timeout(10), self.changes:
+            await self.changes.wait_for(lambda: condition(self.child))
+
+    async def __aenter__(self):
+        self.task = asyncio.create_task(self.child.keep())
+        return self
+
+    async def __aexit__(self, *_):
+        await self.child.stop(5)
+        await self.task
+
+
+async def test_a_child_reports_and_is_stopped():
+    async with Kept("polite", "stage=loading", "warm", "ready", "sleep=60") as kept:
+        await kept.until(lambda child: child.ready)
+        assert (kept.child.stage, kept.child.progress) == ("ready", 1.0)
+        assert kept.child.was_warm.is_set()
+        pid = kept.child.pid
+    assert not kept.child.ready
+    assert kept.child.pid is None
+    assert lifetime.started(pid) is None
+    assert kept.said == []
+
+
+async def test_a_child_that_does_not_listen_is_killed():
+    kept = Kept("deaf", "ready", "sleep=60")
+    keeping = asyncio.create_task(kept.child.keep())
+    await kept.until(lambda child: child.ready)
+    await kept.child.stop(0.2)
+    await keeping
+    assert kept.said == ["child: did not end within 0.2 s and is killed"]
+
+
+async def test_a_child_that_dies_is_started_again():
+    async with Kept("ready", "sleep=60") as kept:
+        await kept.until(lambda child: child.ready)
+        first = kept.child.pid
+        kept.child.signal(signal.SIGKILL)
+        await kept.until(lambda child: child.trouble is not None)
+        assert kept.child.trouble == "it was ended by SIGKILL"
+        await kept.until(lambda child: child.ready and child.pid != first)
+        assert kept.child.trouble is None
+    assert kept.said == ["child: it was ended by SIGKILL; starting it again in 0.01 s"]
+
+
+async def test_a_refusal_that_stays_ends_the_service_with_its_reason(tmp_path):
+    kept = Kept(f"mark={tmp_path / 'starts'}", "error=the store is too old", f"exit={REFUSED}")
+    with pytest.raises(CannotStart, match=r"^the store is too old$"):
+        await kept.child.keep()
+    assert len((tmp_path / "starts").read_text().splitlines()) == REFUSALS
+
+
+async def test_a_child_that_never_gets_ready_ends_the_service(tmp_path):
+    kept = Kept(f"mark={tmp_path / 'starts'}", "exit=7")
+    with pytest.raises(CannotStart, match=f"child does not start: ended with exit code 7, {CRASHES} times in a row"):
+        await kept.child.keep()
+    assert len((tmp_path / "starts").read_text().splitlines()) == CRASHES
+
+
+async def test_a_child_that_is_not_essential_is_tried_for_ever(tmp_path):
+    marks = tmp_path / "starts"
+    async with Kept(f"mark={marks}", "exit=7", essential=False) as kept:
+        await kept.until_said(CRASHES + 1)
+        assert not kept.task.done()
+    assert len(marks.read_text().splitlines()) > CRASHES
+
+
+async def test_nonsense_from_a_child_does_not_harm():
+    async with Kept("polite", "nonsense", "sleep=60") as kept:
+        await kept.until_said(1)
+        assert "cannot be understood" in kept.said[0]
+        assert kept.child.pid is not None
+
+
+async def test_a_stop_during_the_wait_for_another_start_ends_it(monkeypatch):
+    monkeypatch.setattr(child_module, "FIRST_DELAY", 60.0)
+    monkeypatch.setattr(child_module, "LONGEST_DELAY", 60.0)
+    async with Kept("exit=1", essential=False) as kept:
+        await kept.until_said(1)
+
+
+def test_a_report_is_one_line_and_lost_rather_than_waited_for():
+    reading, writing = os.pipe()
+    reporter = Reporter(writing)
+    reporter("half\nway", 0.5)
+    assert json.loads(os.read(reading, 1000)) == {"stage": "half\nway", "progress": 0.5}
+    for _ in range(5000):
+        reporter.say(Report(stage="x" * 100))
+    assert not os.get_inheritable(writing)
+    os.close(reading)
+    reporter("nobody listens", 1.0)
+    os.close(writing)
+    Reporter(None)("nobody is there", 1.0)
+
+
+# what the children are told
+
+
+@pytest.mark.parametrize(
+    ("given", "shares"),
+    [
+        ({}, 8),
+        ({"worker": False}, 4),
+        ({"redis_url": "unix:///s"}, 5),
+        ({"processes": 3}, 10),
+        ({"max_memory": 2**20}, 0),
+    ],
+)
+def test_replicas_leave_memory_for_what_else_runs_here(tmp_path, given, shares):
+    whole = memory.whole_memory()
+    assert whole is not None
+    settings = Settings.load(data_dir=tmp_path / "data", **given)
+    with listen("127.0.0.1", 0) as listening:
+        supervisor = Supervisor(settings, listening, Teller(False))
+        if settings.redis_url is None:
+            supervisor._store = EmbeddedStore(settings.data_dir)
+        told = int(supervisor._environment("unix:///s", tmp_path)["ABOUND_MAX_MEMORY"])
+    assert told == (int(0.8 * whole / shares) if shares else 2**20)

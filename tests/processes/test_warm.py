@@ -1,0 +1,101 @@
+"""Kernels are compiled before they are asked for: those of the default model before it is ready."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys
+
+from abound.service.processes.kernel_cache import place
+
+place()
+import json
+
+from numba.core.dispatcher import Dispatcher
+
+from abound.core.model.live_model import FIRST, warmup
+from abound.service.processes import kernel_compiler as kernels
+from tests.support.served import NDJSON, served
+
+
+def loaded():
+    found = set()
+    for name, module in sys.modules.items():
+        if name.startswith("abound.core."):
+            for kernel in vars(module).values():
+                if isinstance(kernel, Dispatcher):
+                    found |= {f"{kernel.py_func.__module__}.{kernel.py_func.__name__}{key}" for key in kernel.overloads}
+    return found
+
+
+kernels.load = lambda: None
+warmup(*FIRST)
+before = loaded()
+with served() as service:
+    def post(path, body, **more):
+        answer = service.http.post(path, **({"json": body} if isinstance(body, dict) else {"content": body}), **more)
+        assert answer.status_code == 200, answer.text
+        return answer
+    features = {"price": 2.5, "tags": ["a", "b"], "where": "caf\\\\u00e9", "new": True}
+    wheat = {"text": "Wheat is dear", "features": features}
+    post("/learn", {**wheat, "labels": ["grain", "trade"], "key": "one"})
+    post("/learn", {**wheat, "labels": ["grain", "trade"], "key": "one"})
+    post("/learn", {"instances": [{**wheat, "labels": ["grain"]}, {"text": "oil", "labels": ["crude"]}]})
+    lines = b"".join(json.dumps({**wheat, "labels": [f"l{i}"]}).encode() + b"\\n" for i in range(300))
+    post("/learn", lines, headers=NDJSON)
+    post("/classify", lines.replace(b', "labels"', b', "include"'), headers=NDJSON)
+    asked = {}, {"explain": True}, {"include": ["grain"]}, {"exclude": ["grain"], "threshold": 0.1}, {"remember": True}
+    for more in asked:
+        answer = post("/classify", {**wheat, **more}).json()
+    post("/learn", {"prediction": answer["id"], "labels": ["grain"]})
+    configs = {"memory": 5}, {"boolean": True}, {"w_min": 0, "leak": False}, {"max_features": 3}, {"negative": "split"}
+    for config in configs:
+        name = next(iter(config))
+        assert service.http.put(f"/models/{name}", json=config).is_success
+        for text in ("a b c", "d e f"):
+            post(f"/models/{name}/learn", {"text": text, "labels": ["x", "y"]})
+        post(f"/models/{name}/classify", {"text": "a", "explain": True})
+    assert service.http.get("/models/default").json()["digest"]
+    service.http.get("/models/default/stats").raise_for_status()
+    assert service.http.get("/models/default/labels?prefix=l").json()["labels"]
+    print(sorted(loaded() - before))
+
+    warmup("sls")
+    before = loaded()
+    assert service.http.put("/models/rows", json={"update": "sls"}).is_success
+    for n in range(9):
+        post("/models/rows/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
+    assert service.http.get("/models/rows/stats").json()["in_rows"]
+    post("/models/rows/classify", {"text": "a", "explain": True})
+    assert service.http.get("/models/rows").json()["digest"]
+    assert service.http.put("/models/lists", json={"update": "sls", "rows": False, "max_features": 3}).is_success
+    for text in ("a b c", "d e f"):
+        post("/models/lists/learn", {"text": text, "labels": ["x", "y"]})
+    post("/models/lists/classify", {"text": "a", "explain": True})
+    print(sorted(loaded() - before))
+
+    warmup("calibrated")
+    before = loaded()
+    for update in ("fsu", "sls"):
+        assert service.http.put(f"/models/c{update}", json={"update": update, "calibrate": True}).is_success
+        for n in range(9):
+            post(f"/models/c{update}/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
+        post(f"/models/c{update}/classify", {"text": "a", "min_probability": 0.1})
+    print(sorted(loaded() - before))
+"""
+
+
+@pytest.mark.timeout(600)  # the first run on a machine compiles
+def test_a_model_asks_for_no_kernel_outside_of_its_groups() -> None:
+    """A kernel that is first asked for by a request would hold that request up for as long as compiling takes."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=560
+    )
+    assert done.returncode == 0, done.stderr
+    lacking = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    assert lacking == ["[]"] * 3  # the default model, sls, calibrated ones

@@ -1,0 +1,116 @@
+"""Adoptions in random histories: however a model comes to an offset, its digest is what the definition gives."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from abound.core.model.active_version import LIVE
+from abound.core.model.live_model import warmup
+from abound.core.types import START
+from abound.service.history.archive import Archiving, archive
+from abound.service.history.history import HistoryParams
+from abound.service.history.replay import compact, rebuild
+from abound.service.log.events import Activate, Adopt, Configure, Prepare, Weigh
+from abound.service.store.lease import take
+from tests.randomness import examples
+from tests.support.adoption_house import SMALL, House, digest_at, digest_of, events, model_of, until
+from tests.support.small_versions import fitted, write
+from tests.support.valkey import Server
+
+FITTED = [fitted("one"), fitted("two")]
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("learn"), st.integers(1, 6)),
+        st.tuples(st.just("configure"), st.integers(1, 30)),
+        st.tuples(st.just("index"), st.integers(0, 12)),
+        st.tuples(st.just("adopt"), st.integers(0, 3)),
+        st.tuples(st.just("activate"), st.integers(0, 2)),
+        st.tuples(st.just("weigh"), st.integers(0, 5)),
+        st.tuples(st.just("snapshot"), st.just(0)),
+        st.tuples(st.just("archive"), st.just(0)),
+        st.tuples(st.just("restart"), st.just(0)),
+    ),
+    min_size=4,
+    max_size=24,
+)
+
+
+async def live_through(house: House, story: list[tuple[str, int]]) -> None:
+    """Do what a story says, with two replicas looking on, then compare all ways to the end of it."""
+    living = await house.living()
+    replicas = [await house.replica(), await house.replica()]
+    made: list[Any] = []
+    versions = [await write(house.artifacts, living.keys, one) for one in FITTED]
+    offsets = [START]
+    everything: list[tuple[Any, Any]] = []
+    offsets += await house.append(*events(3))
+    for number, (step, n) in enumerate(story):
+        if step == "learn":
+            offsets += await house.append(*events(n, number))
+        elif step == "configure":
+            offsets += await house.append(Configure({"d_max": n}))
+        elif step == "index":  # of anything, standing for the log up to here or some way back
+            index = await house.index(model_of(5 + n, number), offsets[max(0, len(offsets) - 1 - n)])
+            made.append(index)
+            offsets += await house.append(Prepare(f"a{number}", index.id, index.after, index.digest))
+        elif step == "adopt" and made:
+            index = made[-1 - n % len(made)]
+            offsets += await house.append(Adopt(f"a{number}", index.id, index.after, index.digest))
+        elif step == "activate":
+            version, digest = [*((card.id, card.digest) for card in versions), (LIVE, "")][n]
+            offsets += await house.append(Activate(f"v{number}", version, digest))
+        elif step == "weigh":
+            offsets += await house.append(Weigh(versions[n % 2].id, (n / 5, 1 - n / 5)))
+        elif step == "snapshot":
+            await compact(house.store, living, SMALL, artifacts=house.artifacts)
+        elif step == "archive":
+            everything = await everything_so_far(house, everything)
+            async with take(house.store, living.keys) as lease:
+                await archive(Archiving(house.store, house.artifacts, living, lease, HistoryParams()))
+        elif step == "restart":
+            await house.stop(replicas.pop(0))
+            replicas.append(await house.replica())
+    everything = await everything_so_far(house, everything)
+    expected = await digest_of(await house._state(everything, len(everything)))
+    last = everything[-1][0]
+    for replica in replicas:
+        model = replica.model("default")
+        await until(lambda model=model: model.offset[:2] == last[:2] and model.ready, 20)
+        assert await digest_at(replica, last) == expected
+        model.check_serving()
+    for from_start in (True, False):
+        model = await rebuild(house.store, living, from_start=from_start, artifacts=house.artifacts)
+        assert await model.take_digest() == expected
+        assert model.position.adopted == replicas[0].model("default").position.adopted
+
+
+async def everything_so_far(house: House, before: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The events of a log that is trimmed now and then."""
+    known = {at for at, _ in before}
+    return before + [(at, event) for at, event in await house.elements() if at not in known]
+
+
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps)
+def test_every_way_to_an_offset_leads_to_one_state(server: Server, story: list[tuple[str, int]]) -> None:
+    warmup()
+
+    async def tell() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            house = House(server, Path(folder))
+            await house.open()
+            try:
+                await live_through(house, story)
+            finally:
+                await house.close()
+
+    with server.client() as client:
+        client.flushall()
+    asyncio.run(tell())

@@ -1,0 +1,391 @@
+"""Forgetting events: as if they had never been, and nothing of them is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from abound.core.errors import Cancelled, InvalidInstance, UnknownOffset
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel, warmup
+from abound.core.types import START, Offset
+from abound.service.history import erasures
+from abound.service.history.history import History
+from abound.service.history.replay import compact, rebuild
+from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
+from abound.service.log.catalog import DEFAULT_MODEL
+from abound.service.log.events import APPLY_VERSION, Adopt, Configure, Entry, Learn, Mark, encode
+from abound.service.log.stream import mended_key
+from abound.service.rebuild.adoption import begin
+from abound.service.rebuild.redaction import ForgetParams
+from abound.service.rebuild.refit import RefitParams
+from abound.service.replica.predictions import RememberParams, reading_of, recall, remember
+from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import state_files
+from tests.support.adoption_house import SMALL, House, apply, digest_at, digest_of, events, model_of
+from tests.support.rebuild_context import Context, archived, keyed, of_history, run, same, teach, without
+from tests.support.streams import drafts, record
+from tests.support.valkey import Server
+
+
+@pytest.mark.parametrize("in_history", [False, True])
+async def test_forgetting_a_source_is_as_if_it_had_never_been(house: House, in_history: bool) -> None:
+    one, other = await house.replica(), await house.replica()
+    await teach(house, *events(20, 1), *events(15, 2, "bad"), *keyed(10, 3, "k"), *keyed(10, 3, "k"))
+    await teach(house, Configure({"margin": 0.1}), *keyed(5, 4, "b", "bad"), *keyed(5, 4, "b", "bad"), *events(10, 5))
+    if in_history:
+        await archived(house)
+    await teach(house, *events(5, 6, "bad"), *events(5, 7))
+    outcome = await run(house, forget, ForgetParams(source="bad", reason="asked for"))
+    assert outcome["forgotten"] == {"requests": 30, "instances": 30}
+    assert outcome["from"] == str(house.past[20][0])
+    await teach(house, *events(5, 8))
+    expected = await without(house, lambda unit, at: unit.source == "bad")
+    await same(house, one, expected)
+    assert await digest_at(other, one.model(DEFAULT_MODEL).offset) == await digest_of(expected)
+    assert one.model(DEFAULT_MODEL).live.n_learned == 20 + 10 + 10 + 5 + 5
+
+
+async def test_probabilities_are_forgotten_with_what_taught_them(house: House) -> None:
+    """Nothing is left in what scores are worth, and what a refit learns of it is what its first pass would have."""
+    one, other = await house.replica(), await house.replica()
+    await teach(house, Configure({"calibrate": True}), *events(30, 1), *events(15, 2, "bad"), *events(10, 3))
+    await run(house, forget, ForgetParams(source="bad", reason="asked for"))
+    await teach(house, *events(5, 4))
+    expected = await without(house, lambda unit, at: unit.source == "bad")
+    assert expected.calibration.arrays.bins[0, :, 0].sum() > 30
+    await same(house, one, expected)
+    assert await digest_at(other, one.model(DEFAULT_MODEL).offset) == await digest_of(expected)
+    await run(house, refit, RefitParams(search={}, passes=3), job="refit")
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await house.expected()
+    refitted = one.model(DEFAULT_MODEL).live.calibration
+    assert refitted.digest_bytes() == expected.calibration.digest_bytes()
+
+
+async def test_forgetting_a_key_or_a_time(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(10, 1), *keyed(10, 3, "k"), *events(10, 5), *keyed(10, 3, "k"), *events(3, 6))
+    await run(house, forget, ForgetParams(key="k4", reason="asked for"), job="key")
+    expected = await without(house, lambda unit, at: unit.key == "k4")
+    await same(house, one, expected)
+    assert one.model(DEFAULT_MODEL).live.receipts.get("k4") is None
+    low, high = house.past[12][0], house.past[22][0]  # k2 to k9, whose repeats go too, and some others
+    await run(
+        house,
+        forget,
+        ForgetParams(since=low.milliseconds / 1000, until=high.milliseconds / 1000, reason="asked for"),
+        job="time",
+    )
+    inside = {
+        unit.key
+        for at, event in house.past
+        for unit in getattr(event, "units", ())
+        if unit.key and low.milliseconds <= at.milliseconds <= high.milliseconds
+    }
+    expected = await without(
+        house,
+        lambda unit, at: unit.key in inside | {"k4"} or low.milliseconds <= at.milliseconds <= high.milliseconds,
+    )
+    await same(house, one, expected)
+
+
+async def test_a_time_is_not_forgotten_that_offsets_do_not_tell(house: House) -> None:
+    """The store's clock was an hour ahead once: what came since it was set back stands there under that hour."""
+    one = await house.replica()
+    await teach(house, *events(5, 1))
+    now = house.past[-1][0].milliseconds
+    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, Mark("future")))
+    future = Offset(now + 3_600_000, 0, 0)
+    log = (await house.living()).keys.log
+    await house.store.client.xadd(log, {"e": payload, "c": checksum}, id=future.entry)
+    late = await teach(house, *events(5, 2, "spy"))
+    assert {at.milliseconds for at in late} == {future.milliseconds}
+    since = now / 1000 - 60
+    for params in (
+        ForgetParams(since=since, reason="r"),
+        ForgetParams(since=since, until=since + 120, reason="r"),
+        ForgetParams(until=since + 120, source="spy", reason="r"),
+    ):
+        with pytest.raises(InvalidInstance, match=r"set back.* 3\d{3}\.\d{3} s ahead") as refused:
+            await run(house, forget, params, job="refused")
+    assert one.model(DEFAULT_MODEL).live.n_learned == 10
+    named = float(str(refused.value).rpartition("at least ")[2].partition(",")[0])
+    outcome = await run(house, forget, ForgetParams(since=future.milliseconds / 1000, until=named, reason="r"))
+    assert outcome["forgotten"]["requests"] == 5
+    outcome = await run(house, forget, ForgetParams(source="nobody", reason="r"), job="by source")
+    assert outcome["forgotten"]["requests"] == 0
+
+
+async def test_a_batch_that_was_refused_because_of_a_forgotten_key_is_not_learned_after_it(house: House) -> None:
+    one = await house.replica()
+    plain = [draft.records for draft in drafts(4)]
+    await teach(house, Learn(plain[0], 1, [Unit(1, "k", b"one")]))
+    await house.append(Learn(plain[1] + plain[2], 2, [Unit(1, "k", b"other", batch=2), Unit(1, "l", b"l")]))
+    await teach(house, Learn(plain[3], 1, [Unit(1)]))
+    await run(house, forget, ForgetParams(key="k", reason="asked for"))
+    await same(house, one, await without(house, lambda unit, at: unit.key == "k"))
+    assert one.model(DEFAULT_MODEL).live.n_learned == 1
+
+
+async def test_what_was_adopted_since_is_made_anew_without_the_events(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(30, 1), *events(10, 2, "bad"))
+    early = (await teach(house, *keyed(10, 3, "k")))[-1]
+    await run(house, refit, RefitParams(passes=2, search={}, settings={"d_max": 7}), job="refit")
+    await teach(house, *events(10, 4), *events(5, 5, "bad"))
+    await run(house, restore, RestoreParams(to=str(early), reason="back"), job="restore")
+    await teach(house, *events(10, 6), *events(5, 7, "bad"))
+    await archived(house)
+    outcome = await run(house, forget, ForgetParams(source="bad", reason="asked for"), job="forget")
+    assert len(outcome["indexes_rewritten"]) == 2
+    assert set(outcome["indexes_rewritten"]) <= set(outcome["indexes_deleted"])
+    assert outcome["forgotten"]["requests"] == 20
+    last = (await house.elements())[-1][0]
+    expected = LiveModel((await house.living()).config, (8, 8))
+    for at, event in house.past:
+        if (at <= early or at >= house.past[-15][0]) and event.units[0].source != "bad":
+            apply(expected, at, event)
+    assert await digest_at(one, last) == await digest_of(expected)
+    await same(house, one, expected)
+
+
+async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server, tmp_path: Path) -> None:
+    warmup()
+    house = House(own_server, tmp_path)
+    await house.open()
+    try:
+        one = await house.replica()
+        client = house.store.client
+        secret = Learn(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, "hidden-key", b"b", "spy")])
+        other = Learn(record('{"wheat": 1}', "grain"), 1, [Unit(1, "plain-key", b"b")])
+        await house.append(*events(120, 1), secret, other)
+        await archived(house)
+        await house.append(*events(5, 2))
+        await run(house, refit, RefitParams(search={}), job="refit")
+        await house.append(*events(5, 3), secret)
+        model = one.model(DEFAULT_MODEL)
+        reading = reading_of(model.live.config)
+        vector = model.live.vectorizer.vectorize(b'{"unutterable": 1, "wheat": 2}', None)
+        plain = model.live.vectorizer.vectorize(b'{"wheat": 1}', None)
+        remembering = RememberParams()
+        gone = await remember(house.store, model.keys, vector, remembering, reading)
+        kept = await remember(house.store, model.keys, plain, remembering, reading)
+        words = (b"unutterable", b"unspeakable", b"hidden-key")
+        assert all([await traces(house, word) for word in words])
+        snapshots = await manifests.ids(house.store, model.keys)
+        assert len(snapshots) == 2
+        outcome = await run(house, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
+        assert outcome["remembered_deleted"] == 1
+        assert outcome["store_file"] == "rewritten"
+        assert set(snapshots) <= set(outcome["snapshots_deleted"])
+        assert outcome["segments_rewritten"]
+        assert [await traces(house, word) for word in words] == [[], [], []]
+        assert await recall(house.store, model.keys, kept, remembering, reading) == plain
+        assert await client.xlen(model.keys.of("remembered")) == 1
+        assert gone != kept
+        await one.learn(DEFAULT_MODEL, drafts(5, 9))
+        assert await digest_at(one, model.offset) == (
+            await (
+                await rebuild(house.store, await house.living(), from_start=True, artifacts=house.artifacts)
+            ).take_digest()
+        )
+    finally:
+        await house.close()
+
+
+async def test_what_those_who_died_have_left_is_forgotten_as_well(own_server: Server, tmp_path: Path) -> None:
+    warmup()
+    house = House(own_server, tmp_path)
+    await house.open()
+    try:
+        secret = Learn(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="spy")])
+        await teach(house, *events(20, 1), secret)
+        living = await house.living()
+        written: set[bytes] = set()
+
+        class Died(Exception):
+            pass
+
+        async def dying() -> None:
+            async for key in house.store.client.scan_iter(match="*:snapshot:*"):
+                if b"unspeakable" in await house.store.client.get(key):
+                    written.add(key)
+                    raise Died
+
+        with pytest.raises(Died):
+            await compact(house.store, living, SMALL, between=dying, artifacts=house.artifacts)
+        [part] = written
+        died = part.decode().rpartition(":snapshot:")[2].rpartition(":")[0]
+        assert died not in await manifests.ids(house.store, living.keys)
+        await house.store.client.copy(living.keys.log, mended_key(living.keys.log))  # as a mend that dies leaves it
+        outcome = await run(house, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
+        assert died in outcome["snapshots_deleted"]
+        assert not await house.store.client.exists(mended_key(living.keys.log))
+        assert [await traces(house, word) for word in (b"unutterable", b"unspeakable")] == [[], []]
+        kept = set(await manifests.ids(house.store, living.keys))
+        assert len(kept) == 2
+        assert not kept & set(outcome["snapshots_deleted"])
+    finally:
+        await house.close()
+
+
+async def traces(house: House, word: bytes) -> list[str]:
+    """Where a word is found: values of the store, artifacts, the store's own files."""
+    found = []
+    client = house.store.client
+    async for key in client.scan_iter(count=1000):
+        if word in (await client.dump(key) or b""):
+            found.append(f"key {key!r}")
+    for name in await house.artifacts.names():
+        data = await house.artifacts.get(name)
+        if name.endswith(".seg"):
+            from abound.service.history.segment import decode
+
+            data = b"".join(part for _, fields in decode(data) for part in fields)
+        if word in data:
+            found.append(name)
+    for path in house.server.directory.rglob("*"):
+        if path.is_file() and "aof" in path.name and word in path.read_bytes():
+            found.append(str(path))
+    return found
+
+
+async def test_events_before_history_cannot_be_forgotten(house: House) -> None:
+    living = await house.living()
+    await teach(house, *events(5, 1, "bad"), *keyed(3, 2, "early"))
+    await archived(house)
+    await house.store.client.delete(living.keys.of("history"))
+    await teach(house, *events(5, 3))
+    await archived(house)
+    await teach(house, *keyed(3, 4, "late", "bad"))
+    await archived(house)
+    contents = await History(house.store, house.artifacts, living.keys).contents()
+    assert contents is not None
+    for params in (ForgetParams(source="bad", reason="r"), ForgetParams(key="early1", reason="r")):
+        with pytest.raises(UnknownOffset) as refused:
+            await run(house, forget, params, job="refused")
+        assert refused.value.first == contents.beginning
+    outcome = await run(house, forget, ForgetParams(key="late1", reason="r"), job="late")
+    assert outcome["forgotten"]["requests"] == 1
+
+
+async def test_events_of_an_imported_index_cannot_be_forgotten(house: House) -> None:
+    await teach(house, *events(5, 1))
+    async with begin(await house.place(), "import") as adoption:
+        index = await house.index(model_of(30, 9), adoption.after, {"method": "import"})
+        at = await adoption.adopt(index, "imported")
+    await teach(house, *keyed(3, 4, "late", "bad"))
+    for params in (ForgetParams(source="bad", reason="r"), ForgetParams(key="early", reason="r")):
+        with pytest.raises(UnknownOffset, match="give a since") as refused:
+            await run(house, forget, params, job="refused")
+        assert refused.value.first == at
+    since = (at.milliseconds + 1) / 1000
+    for one in (ForgetParams(key="late1", reason="r"), ForgetParams(source="bad", since=since, reason="r")):
+        assert (await run(house, forget, one, job=str(one.key)))["forgotten"]["requests"] > 0
+
+
+async def test_a_key_that_an_imported_index_has_learned_cannot_be_forgotten_by_its_repeat(house: House) -> None:
+    await teach(house, *keyed(3, 2, "early"))
+    living = await house.living()
+    live = (await rebuild(house.store, living)).live
+    async with begin(await house.place(), "import") as adoption:
+        index = await house.index(live, adoption.after, {"method": "import"})
+        at = await adoption.adopt(index, "imported")
+    await teach(house, *keyed(3, 2, "early"), *keyed(2, 5, "late"))
+    with pytest.raises(UnknownOffset, match="has been learned in it: give a since") as refused:
+        await run(house, forget, ForgetParams(key="early1", reason="r"), job="refused")
+    assert refused.value.first == at
+    assert (await run(house, forget, ForgetParams(key="late1", reason="r"), job="late"))["forgotten"]["requests"] == 1
+    since = (at.milliseconds + 1) / 1000
+    later = ForgetParams(key="early1", since=since, reason="r")
+    assert (await run(house, forget, later, job="later"))["forgotten"]["requests"] == 1
+
+
+async def test_one_that_is_cancelled_when_it_is_to_commit_says_nothing_of_what_it_forgets(house: House) -> None:
+    await teach(house, *events(10, 1), *events(5, 2, "bad"))
+    context = Context(house, await house.living(), job="forget")
+
+    async def commit(*prefixes: str) -> None:
+        raise Cancelled("the job was told to stop")
+
+    context.commit = commit  # type: ignore[method-assign]
+    with pytest.raises(Cancelled):
+        await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
+    assert not await erasures.unfinished(house.store, (await house.living()).keys)
+
+
+async def test_forgetting_what_never_was_changes_nothing(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(5))
+    outcome = await run(house, forget, ForgetParams(key="never", reason="r"))
+    assert outcome["forgotten"] == {"requests": 0, "instances": 0}
+    assert len(await house.elements()) == 5
+    assert await digest_at(one, house.past[-1][0]) == await house.expected()
+
+
+async def test_a_key_that_was_learned_before_history_cannot_be_forgotten_by_its_repeat(house: House) -> None:
+    living = await house.living()
+    await teach(house, *keyed(3, 2, "early"))
+    await archived(house)
+    await house.store.client.delete(living.keys.of("history"))
+    await teach(house, *events(5, 3))
+    await archived(house)
+    (at, *_) = await teach(house, *keyed(3, 2, "early"))
+    with pytest.raises(UnknownOffset, match="has been learned"):
+        await run(house, forget, ForgetParams(key="early0", reason="r"), job="refused")
+    params = ForgetParams(key="early0", since=at.milliseconds / 1000, reason="r")
+    assert (await run(house, forget, params, job="repeat"))["forgotten"]["requests"] == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"key": "k"},
+        {"reason": "r"},
+        {"reason": "r", "since": 2.0, "until": 1.0},
+        {"reason": "r", "since": 1e300},
+        {"reason": "r", "until": -1.0},
+        {"reason": "r", "source": "x" * 513},
+    ],
+)
+def test_forgetting_needs_a_reason_and_a_choice(wrong: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        ForgetParams(**wrong)
+
+
+async def test_forgetting_costs_as_much_however_many_were_before_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, load, loaded = await house.replica(), state_files.load, [0]
+
+    async def counted(*given: Any) -> LiveModel:
+        loaded[-1] += 1
+        return await load(*given)
+
+    gone: set[str | None] = set()
+    middle = START
+    for n in range(4):
+        at = await teach(house, *keyed(8, n, f"{n}a", "stays"), *events(8, n + 10, f"{n}"), *events(5, n + 20))
+        await teach(house, *keyed(8, n, f"{n - 1}a", "stays"))  # once more, in vain
+        middle = at[10] if n == 2 else middle
+        await archived(house)
+        gone.add(f"{n}")
+        with monkeypatch.context() as patch:
+            patch.setattr(state_files, "load", counted)
+            outcome = await run(house, forget, ForgetParams(source=f"{n}", reason="asked for"), job=f"forget {n}")
+        loaded.append(0)
+        assert outcome["forgotten"]["requests"] == 8
+        assert not outcome["indexes_rewritten"]
+        (kept,) = await state_files.ids(house.artifacts, (await house.living()).keys)
+        said = await of_history(house)
+        assert [event.index for event in said if isinstance(event, Adopt)] == [kept]
+        assert [event.token for event in said if isinstance(event, Mark)] == [f"adopted forget {i}" for i in range(n)]
+        await same(house, one, await without(house, lambda unit, at: unit.source in gone))
+    assert max(loaded[2:4]) <= loaded[1], loaded
+    await run(house, restore, RestoreParams(to=str(middle), reason="back"), job="restore")
+    await same(house, one, await without(house, lambda unit, at: unit.source in gone, middle))
+    await house.stop(one)
+    await same(house, await house.replica(), await without(house, lambda unit, at: unit.source in gone, middle))

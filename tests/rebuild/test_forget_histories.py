@@ -1,0 +1,132 @@
+"""Forgetting while requests under a few keys come again and again, with one body or another: against a plain oracle."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, cast
+
+import pytest
+
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel
+from abound.service.jobs.rebuild import forget
+from abound.service.log.events import Learn
+from abound.service.rebuild.adoption import Adoption
+from abound.service.rebuild.redaction import ForgetParams
+from tests.support.adoption_house import House, apply
+from tests.support.rebuild_context import Context, same, teach
+from tests.support.streams import drafts
+
+SEEDS = [*range(10), 29]
+
+LEARNED, REPEAT, REFUSED = "learned", "repeat", "refused"
+
+Keys = dict[str, bytes]
+"""By key, the body that came first."""
+
+
+def some(rng: random.Random, n: int) -> list[Learn]:
+    """Requests of two keys and three bodies, or without a key, of one who is forgotten or not."""
+    units = []
+    for _ in range(n):
+        key = rng.choice((None, "k", "k", "l", "l"))
+        source = "bad" if rng.random() < 0.25 else None
+        units.append(Unit(1, key, rng.choice((b"a", b"b", b"c")) if key else b"", source))
+    plain = drafts(n, rng.randrange(2**30))
+    return [Learn(draft.records, 1, [unit]) for draft, unit in zip(plain, units, strict=True)]
+
+
+class Busy(Context):
+    """A forgetting during which requests come: before each adoption, and before each further round.
+
+    Attributes
+    ----------
+    rounds : list of (int, int)
+        For each, how many requests there were up to where it looked, and up to its adoption.
+    """
+
+    def __init__(self, house: House, living: Any, rng: random.Random, quiet_after: int) -> None:
+        super().__init__(house, living, "forget")
+        self.house = house
+        self.rng = rng
+        self.left = quiet_after
+        self.rounds: list[tuple[int, int]] = []
+
+    async def come(self) -> None:
+        if self.left > 0:
+            await teach(self.house, *some(self.rng, self.rng.randrange(4)))
+
+    async def commit(self, *prefixes: str) -> None:
+        adopts = self.stages[-1].startswith("waiting until the replicas")  # else it clears up
+        await super().commit(*prefixes)
+        if adopts:
+            looked = len(self.house.past)
+            await self.come()
+            self.left -= 1
+            self.rounds.append((looked, len(self.house.past)))
+
+
+def came(keys: Keys, unit: Unit) -> str:
+    """What a model that knows these keys makes of a request."""
+    if unit.key is None:
+        return LEARNED
+    is_new = unit.key not in keys
+    known = keys.setdefault(unit.key, unit.body)
+    return LEARNED if is_new else REPEAT if known == unit.body else REFUSED
+
+
+def kept(units: list[Unit], told: list[str]) -> tuple[set[int], Keys]:
+    """Which requests stay: those that were acknowledged, once each, without the forgotten ones and their repeats."""
+    stay: set[int] = set()
+    keys: Keys = {}
+    forgotten: set[tuple[str | None, bytes]] = set()
+    for i, unit in enumerate(units):
+        named = (unit.key, unit.body)
+        if unit.source == "bad":
+            forgotten.add(named)
+        elif told[i] == REFUSED or (told[i] == REPEAT and named in forgotten):
+            continue
+        elif unit.key is None or unit.key not in keys:
+            stay.add(i)
+            if unit.key is not None:
+                keys[unit.key] = unit.body
+    return stay, keys
+
+
+def expected(units: list[Unit], rounds: list[tuple[int, int]]) -> set[int]:
+    """Which requests are learned in the end."""
+    told: list[str] = []
+    live: Keys = {}
+    stay: set[int] = set()
+    for looked, adopted in rounds:
+        told += [came(live, unit) for unit in units[len(told) : adopted]]
+        stay, live = kept(units[:looked], told)
+        stay |= {i for i in range(looked, adopted) if came(live, units[i]) == LEARNED}
+    return stay | {i for i in range(len(told), len(units)) if came(live, units[i]) == LEARNED}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_what_was_acknowledged_stays_and_what_was_refused_does_not_come(
+    house: House, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = random.Random(seed)
+    one = await house.replica()
+    await teach(house, *some(rng, 12))
+    context = Busy(house, await house.living(), rng, rng.randrange(1, 4))
+    go_on = Adoption.go_on
+
+    async def later(self: Adoption) -> None:
+        await context.come()
+        await go_on(self)
+
+    monkeypatch.setattr(Adoption, "go_on", later)
+    outcome = await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
+    assert "sent_again" not in outcome
+    await teach(house, *some(rng, 4))
+    units = [event.units[0] for _, event in house.past]
+    stay = expected(units, context.rounds)
+    live = LiveModel((await house.living()).config, (8, 8))
+    for i, (at, event) in enumerate(house.past):
+        left = event if i in stay else Learn(b"", 1, [Unit(1, emptied=True)])
+        apply(live, at, left)
+    await same(house, one, live)

@@ -1,0 +1,284 @@
+"""A forgetting that died, or that others died before, is gone on with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from abound.core.errors import Conflict
+from abound.core.model.apply import Unit
+from abound.core.types import START, Offset
+from abound.service.history import erasures
+from abound.service.history.history import History
+from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
+from abound.service.log.catalog import DEFAULT_MODEL
+from abound.service.log.events import Adopt, Entry, Learn
+from abound.service.rebuild.adoption import Adoption
+from abound.service.rebuild.redaction import ForgetParams
+from abound.service.rebuild.refit import RefitParams
+from abound.service.replica.predictions import RememberParams, reading_of, remember
+from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import state_files
+from abound.service.store.client import Store
+from tests.support.adoption_house import House, events
+from tests.support.proxy import Proxy
+from tests.support.rebuild_context import (
+    Context,
+    Repeating,
+    archived,
+    keyed,
+    learned_units,
+    of_history,
+    run,
+    same,
+    teach,
+    without,
+)
+from tests.support.streams import record
+from tests.support.valkey import QUICK
+
+
+async def died_forgetting(
+    house: House, params: ForgetParams, stage: str, outcome: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """A job to forget that comes to a stage and no further; what its record has by then."""
+    context = Context(house, await house.living(), job="forget", committed=outcome is not None, outcome=outcome)
+
+    class Died(Exception):
+        pass
+
+    def dying(now: str, fraction: float) -> None:
+        if now.startswith(stage):
+            raise Died
+
+    with pytest.raises(Died):
+        await forget(cast("Any", context), params, dying)
+    return cast("dict[str, Any]", context.job.outcome)
+
+
+async def test_forgetting_goes_on_when_the_reply_to_its_adoption_was_lost(house: House, tmp_path: Path) -> None:
+    one = await house.replica()
+    await teach(house, *events(20, 1), *events(15, 2, "bad"))
+    await archived(house)
+    proxy = Proxy(tmp_path / "proxy", house.server.socket)
+    await proxy.start()
+    direct, house.store = house.store, Store(proxy.url, QUICK)
+    try:
+        proxy.lose_replies_to = b"\xa5adopt"
+        outcome = await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget")
+        assert proxy.lose_replies_to is None
+    finally:
+        await house.store.close()
+        house.store = direct
+        await proxy.stop()
+    assert outcome["segments_rewritten"]
+    assert not any(unit.source == "bad" for unit in learned_units(await house.elements()))
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
+
+
+async def test_the_record_of_a_forgetting_lists_what_those_who_died_have_done(house: House) -> None:
+    one = await house.replica()
+    model = one.model(DEFAULT_MODEL)
+    vector = model.live.vectorizer.vectorize(b'{"unutterable": 1, "wheat": 2}', None)
+    await remember(house.store, model.keys, vector, RememberParams(), reading_of(model.live.config))
+    secret = Learn(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="bad")])
+    first = (await teach(house, *events(20, 1), secret, *events(50, 2, "bad")))[20]
+    await archived(house)
+    await run(house, refit, RefitParams(search={}, passes=1), job="refit")
+    before = await manifests.ids(house.store, model.keys)
+    params = ForgetParams(source="bad", reason="r")
+    contents = await History(house.store, house.artifacts, model.keys).contents()
+    assert contents is not None
+    segments = {segment.name for segment in contents.segments}
+    index = (await state_files.ids(house.artifacts, model.keys))[0]
+    record_so_far: dict[str, Any] | None = None
+    for stage in ("making snapshots", "looking through", "rewriting", "letting the store", "clearing up"):
+        record_so_far = await died_forgetting(house, params, stage, record_so_far)
+    assert not any(unit.source == "bad" for unit in learned_units(await house.elements()))
+    outcome = await run(house, forget, params, job="forget", committed=True, outcome=record_so_far)
+    assert outcome["forgotten"] == {"requests": 51, "instances": 51}
+    assert outcome["from"] == str(first)
+    assert set(before) <= set(outcome["snapshots_deleted"])
+    assert segments & set(outcome["segments_rewritten"])
+    assert [*outcome["indexes_rewritten"]] == [index]
+    assert index in outcome["indexes_deleted"]
+    assert outcome["remembered_deleted"] == 1
+    assert outcome["store_file"] == "rewritten"
+    kept = set(await manifests.ids(house.store, model.keys))
+    assert not kept & set(outcome["snapshots_deleted"])
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
+
+
+async def test_remembered_instances_are_forgotten_by_the_one_who_goes_on(house: House) -> None:
+    one = await house.replica()
+    model = one.model(DEFAULT_MODEL)
+    vector = model.live.vectorizer.vectorize(b'{"unutterable": 1, "wheat": 2}', None)
+    await remember(house.store, model.keys, vector, RememberParams(), reading_of(model.live.config))
+    secret = Learn(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="bad")])
+    await teach(house, *events(20, 1), secret, *events(5, 2))
+    await archived(house)
+    params = ForgetParams(source="bad", reason="r")
+    so_far: dict[str, Any] | None = None
+    for stage in ("looking through", "letting the store"):
+        so_far = await died_forgetting(house, params, stage, so_far)
+    await run(house, forget, params, job="forget", committed=True)
+    assert await house.store.client.xlen(model.keys.of("remembered")) == 0
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
+
+
+async def test_forgetting_goes_on_where_history_has_nothing_of_it_any_more(house: House) -> None:
+    living = await house.living()
+    await teach(house, *events(5, 1))
+    await archived(house)
+    await house.store.client.delete(living.keys.of("history"))
+    await teach(house, *events(5, 3))
+    await archived(house)
+    await teach(house, *keyed(3, 4, "late"))
+    params = ForgetParams(key="late1", reason="r")
+    await died_forgetting(house, params, "letting the store")
+    outcome = await run(house, forget, params, job="forget", committed=True)
+    assert outcome["store_file"] == "rewritten"
+
+
+async def test_forgetting_goes_on_where_it_died(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = await house.replica()
+    await teach(house, *events(20, 1), *events(15, 2, "bad"), *events(5, 3))
+    await archived(house)
+    await run(house, refit, RefitParams(search={}, passes=1), job="refit")
+    context = Context(house, await house.living(), job="forget")
+
+    class Died(Exception):
+        pass
+
+    def dying(stage: str, fraction: float) -> None:
+        if stage.startswith("rewriting"):
+            raise Died
+
+    with pytest.raises(Died):
+        await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), dying)
+    outcome = await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget", committed=True)
+    assert outcome["segments_rewritten"]
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+async def test_what_a_forgetting_has_left_in_history_does_not_come_back(house: House, given_up: bool) -> None:
+    """As where a process died before history was written anew, and another job came first."""
+    one, gone = await house.replica(), ("bad", "other")
+    at = await teach(house, *events(20, 1), *events(10, 2, "other"), *events(15, 3, "bad"), *events(5, 4))
+    await archived(house)
+    await died_forgetting(house, ForgetParams(source="bad", reason="r"), "rewriting")
+    await teach(house, *events(10, 5, "other"), *events(5, 6))
+    for method, params in (
+        (refit, RefitParams(search={}, passes=1)),
+        (restore, RestoreParams(to=str(at[-1]), reason="back")),
+    ):
+        with pytest.raises(Conflict, match="the job forget has not taken"):
+            await run(house, method, params, job="between")
+    await teach(house, *events(5, 7, "bad"))  # sent anew, after it was forgotten
+    await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
+    expected = await without(
+        house, lambda unit, where: unit.source == "other" or (unit.source == "bad" and where <= at[-1])
+    )
+    await same(house, one, expected)
+    if not given_up:
+        await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget", committed=True)
+        await same(house, one, expected)
+    learned = learned_units([(START, event) for event in await of_history(house)])
+    assert [unit.source for unit in learned if unit.source in gone] == ["bad"] * 5
+    await run(house, forget, ForgetParams(source="bad", reason="r"), job="last")
+    assert [event.adoption for event in await of_history(house) if isinstance(event, Adopt)] == ["last"]
+    await run(house, refit, RefitParams(search={}, passes=1), job="refit")
+    await same(house, one, await without(house, lambda unit, at: unit.source in gone))
+
+
+async def test_a_forgetting_goes_on_after_the_next_has_put_a_mark_in_its_adoption_s_place(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(20, 1), *events(15, 2, "bad"), *events(10, 3, "other"))
+    await archived(house)
+    so_far = await died_forgetting(house, ForgetParams(source="bad", reason="r"), "letting the store")
+    await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
+    adopted = [event.adoption for event in await of_history(house) if isinstance(event, Adopt)]
+    assert adopted == ["next"]
+    outcome = await run(
+        house, forget, ForgetParams(source="bad", reason="r"), job="forget", committed=True, outcome=so_far
+    )
+    assert (outcome["forgotten"]["requests"], bool(outcome["segments_rewritten"])) == (15, True)
+    assert [event.adoption for event in await of_history(house) if isinstance(event, Adopt)] == ["next"]
+    await same(house, one, await without(house, lambda unit, at: unit.source in ("bad", "other")))
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+async def test_who_goes_on_with_a_prepared_index_says_what_it_forgets(
+    house: House, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """One died before it adopted, with what it said lost by the store; or in its second round, before it said it."""
+    one = await house.replica()
+    await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"), *events(5, 4, "other"))
+    await archived(house)
+    params, keys = ForgetParams(source="bad", reason="r"), (await house.living()).keys
+    context = Repeating(house, await house.living(), rounds - 1)
+
+    class Died(Exception):
+        pass
+
+    append, n_appended = Adoption._append, [0]
+
+    async def dying_append(self: Adoption, entry: Entry, adopts: str = "", index: Any = None) -> Offset:
+        n_appended[0] += 1
+        if adopts and rounds == 1:
+            raise Died
+        at = await append(self, entry, adopts, index)
+        if not adopts and n_appended[0] > 2:
+            raise Died
+        return at
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Adoption, "_append", dying_append)
+        with pytest.raises(Died):
+            await forget(cast("Any", context), params, context.progress)
+    assert "forget" in await erasures.unfinished(house.store, keys)
+    if rounds == 1:
+        await house.store.client.delete(keys.of("forgetting"))
+    again = Repeating(
+        house, await house.living(), 0, committed=True, outcome=context.job.outcome, kept=context.job.kept
+    )
+
+    def dying(now: str, fraction: float) -> None:
+        if now.startswith("making snapshots"):
+            raise Died
+
+    with pytest.raises(Died):
+        await forget(cast("Any", again), params, dying)
+    adopted = [event for event in await of_history(house) if isinstance(event, Adopt)]
+    assert len(adopted) == rounds
+    assert (await erasures.unfinished(house.store, keys))["forget"].after == adopted[-1].after
+    with pytest.raises(Conflict, match="the job forget has not taken"):
+        await run(house, refit, RefitParams(search={}, passes=1), job="between")
+    await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
+    await same(house, one, await without(house, lambda unit, at: unit.source in ("bad", "other")))
+    assert not any(unit.source == "bad" for unit in learned_units([(START, said) for said in await of_history(house)]))
+
+
+@pytest.mark.parametrize("says_complete", [False, True])
+async def test_a_forgetting_that_older_code_has_finished_does_not_stop_the_others_for_ever(
+    house: House, monkeypatch: pytest.MonkeyPatch, says_complete: bool
+) -> None:
+    """As where workers are replaced one by one: the older code does not know what was said before the adoption."""
+    one = await house.replica()
+    await teach(house, *events(20, 1), *events(10, 2, "bad"), *events(10, 3))
+    await archived(house)
+    keys, saying = (await house.living()).keys, erasures.saying
+    with monkeypatch.context() as patch:
+        patch.setattr(erasures, "saying", lambda keys, adoptions, jobs: saying(keys, adoptions, []))
+        await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget")
+    if not says_complete:
+        await house.store.client.delete(keys.of("forgotten"))
+    with pytest.raises(Conflict, match="the job forget has not taken"):
+        await run(house, refit, RefitParams(search={}, passes=1), job="refit")
+    await run(house, forget, ForgetParams(source="bad", reason="r"), job="the same once more")
+    assert not await erasures.unfinished(house.store, keys)
+    await run(house, refit, RefitParams(search={}, passes=1), job="refit")
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))

@@ -1,0 +1,113 @@
+"""What all rebuilds share: ended half-way, told to stop, two at one time, what they read."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from abound.core.errors import Cancelled
+from abound.core.types import Offset
+from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
+from abound.service.log.catalog import DEFAULT_MODEL
+from abound.service.log.events import Adopt
+from abound.service.rebuild.redaction import ForgetParams
+from abound.service.rebuild.refit import RefitParams
+from abound.service.snapshots import state_files
+from tests.support.adoption_house import House, digest_at, events
+from tests.support.rebuild_context import Context, learned_units, run, teach
+
+
+async def test_a_refit_that_is_cancelled_leaves_nothing(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(50))
+    living = await house.living()
+    for stage in ("replaying", "trying", "fitting", "writing", "waiting"):
+        context = Context(house, living, job=stage)
+        context.stop_at = stage
+        with pytest.raises(Cancelled):
+            await refit(cast("Any", context), RefitParams(), context.progress)
+    assert await state_files.ids(house.artifacts, living.keys) == []
+    assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await house.expected()
+    await run(house, refit, RefitParams(search={}), job="another")
+
+
+async def test_a_job_that_died_after_its_commit_comes_to_the_same_end(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(50))
+    living = await house.living()
+
+    class Died(Exception):
+        pass
+
+    class Dying(Context):
+        async def commit(self, *prefixes: str) -> None:
+            raise Died
+
+    first = Dying(house, living, job="job")
+    with pytest.raises(Died):  # before the adoption; the index is the model's, so it is put back
+        await refit(cast("Any", first), RefitParams(search={}), first.progress)
+    outcome = await run(house, refit, RefitParams(search={}), job="job")
+    again = await run(house, refit, RefitParams(search={}), job="job", committed=True)
+    assert again["adopted"] == outcome["adopted"]
+    assert len([event for _, event in await house.elements() if isinstance(event, Adopt)]) == 1
+    assert await digest_at(one, (await house.elements())[-1][0]) == await house.expected()
+
+
+async def test_a_committed_job_whose_index_cannot_be_adopted_any_more_makes_it_anew(house: House) -> None:
+    """It died before its adoption came to the store, and another index was adopted then."""
+    one = await house.replica()
+    await teach(house, *events(20, 1), *events(5, 2, "bad"))
+
+    class Died(Exception):
+        pass
+
+    class Dying(Context):
+        async def commit(self, *prefixes: str) -> None:
+            await super().commit(*prefixes)
+            raise Died
+
+    living = await house.living()
+    context = Dying(house, living, job="forget")
+    params = ForgetParams(source="bad", reason="r")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state_files, "delete", _left_there)  # it was the model's by then
+        with pytest.raises(Died):
+            await forget(cast("Any", context), params, context.progress)
+    assert len(await state_files.ids(house.artifacts, living.keys)) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state_files, "delete", _left_there)
+        await run(house, refit, RefitParams(search={}, passes=1), job="refit")
+    outcome = await run(house, forget, params, job="forget", committed=True, kept=context.job.kept)
+    assert outcome["forgotten"]["instances"] == 5
+    assert not any(unit.source == "bad" for unit in learned_units(await house.elements()))
+    await one.wait_for(DEFAULT_MODEL, Offset.parse(outcome["adopted"]), 10)
+    assert one.model(DEFAULT_MODEL).live.n_learned == 20
+
+
+async def _left_there(*given: Any) -> None:
+    """Delete nothing."""
+
+
+async def test_of_two_rebuilds_at_one_time_one_waits_and_can_be_cancelled(house: House) -> None:
+    await teach(house, *events(5))
+    living = await house.living()
+    await house.store.client.set(living.keys.of("adopting"), b'{"adoption":"one that died"}', px=1500)
+    context = Context(house, living)
+    context.stop_at = "waiting until another index"
+    with pytest.raises(Cancelled):
+        await refit(cast("Any", context), RefitParams(), context.progress)
+    await run(house, refit, RefitParams(), job="another")
+    assert [type(event) for _, event in await house.elements()][-1] is Adopt
+
+
+async def test_a_rebuild_says_which_events_it_reads(house: House) -> None:
+    offsets = await teach(house, *events(5))
+    context = Context(house, await house.living())
+    await refit(cast("Any", context), RefitParams(), context.progress)
+    await restore(cast("Any", context), RestoreParams(to=str(offsets[2]), reason="r"), context.progress)
+    assert [(after, until and until.entry) for after, until in context.ranges] == [
+        (None, offsets[4].entry),
+        (None, offsets[2].entry),
+    ]

@@ -1,0 +1,111 @@
+"""Learning the past anew with other settings, as a job does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from abound.core.config import ModelConfig
+from abound.service.history.replay import rebuild
+from abound.service.jobs.rebuild import RestoreParams, refit, restore
+from abound.service.log.catalog import DEFAULT_MODEL
+from abound.service.rebuild.refit import RefitParams
+from tests.support.adoption_house import House, digest_at, events, learning
+from tests.support.rebuild_context import keyed, run, teach
+
+
+async def test_refit_learns_all_again_with_the_chosen_setting(house: House) -> None:
+    one, other = await house.replica(), await house.replica()
+    await teach(house, *events(300, 1), *keyed(20, 2, "k"), *keyed(20, 2, "k"))
+    before = await rebuild(house.store, await house.living())
+    async with learning(other):
+        outcome = await run(
+            house,
+            refit,
+            RefitParams(passes=3, settings={"leak": False, "d_max": 12}, search={"margin": [0.0, 0.3]}),
+        )
+    last = max(replica.model(DEFAULT_MODEL).offset for replica in (one, other))
+    assert await digest_at(one, last) == await digest_at(other, last) == await house.expected()
+    config = one.model(DEFAULT_MODEL).live.config
+    assert (config.leak, config.d_max) == (False, 12)
+    assert config.margin == outcome["setting"]["margin"]
+    assert 1 <= outcome["passes"] <= 3
+    assert 0 < outcome["metrics"]["MRR"] <= 1
+    assert outcome["metrics"]["held_out"] >= 32
+    assert len(one.model(DEFAULT_MODEL).live.receipts) == 20
+    assert one.model(DEFAULT_MODEL).live.n_learned > before.live.n_learned == 320
+
+
+@pytest.mark.parametrize(
+    ("given", "margin", "tried"),
+    [
+        ({}, 0.0, [0.0, 0.1, 0.5]),
+        ({}, 7.0, [0.0, 0.1, 0.5, 7.0]),
+        ({"settings": {"margin": 0.3}}, 7.0, [0.3]),
+        ({"settings": {"update": "sls"}}, 7.0, [None]),
+        ({"search": {}}, 7.0, [None]),
+        ({"search": {"margin": [1.0]}}, 7.0, [1.0]),
+    ],
+)
+def test_what_a_refit_tries(given: dict[str, Any], margin: float, tried: list[float | None]) -> None:
+    settings = RefitParams(**given).tried(ModelConfig(margin=margin))
+    assert [setting.get("margin") for setting in settings] == tried
+    assert all(setting.items() >= given.get("settings", {}).items() for setting in settings)
+
+
+def test_a_field_has_one_value_or_several() -> None:
+    with pytest.raises(ValueError, match="margin has a value in settings and others in search"):
+        RefitParams(settings={"margin": 0.3}, search={"margin": [0.1]})
+
+
+async def test_a_refit_keeps_the_margin_that_it_is_told(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(120, 1))
+    outcome = await run(house, refit, RefitParams(passes=2, settings={"margin": 0.3}))
+    assert outcome["setting"] == {"margin": 0.3}
+    await digest_at(one, one.model(DEFAULT_MODEL).offset)
+    assert one.model(DEFAULT_MODEL).live.config.margin == 0.3
+
+
+async def test_refit_of_one_pass_without_a_search_is_a_replay(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(40, 1), *keyed(5, 2, "k"), *keyed(5, 2, "k"), *events(10, 3))
+    expected = await rebuild(house.store, await house.living())
+    outcome = await run(house, refit, RefitParams(passes=1, search={}, reason="the same again"))
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await expected.take_digest()
+    assert outcome["passes"] == 1
+    assert outcome["metrics"] == {"MRR": None, "held_out": 0}
+
+
+async def test_refit_leaves_out_what_was_taken_back(house: House) -> None:
+    one = await house.replica()
+    early = await teach(house, *events(30, 1))
+    await teach(house, *events(30, 2))
+    await run(house, restore, RestoreParams(to=str(early[-1]), reason="bad"), job="restore")
+    await teach(house, *events(10, 3))
+    expected = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
+    assert expected.live.n_learned == 40
+    await run(house, refit, RefitParams(passes=1, search={}), job="refit")
+    assert await digest_at(one, (await house.elements())[-1][0]) == await expected.take_digest()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"settings": {"boolean": True}}, "normalised already"),
+        ({"search": {"analyzer": [{}]}}, "not the texts"),
+        ({"settings": {"negative": "split"}}, "below 0"),
+        ({"settings": {"d_max": 0}}, "d_max"),
+        ({"search": {"margin": []}}, "at least one value"),
+        ({"search": {"margin": list(range(20)), "d_max": list(range(1, 20))}}, "at most 100"),
+        ({"search": {name: [1] * 1000 for name in ("margin", "d_max", "w_min")}}, "at most 100"),
+        ({"passes": 0}, "passes"),
+        ({"held_out": 0.0}, "held_out"),
+        ({"held_out": 0.9}, "held_out"),
+        ({"settings": {"nonsense": 1}}, "nonsense"),
+    ],
+)
+def test_what_a_refit_cannot_do_is_refused_with_the_reason(wrong: dict[str, Any], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        RefitParams(**wrong)

@@ -1,0 +1,139 @@
+"""Going back to an offset, as a job does it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import pytest
+
+from abound.core.errors import InvalidInstance, UnknownOffset
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel
+from abound.core.types import START
+from abound.service.history.history import History
+from abound.service.history.verify import verify
+from abound.service.jobs.rebuild import RestoreParams, forget, restore
+from abound.service.log.catalog import DEFAULT_MODEL
+from abound.service.log.events import Adopt, Configure, Learn
+from abound.service.rebuild.redaction import ForgetParams
+from tests.support.adoption_house import House, apply, digest_at, digest_of, events
+from tests.support.rebuild_context import Context, archived, keyed, learned_units, run, same, teach, without
+from tests.support.streams import drafts
+
+
+async def test_restore_takes_the_index_back_and_goes_on_from_there(house: House) -> None:
+    one = await house.replica()
+    early = await teach(house, *events(30, 1))
+    await teach(house, Configure({"d_max": 9}), *events(20, 2))
+    await teach(house, *events(10, 3))
+    outcome = await run(house, restore, RestoreParams(to=str(early[-1]), reason="a bad batch"))
+    await teach(house, *events(5, 4))
+    expected = LiveModel((await house.living()).config, (8, 8))
+    for at, event in [*house.past[:30], *house.past[-5:]]:
+        apply(expected, at, event)
+    assert outcome["learned"] == 30
+    assert outcome["reason"] == "a bad batch"
+    assert [event.reason for _, event in await house.elements() if isinstance(event, Adopt)] == ["a bad batch"]
+    await same(house, one, expected)
+
+
+async def test_restore_into_the_middle_of_an_entry(house: House) -> None:
+    one = await house.replica()
+    records = [draft.records for draft in drafts(6)]
+    units = [Unit(1), Unit(2), Unit(1, batch=2), Unit(1), Unit(1)]
+    (at,) = await teach(house, Learn(b"".join(records), 6, units))
+    for position, n in ((0, 1), (1, 3), (3, 5), (5, 6)):
+        await run(house, restore, RestoreParams(to=str(at._replace(position=position)), reason="r"), job=f"j{position}")
+        last = (await house.elements())[-1][0]
+        await digest_at(one, last)
+        assert one.model(DEFAULT_MODEL).live.n_learned == n
+
+
+async def test_restore_to_the_offset_of_an_adoption(house: House) -> None:
+    one = await house.replica()
+    early = await teach(house, *events(10, 1), *events(3, 2, "bad"))
+    await teach(house, *events(5, 3))
+    first = await run(house, restore, RestoreParams(to=str(early[-1]), reason="back"), job="first")
+    await teach(house, *events(5, 4))
+    await run(house, restore, RestoreParams(to=first["adopted"], reason="back again"), job="second")
+    late = await teach(house, *events(5, 5))
+    expected = LiveModel((await house.living()).config, (8, 8))
+    for at, event in [*house.past[:13], *house.past[-5:]]:
+        apply(expected, at, event)
+    await same(house, one, expected)
+    await run(house, forget, ForgetParams(source="bad", reason="asked for"), job="forget")
+    expected = LiveModel((await house.living()).config, (8, 8))
+    for at, event in [*house.past[:10], *house.past[-5:]]:
+        apply(expected, at, event)
+    assert late[-1] == house.past[-1][0]
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await digest_of(expected)
+
+
+async def test_restore_past_the_log_or_before_history_is_refused(house: House) -> None:
+    await teach(house, *events(5))
+    with pytest.raises(InvalidInstance, match="ends at"):
+        await run(house, restore, RestoreParams(to=f"{2**50}-0.0", reason="r"))
+    living = await house.living()
+    await archived(house)
+    await house.store.client.delete(living.keys.of("history"))  # lost
+    await teach(house, *events(5))
+    await archived(house)
+    contents = await History(house.store, house.artifacts, living.keys).contents()
+    assert contents is not None
+    with pytest.raises(UnknownOffset, match=str(contents.beginning)) as refused:
+        await run(house, restore, RestoreParams(to=str(house.past[1][0]), reason="r"))
+    assert refused.value.first == contents.beginning
+    assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
+    one = await house.replica()
+    outcome = await run(house, restore, RestoreParams(to=str(contents.beginning), reason="r"), job="first")
+    assert outcome["learned"] == len([at for at, _ in house.past if at <= contents.beginning])
+    assert one.model(DEFAULT_MODEL).live.n_learned == outcome["learned"]
+    assert (await verify(house.store, DEFAULT_MODEL, artifacts=house.artifacts)).good
+
+
+async def test_an_empty_model_can_be_restored(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(5))
+    await run(house, restore, RestoreParams(to=str(START), reason="begin anew"))
+    await digest_at(one, (await house.elements())[-1][0])
+    assert one.model(DEFAULT_MODEL).live.n_learned == 0
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_restore_that_died_after_its_commit_is_not_done_twice_whatever_clocks_say(
+    house: House, kept: bool
+) -> None:
+    """The clock by which it was recorded is far ahead of the store's."""
+    one = await house.replica()
+    offsets = await teach(house, *events(20, 1))
+    context = Context(house, await house.living())
+    params = RestoreParams(to=str(offsets[9]), reason="r")
+    outcome = await restore(cast("Any", context), params, context.progress)
+    (last,) = await teach(house, *events(1, 3))
+    again = Context(house, await house.living(), committed=True, kept=context.job.kept if kept else [])
+    again.job.created = time.time() + 3600
+    assert (await restore(cast("Any", again), params, again.progress))["adopted"] == outcome["adopted"]
+    assert len([event for _, event in await house.elements() if isinstance(event, Adopt)]) == 1
+    await one.wait_for(DEFAULT_MODEL, last, 10)
+    assert one.model(DEFAULT_MODEL).live.n_learned == 11
+
+
+async def test_a_retry_of_what_a_restore_took_back_stays_when_something_earlier_is_forgotten(house: House) -> None:
+    one = await house.replica()
+    early = (await teach(house, *events(10, 1), *events(5, 2, "bad"), *keyed(3, 4, "before")))[-1]
+    taken_back = await teach(house, *keyed(5, 3, "k"), *keyed(2, 6, "l", "bad"))
+    context = Context(house, await house.living(), job="restore")
+
+    async def commit(*prefixes: str) -> None:  # after the index's end, before it is adopted
+        await teach(house, *keyed(5, 3, "k"), *keyed(3, 4, "before"))
+
+    context.commit = commit  # type: ignore[method-assign]
+    await restore(cast("Any", context), RestoreParams(to=str(early), reason="back"), context.progress)
+    await teach(house, *keyed(5, 3, "k"), *events(3, 5))  # all of these came before
+    assert [one.key for one in learned_units(await house.elements())].count("k0") == 3
+    await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget")
+    assert one.model(DEFAULT_MODEL).live.receipts.get("k0") is not None
+    gone = {at.entry for at in taken_back}
+    await same(house, one, await without(house, lambda unit, at: unit.source == "bad" or at.entry in gone))
+    assert one.model(DEFAULT_MODEL).live.n_learned == 10 + 3 + 5 + 3

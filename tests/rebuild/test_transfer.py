@@ -1,0 +1,201 @@
+"""An import beside others: who teaches the model, who imports it too, and what the models may take of memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from abound.core.errors import Conflict, Malformed, NoRoom, NotReady, Overloaded, UnknownModel
+from abound.service.rebuild import transfer
+from abound.service.rebuild.adoption import begin
+from abound.service.rebuild.transfer import import_model
+from abound.service.replica import memory_budget
+from abound.service.replica.memory_budget import Budget, size_of
+from abound.service.replica.replica import Replica
+from tests.snapshots.test_model_file import DIGEST, FILE, HEADER, LARGE, LIMIT, in_pieces
+from tests.support.adoption_house import House, until
+from tests.support.streams import drafts
+
+SIZE = sum(part["size"] for part in HEADER["parts"])
+
+
+class Upload:
+    """A file on its way: it stops before its last bytes until it may go on."""
+
+    def __init__(self, file: bytes = FILE) -> None:
+        self.stopped = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+        self._file = file
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        yield self._file[:-100]
+        self.stopped.set()
+        await self.may_go_on.wait()
+        yield self._file[-100:]
+
+
+async def imported(replica: Replica, name: str, seconds: float = 10, most: Budget | None = None) -> Any:
+    return await import_model(replica, name, in_pieces(FILE, 10_000), LIMIT, seconds, most or Budget(None))
+
+
+def indexes_of(house: House) -> list[str]:
+    return sorted(path.parent.name for path in house.folder.rglob("part-*"))
+
+
+async def test_what_another_replica_was_taught_is_not_put_aside(house: House) -> None:
+    behind, ahead = await house.replica(), await house.replica()
+    await ahead.models.create("m", ahead.model("default").live.config)
+    await until(lambda: "m" in behind.models.names())
+    async with behind.model("m").at_rest():  # it is busy, and has not come to what the other one was taught
+        await ahead.learn("m", drafts(5))
+        with pytest.raises(NotReady):
+            await imported(behind, "m", 0.3)
+        importing = asyncio.create_task(imported(behind, "m"))
+        await asyncio.sleep(0.3)
+    with pytest.raises(Conflict, match="has learned 5 instances"):
+        await importing
+    assert [replica.model("m").live.n_learned for replica in house.replicas] == [5, 5]
+
+
+async def test_nobody_knows_of_a_model_before_its_file_has_come_whole(house: House) -> None:
+    one, upload = await house.replica(), Upload()
+    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 10, Budget(None)))
+    await upload.stopped.wait()
+    with pytest.raises(UnknownModel):
+        await one.learn("m", drafts(1))
+    assert await house.store.client.xlen("abound:catalog") == 1  # that of default
+    upload.may_go_on.set()
+    await importing
+    assert await one.model("m").take_digest() == DIGEST
+
+
+@pytest.mark.parametrize("how", ["whole", "damaged", "broken off", "cancelled"])
+async def test_what_a_model_was_taught_while_its_file_came_stays(house: House, how: str) -> None:
+    one, other = await house.replica(), await house.replica()
+    upload = Upload(FILE[:-1] + b"~" if how == "damaged" else FILE[:-1] if how == "broken off" else FILE)
+    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 10, Budget(None)))
+    await upload.stopped.wait()
+    await other.models.create("m", other.model("default").live.config)
+    await other.learn("m", drafts(3), durability="fsync")
+    await until(lambda: "m" in one.models.names() and one.model("m").live.n_learned == 3)
+    if how == "cancelled":
+        importing.cancel()
+    upload.may_go_on.set()
+    refusal = {"whole": Conflict, "cancelled": asyncio.CancelledError}.get(how, Malformed)
+    with pytest.raises(refusal):
+        await importing
+    assert [replica.model("m").live.n_learned for replica in house.replicas] == [3, 3]
+    assert indexes_of(house) == []
+
+
+async def test_what_a_model_was_taught_right_after_it_was_created_stays(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await house.replica()
+
+    @contextlib.asynccontextmanager
+    async def begun_late(*given: Any) -> AsyncIterator[Any]:
+        await one.learn("m", drafts(3))
+        async with begin(*given) as adoption:
+            yield adoption
+
+    monkeypatch.setattr(transfer, "begin", begun_late)
+    with pytest.raises(Conflict, match="has learned 3 instances"):
+        await imported(one, "m")
+    assert one.model("m").live.n_learned == 3
+    assert indexes_of(house) == []
+
+
+async def test_a_model_that_breaks_off_when_it_is_adopted_stays(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, waited = await house.replica(), Replica.wait_for
+
+    async def cut_off(replica: Replica, name: str, offset: Any, timeout: float) -> None:  # noqa: ASYNC109
+        await waited(replica, name, offset, timeout)
+        if replica.model(name).live.n_learned:
+            raise NotReady("it takes too long")
+
+    monkeypatch.setattr(Replica, "wait_for", cut_off)
+    with pytest.raises(NotReady):
+        await imported(one, "m")
+    assert await one.model("m").take_digest() == DIGEST
+
+
+async def test_of_two_imports_of_one_name_the_one_that_is_late_takes_nothing_away(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = await house.replica(), await house.replica()
+    created, may_begin = asyncio.Event(), asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def begun(place: Any, name: str) -> AsyncIterator[Any]:
+        if place.store is one.store:
+            created.set()
+            await may_begin.wait()
+        async with begin(place, name) as adoption:
+            yield adoption
+
+    monkeypatch.setattr(transfer, "begin", begun)
+    late = asyncio.create_task(imported(one, "m"))
+    await created.wait()
+    await until(lambda: "m" in other.models.names())
+    await imported(other, "m")
+    await other.learn("m", drafts(3))
+    may_begin.set()
+    with pytest.raises(Conflict, match="has learned"):
+        await late
+    assert [replica.model("m").live.n_learned for replica in house.replicas] == [28, 28]
+
+
+async def test_a_model_that_there_is_no_memory_for_is_refused_before_anything_is_changed(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_budget, "LOOK_SECONDS", -1.0)
+    one = await house.replica()
+
+    async def take(name: str, most: Budget, file: bytes = LARGE) -> None:
+        await import_model(one, name, in_pieces(file, 10_000), LIMIT, 10, most)
+
+    await take("probe", Budget(None))
+    size, there = size_of(one.model("probe")), size_of(one.model("default"))
+    assert size > len(LARGE)
+    await one.models.delete("probe")
+    most = Budget(there + 2 * size - 1)
+    await take("first", most)
+    left = indexes_of(house)
+    with pytest.raises(NoRoom, match=rf"needs {size} bytes of .* {there + 2 * size} bytes, of at most {most.most}"):
+        await take("second", most)
+    assert one.models.names() == ["default", "first"]
+    assert indexes_of(house) == left
+    for name in one.models.names():
+        most.check(one.model(name))  # they can go on learning
+    header_ends = 32 + struct.unpack_from("<I", LARGE, 12)[0]
+    with pytest.raises(NoRoom):  # what its header says is too much already, and nothing more is waited for
+        await take("third", Budget(there + (len(LARGE) - header_ends) - 1), LARGE[:header_ends])
+
+
+async def test_of_two_models_that_come_at_one_time_and_do_not_fit_in_together_one_is_refused(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_budget, "LOOK_SECONDS", -1.0)
+    one, upload = await house.replica(), Upload()
+    default = one.model("default")
+    there = size_of(default)
+    most = Budget(there + 2 * SIZE - 1)
+    importing = asyncio.create_task(import_model(one, "a", upload.pieces(), LIMIT, 10, most))
+    await upload.stopped.wait()
+    with pytest.raises(NoRoom, match=f"what is being prepared needs {SIZE}:"):
+        await imported(one, "b", most=most)
+    most.check(default)
+    most.most = there + SIZE - 1
+    with pytest.raises(Overloaded):  # others may not grow into what is kept for it
+        most.check(default)
+    importing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await importing
+    most.check(default)
+    assert one.models.names() == ["default"]

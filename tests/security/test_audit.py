@@ -1,0 +1,112 @@
+"""The audit log: what an act leaves behind, in the store and in the log lines."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from abound.core.errors import Conflict, OutcomeUnknown, StoreUnavailable
+from abound.service.security import audit
+from abound.service.security.audit import Actor
+from abound.service.store.client import Store
+from tests.support.valkey import Server
+
+WHO = Actor("abc", "192.0.2.7", "r-1", "198.51.100.1")
+
+
+async def test_an_act_is_kept_with_who_when_and_what(store: Store) -> None:
+    before = time.time()
+    with capture_logs() as lines:
+        await audit.record(store, WHO, "model.create", {"model": "m", "config": {"margin": 0.5}})
+    [act] = await audit.acts(store)
+    assert (act.key, act.address, act.request_id, act.forwarded) == WHO
+    assert (act.action, act.details, act.outcome) == ("model.create", {"model": "m", "config": {"margin": 0.5}}, "done")
+    assert act.reason is None
+    assert abs(act.at - before) < 60  # the store's clock is this machine's
+    [line] = lines
+    assert line["event"] == "audit"
+    assert line["stored"]
+    assert (line["key"], line["request_id"], line["action"]) == ("abc", "r-1", "model.create")
+
+
+async def test_the_outcome_of_a_block_is_kept(store: Store) -> None:
+    async with audit.act(store, WHO, "model.delete", model="m") as details:
+        details["bytes"] = 7
+    with pytest.raises(Conflict):
+        async with audit.act(store, WHO, "model.configure", model="m"):
+            raise Conflict("not so")
+    with pytest.raises(OutcomeUnknown):
+        async with audit.act(store, WHO, "model.configure", model="m"):
+            raise OutcomeUnknown("who knows")
+    with pytest.raises(ValueError, match="a bug"):
+        async with audit.act(store, WHO, "model.configure", model="m"):
+            raise ValueError("a bug")
+    kept = await audit.acts(store)
+    assert [(act.outcome, act.reason) for act in kept] == [
+        ("unknown", "who knows"),
+        ("refused", "not so"),
+        ("done", None),
+    ]
+    assert kept[2].details == {"model": "m", "bytes": 7}
+
+
+async def test_the_newest_come_first_and_pages_follow_on(store: Store) -> None:
+    for number in range(5):
+        await audit.record(store, WHO, "model.create", {"number": number})
+    first = await audit.acts(store, 2)
+    rest = await audit.acts(store, 10, before=first[-1].id)
+    assert [act.details["number"] for act in first + rest] == [4, 3, 2, 1, 0]
+
+
+async def test_the_log_is_bounded_and_so_is_an_act(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "MOST_ACTS", 200)
+    for _ in range(1000):
+        await audit.record(store, WHO, "key.create", {})
+    assert 200 <= len(await audit.acts(store, 10_000)) < 400
+    await audit.record(store, WHO, "job.submit", {"reason": "x" * 10_000, "list": ["y" * 10_000]}, reason="z" * 10_000)
+    [act] = await audit.acts(store, 1)
+    assert max(len(act.details["reason"]), len(act.details["list"][0]), len(act.reason or "")) < 600
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {f"k{i}": "x" * 500 for i in range(300)},
+        {"reason": "asked for", "list": [["\u20ac"] * 300] * 30},
+        {"\u20ac" * 9000: 1},
+        list(range(5000)),
+    ],
+)
+async def test_many_details_are_cut_as_one_and_long_ones_too(store: Store, params: object) -> None:
+    who = WHO._replace(forwarded="203.0.113.9, " * 5000)
+    with capture_logs() as lines:
+        await audit.record(store, who, "job.submit", {"model": "m", "method": "forget", "params": params, "job": "j"})
+    [(_, fields)] = await store.client.xrange(audit.AUDIT_KEY)
+    assert sum(map(len, fields.values())) < audit.MOST_BYTES + 4 * audit.MOST_TEXT
+    assert len(fields[b"details"]) <= audit.MOST_BYTES
+    assert len(str(lines)) < 2 * audit.MOST_BYTES
+    [act] = await audit.acts(store)
+    assert (act.details["model"], act.details["method"], act.details["job"]) == ("m", "forget", "j")
+    assert act.details["params"].startswith(msgspec.json.encode(params)[:100].decode("ascii", "replace")[:80])
+    assert len(act.details["params"]) < 600
+
+
+async def test_what_a_job_is_usually_told_is_kept_whole(store: Store) -> None:
+    params = {"reason": "asked for", "source": "\u20ac" * 256, "since": 1.5, "settings": {"margin": [0.1, 0.2, None]}}
+    await audit.record(store, WHO, "job.submit", {"model": "m", "params": params})
+    [act] = await audit.acts(store)
+    assert act.details == {"model": "m", "params": params}
+
+
+async def test_without_the_store_the_line_stays(own_server: Server, store: Store) -> None:
+    away = Store(own_server.url)
+    own_server.kill()
+    with capture_logs() as lines:
+        await audit.record(away, WHO, "model.delete", {"model": "m"})
+    assert [(line["log_level"], line["stored"]) for line in lines] == [("warning", False)]
+    with pytest.raises(StoreUnavailable):
+        await audit.acts(away)
+    await away.close()

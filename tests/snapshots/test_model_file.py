@@ -1,0 +1,281 @@
+"""A model's file: whatever comes in its place is refused with a sentence, or is the model that was written."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import tracemalloc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from abound.core.config import ModelConfig
+from abound.core.errors import Damaged, TooLarge, UnknownApplyVersion
+from abound.core.instances.record import pack_labels
+from abound.core.limits import Limits
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel
+from abound.core.types import START
+from abound.service.log.events import APPLY_VERSION, Learn
+from abound.service.snapshots.arrays import Part, checksum_of, live_of, parts_of, shapes_of
+from abound.service.snapshots.model_file import KIND, Header, Reader, packed
+from tests.support.adoption_house import apply, digest_of, model_of
+
+REFUSALS = (Damaged, TooLarge, UnknownApplyVersion)
+LIMIT = 2**24
+MIB = 2**20
+
+
+def file_of(live: LiveModel) -> tuple[bytes, str]:
+    """A model's file, and its digest."""
+    digest = asyncio.run(digest_of(live))
+    arrays = live.to_arrays()
+    parts = list(parts_of(arrays, 40_000))
+    header = Header(
+        apply_version=APPLY_VERSION,
+        model="news",
+        offset="5-0.0",
+        digest=digest,
+        state=live.meta(),
+        arrays=shapes_of(arrays),
+        parts=[Part(len(part), checksum_of(part)) for part in parts],
+    )
+    assert len(parts) > 2
+    return packed(header) + b"".join(parts), digest
+
+
+def large() -> LiveModel:
+    """A model of a million bytes, more than its file has."""
+    live, rng = model_of(0, 1), random.Random(1)
+    for _ in range(800):
+        features = ",".join(f'"{rng.randrange(2**30)}": 1' for _ in range(20))
+        record = live.vectorizer.vectorize(b"{" + features.encode() + b"}", None) + pack_labels(["x"], live.limits)
+        apply(live, START, Learn(record, 1, [Unit(1)]))
+    return live
+
+
+FILE, DIGEST = file_of(model_of(25, 1))
+LARGE, _ = file_of(large())
+HEADER = msgspec.json.decode(FILE[32 : 32 + struct.unpack_from("<I", FILE, 12)[0]])
+BODY = FILE[32 + struct.unpack_from("<I", FILE, 12)[0] :]
+
+
+async def in_pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
+    for at in range(0, len(data), size):
+        yield data[at : at + size]
+
+
+def read(data: bytes, size: int = 10_000, limit: int = LIMIT) -> LiveModel:
+    """The model that a file is."""
+
+    async def reading() -> LiveModel:
+        reader = Reader(in_pieces(data, size), limit)
+        header = await reader.header()
+        _ = header.config
+        return await live_of(
+            header.state, header.arrays, header.size, header.digest, reader.parts(header), Limits(), lambda done: None
+        )
+
+    return asyncio.run(reading())
+
+
+def with_header(changes: dict[str, object], body: bytes = BODY) -> bytes:
+    """The file with another header, its checksum right."""
+    plain = msgspec.json.encode({**HEADER, **changes})
+    head = struct.pack("<8sII16s", KIND.magic, KIND.format, len(plain), bytes.fromhex(checksum_of(plain)))
+    return head + plain + body
+
+
+@pytest.mark.parametrize("size", [1, 7, 33, 10_000, 10**9])
+def test_a_file_is_the_model_however_it_comes(size: int) -> None:
+    if size == 1:
+        assert asyncio.run(digest_of(read(FILE, 997))) == DIGEST
+        return
+    assert asyncio.run(digest_of(read(FILE, size))) == DIGEST
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "what"),
+    [
+        (b"", Damaged, "ends in its first bytes"),
+        (FILE[:40], Damaged, "ends in its header"),
+        (FILE[:-1], Damaged, "ends in its part"),
+        (FILE + b"x", Damaged, "follows the last part"),
+        (b"PK" + FILE[2:], Damaged, "not the file of a model"),
+        (FILE[:8] + struct.pack("<I", KIND.format - 1) + FILE[12:], UnknownApplyVersion, f"format {KIND.format - 1}"),
+        (FILE[:8] + struct.pack("<I", KIND.format + 1) + FILE[12:], UnknownApplyVersion, f"format {KIND.format + 1}"),
+        (FILE[:12] + struct.pack("<I", 2**31) + FILE[16:], Damaged, "longer than it can be"),
+        (FILE[:60] + b"~" + FILE[61:], Damaged, "header of the file is not what was written"),
+        (FILE[:-5] + bytes([FILE[-5] ^ 1]) + FILE[-4:], Damaged, "part .* is not what was written"),
+        (with_header({"apply_version": APPLY_VERSION + 1}), UnknownApplyVersion, "apply version 3"),
+        (with_header({"digest": "0" * 32}), Damaged, "another digest"),
+        (with_header({"parts": []}), Damaged, "not one that can be in it"),
+        (with_header({"parts": [{"size": 2**40, "checksum": ""}]}), Damaged, "size that cannot be"),
+        (with_header({"parts": [{"size": 2**25, "checksum": ""}]}), TooLarge, "of at most"),
+        (with_header({"arrays": HEADER["arrays"][1:]}), Damaged, "do not fill"),
+        (with_header({"state": {}}), Damaged, "no configuration"),
+        (with_header({"state": {"config": {"nonsense": 1}}}), Damaged, "no configuration"),
+        (with_header({"state": []}), Damaged, "cannot be read"),
+    ],
+)
+def test_each_damage_is_refused_and_named(data: bytes, kind: type[Exception], what: str) -> None:
+    with pytest.raises(kind, match=what):
+        read(data)
+
+
+@given(st.binary(max_size=300))
+def test_anything_at_all_is_refused(data: bytes) -> None:
+    with pytest.raises(REFUSALS):
+        read(data)
+
+
+@given(st.integers(0, len(FILE) - 1), st.integers(1, 255))
+def test_a_flipped_byte_anywhere_is_noticed(place: int, change: int) -> None:
+    with pytest.raises(REFUSALS):
+        read(FILE[:place] + bytes([FILE[place] ^ change]) + FILE[place + 1 :])
+
+
+@given(st.integers(0, len(FILE) - 1))
+def test_a_file_cut_off_anywhere_is_noticed(end: int) -> None:
+    with pytest.raises(Damaged):
+        read(FILE[:end])
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(st.sampled_from(sorted(HEADER)), values)
+def test_a_header_with_anything_in_a_field_is_refused_or_gives_the_same_model(field: str, value: object) -> None:
+    """As from somebody who can make checksums: an error of ours, or the state that the digest names."""
+    try:
+        data = with_header({field: value})
+    except (OverflowError, ValueError):
+        return
+    try:
+        live = read(data)
+    except REFUSALS:
+        return
+    assert asyncio.run(digest_of(live)) == DIGEST
+
+
+@given(st.integers(0, 20), st.sampled_from(["name", "dtype", "shape"]), values)
+def test_an_array_that_says_anything_of_itself_is_refused_or_gives_the_same_model(
+    number: int, field: str, value: object
+) -> None:
+    arrays = [dict(array) for array in HEADER["arrays"]]
+    arrays[number % len(arrays)][field] = value
+    try:
+        data = with_header({"arrays": arrays})
+    except (OverflowError, ValueError):
+        return
+    try:
+        live = read(data)
+    except REFUSALS:
+        return
+    assert asyncio.run(digest_of(live)) == DIGEST
+
+
+def learned(config: ModelConfig) -> LiveModel:
+    """A small model of this configuration, with every array that it can have."""
+    live, rng = LiveModel(config, (1, 2)), random.Random(1)
+    for number in range(300):
+        words = ",".join(f'"{rng.randrange(60)}": 1' for _ in range(6))
+        labels = [f"label {rng.randrange(40)}" for _ in range(2)]
+        record = live.vectorizer.vectorize(b"{" + words.encode() + b"}", None) + pack_labels(labels, live.limits)
+        apply(live, START, Learn(record, 1, [Unit(1, key=f"key {number}")]))
+    return live
+
+
+NUMBERS = {
+    "fsu": ModelConfig(),
+    "fsu, bounded": ModelConfig(max_features=50, max_classes=30),
+    "sls": ModelConfig(update="sls", rows=False),
+    "sls, rows": ModelConfig(update="sls", rows=True, calibrate=True),
+}
+MADE: dict[str, LiveModel] = {}
+
+
+@pytest.mark.parametrize("config", NUMBERS)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_other_numbers_in_a_file_take_no_more_than_a_small_multiple_of_it(config: str, data: st.DataObject) -> None:
+    """As from somebody who can make checksums: whatever the numbers are, a refusal or a model, in bounded memory."""
+    arrays, state = made(config)
+    for _ in range(data.draw(st.integers(1, 3))):
+        name = data.draw(st.sampled_from(["", *sorted(name for name, array in arrays.items() if array.size)]))
+        if not name:
+            field = data.draw(st.sampled_from(sorted(state["config"])))
+            state["config"][field] = data.draw(st.integers(-1, 2**63) | st.floats(0, 1e300))
+            continue
+        flat = arrays[name].reshape(-1)
+        flat[data.draw(st.integers(0, flat.size - 1))] = data.draw(numbers(flat.dtype))
+    assert_bounded(arrays, state)
+
+
+@pytest.mark.parametrize("config", NUMBERS)
+@pytest.mark.parametrize("name", ["index/class_ids", "index/lengths", "labels/lengths", "features/free"])
+def test_an_id_or_a_length_that_is_huge_takes_no_memory(config: str, name: str) -> None:
+    for value in (2**15, 2**28, 2**31 - 1):
+        arrays, state = made(config)
+        flat = arrays[name]
+        flat[-1:] = min(value, np.iinfo(flat.dtype).max)
+        assert_bounded(arrays, state)
+
+
+def made(config: str) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
+    live = MADE[config] if config in MADE else MADE.setdefault(config, learned(NUMBERS[config]))
+    arrays = {name: array.copy() for name, array in live.to_arrays().items()}
+    return arrays, msgspec.json.decode(msgspec.json.encode(live.meta()))
+
+
+def assert_bounded(arrays: dict[str, np.ndarray[Any, Any]], state: dict[str, Any]) -> None:
+    body = list(parts_of(arrays, 40_000))
+    header = Header(
+        apply_version=APPLY_VERSION,
+        model="news",
+        offset="5-0.0",
+        digest="0" * 32,
+        state=state,
+        arrays=shapes_of(arrays),
+        parts=[Part(len(part), checksum_of(part)) for part in body],
+    )
+    file = packed(header) + b"".join(body)
+    tracemalloc.start()
+    try:
+        with pytest.raises(REFUSALS):
+            read(file)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * MIB + 20 * len(file)
+
+
+def numbers(dtype: np.dtype[Any]) -> st.SearchStrategy[float]:
+    if dtype.kind == "f":
+        return st.floats(width=64 if dtype.itemsize == 8 else 32)
+    info = np.iinfo(dtype)
+    return st.sampled_from([0, 1, int(info.max) // 3, int(info.max)]) | st.integers(int(info.min), int(info.max))
+
+
+def test_a_size_that_is_only_said_takes_no_memory() -> None:
+    claimed = [{"name": "index/weights", "dtype": "<f4", "shape": [2**28]}]
+    parts = [{"size": 2**26, "checksum": "0" * 32}] * 16
+    file = with_header({"arrays": claimed, "parts": parts})
+    tracemalloc.start()
+    try:
+        with pytest.raises(Damaged):
+            read(file, limit=2**32)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * MIB + 4 * len(file)

@@ -1,0 +1,129 @@
+"""A backup as docs/operating.md tells it, and what is restored from it: real servers, copies of real files."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from abound.core.errors import AboundError
+from abound.core.model.live_model import warmup
+from abound.core.types import START, Offset
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.history.archive import Archiving, archive
+from abound.service.history.garbage import sweep_artifacts
+from abound.service.history.history import History, HistoryParams
+from abound.service.history.replay import compact, rebuild
+from abound.service.history.verify import verify
+from abound.service.log.catalog import DEFAULT_MODEL, read_catalog
+from abound.service.replica.replica import Replica
+from abound.service.store.client import Store
+from abound.service.store.lease import take
+from tests.support.adoption_house import SMALL, House, events
+from tests.support.fixtures import StartReplica
+from tests.support.valkey import QUICK, Server
+
+SEGMENT = HistoryParams(segment_bytes=4096)
+
+
+@pytest.fixture
+async def house(server: Server, tmp_path: Path) -> AsyncIterator[House]:
+    warmup()
+    house = House(server, tmp_path / "artifacts")
+    await house.open()
+    yield house
+    await house.close()
+
+
+async def grow(house: House, seed: int) -> None:
+    """Learn, and move to history what can be."""
+    living = await house.living()
+    for half in (0, 1):
+        await house.append(*events(40, seed + half))
+        await compact(house.store, living, SMALL, artifacts=house.artifacts)
+    async with take(house.store, living.keys) as lease:
+        await archive(Archiving(house.store, house.artifacts, living, lease, SEGMENT))
+
+
+def copy(folder: Path, to: Path) -> None:
+    """Copy what there is, and delete nothing that was copied before."""
+    shutil.copytree(folder, to, dirs_exist_ok=True)
+
+
+async def saved(house: House) -> Path:
+    """The file that BGSAVE writes."""
+    client = house.store.client
+    before = await client.lastsave()
+    await asyncio.sleep(1.1)  # it is told in whole seconds
+    await client.bgsave()
+    async with asyncio.timeout(10):
+        while await client.lastsave() == before or (await client.info("persistence"))["rdb_bgsave_in_progress"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    return house.server.directory / "dump.rdb"
+
+
+def restored(dump: Path) -> Server:
+    """A store that has loaded a saved file, and keeps an append-only file from there on."""
+    server = Server(appendonly="no", dbfilename="dump.rdb")
+    server.kill()
+    shutil.copy(dump, server.directory / "dump.rdb")
+    server.start()
+    with server.client() as client:
+        client.config_set("appendonly", "yes")
+    server.settings["appendonly"] = "yes"
+    return server
+
+
+async def test_what_is_restored_from_a_backup_is_what_was_there(
+    house: House, tmp_path: Path, start_replica: StartReplica
+) -> None:
+    backup, early = tmp_path / "backup", tmp_path / "early"
+    living = await house.living()
+    await grow(house, 1)
+    copy(house.folder, backup)  # most of it, which takes long
+    copy(house.folder, early)
+    await grow(house, 3)
+    dump = shutil.copy(await saved(house), tmp_path / "dump.rdb")
+    model = await rebuild(house.store, living, artifacts=house.artifacts)
+    expected, end = await model.take_digest(), model.offset
+    await grow(house, 5)  # a segment that was small was made larger, and the small one goes
+    unlisted = set[str]()
+    await sweep_artifacts(house.store, house.artifacts, await read_catalog(house.store), unlisted)
+    copy(house.folder, backup)  # what came meanwhile
+    await sweep_artifacts(house.store, house.artifacts, await read_catalog(house.store), unlisted)
+
+    for folder, is_whole in ((backup, True), (early, False)):
+        server = restored(dump)
+        store, artifacts = Store(server.url, QUICK), Artifacts(str(folder))
+        try:
+            replica = Replica(Store(server.url, QUICK), artifacts=Artifacts(str(folder)))
+            await replica.start()
+            assert replica.model(DEFAULT_MODEL).offset == end
+            assert await replica.model(DEFAULT_MODEL).take_digest() == expected
+            await artifacts.join(store)
+            contents = await History(store, artifacts, living.keys).contents()
+            assert contents is not None
+            assert START < contents.end < end
+            if is_whole:
+                assert (await verify(store, DEFAULT_MODEL, 20, artifacts)).from_start == expected
+                there = House(server, folder)
+                await there.open()
+                await grow(there, 7)
+                await replica.wait_for(DEFAULT_MODEL, (await there.elements())[-1][0], 10)
+                assert (await rebuild(store, living, from_start=True, artifacts=artifacts)).offset > end
+                await there.close()
+            else:  # the wrong way round: what was written in between is not in it, and is missed
+                with pytest.raises(AboundError, match=r"\.seg"):
+                    await rebuild(store, living, from_start=True, artifacts=artifacts)
+            await replica.stop()
+            server.kill()
+            server.start()
+            again = await start_replica(server)
+            assert again.model(DEFAULT_MODEL).offset >= Offset(*end)
+            await again.stop()
+        finally:
+            await store.close()
+            server.close()

@@ -1,0 +1,114 @@
+"""A store that syncs nothing while it saves or rewrites its file: what it answers for does not count as on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+import structlog.testing
+
+from abound.core.errors import CannotStart, InvalidInstance
+from abound.service.replica.replica import Replica, ReplicaParams
+from abound.service.store.client import Store, facts_over
+from tests.support.fixtures import StartReplica
+from tests.support.served import served
+from tests.support.streams import draft
+from tests.support.valkey import QUICK, Server
+
+SETTING = "no-appendfsync-on-rewrite"
+
+
+@pytest.fixture
+def pausing() -> Iterator[Server]:
+    server = Server(**{SETTING: "yes"})
+    yield server
+    server.close()
+
+
+async def test_fsync_is_not_claimed_and_the_setting_is_named(pausing: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(pausing)
+    durability = replica.status().durability
+    assert durability is not None
+    assert durability[:2] == ("always", ("log",))
+    assert f"CONFIG SET {SETTING} no" in str(durability.warning)
+    with pytest.raises(InvalidInstance, match=f"CONFIG SET {SETTING} no"):
+        await replica.learn("default", [draft('{"a": 1}', "x")], durability="fsync")
+    [learned] = await replica.learn("default", [draft('{"a": 1}', "x")])
+    assert (learned.applied, learned.durability) == (True, "log")
+    with pausing.client() as client:
+        client.config_set(SETTING, "no")
+    async with asyncio.timeout(5):
+        while (facts := replica.facts()) is None or not facts.syncs:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert facts.warning is None
+    [learned] = await replica.learn("default", [draft('{"a": 1}', "x")], durability="fsync")
+    assert learned.durability == "fsync"
+
+
+async def test_both_ways_of_asking_say_the_same(pausing: Server) -> None:
+    store = Store(pausing.url, QUICK)
+    link = await store.open_link("test")
+    for value in ("yes", "no"):
+        with pausing.client() as client:
+            client.config_set(SETTING, value)
+        for facts in (await store.facts(), await facts_over(link, 1.0)):
+            assert (facts.appendfsync, facts.pauses, facts.syncs) == ("always", value == "yes", value == "no")
+    link.close()
+    await store.close()
+
+
+async def test_a_change_since_the_store_was_asked_last_is_seen_behind_each_append(
+    own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("abound.service.store.reconnecting.FACTS_SECONDS", 60.0)
+    replica = await start_replica(own_server)
+    for value, level in (("no", "fsync"), ("yes", "log"), ("no", "fsync")):
+        with own_server.client() as client:
+            client.config_set(SETTING, value)
+        [learned] = await replica.learn("default", [draft('{"a": 1}', "x")], durability="fsync")
+        assert learned.durability == level
+
+
+async def test_what_waitaof_confirms_counts(
+    pausing: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("abound.service.store.server_info._waitaof_holds", lambda server: True)
+    replica = await start_replica(pausing)
+    [learned] = await replica.learn("default", [draft('{"a": 1}', "x")], durability="fsync")
+    assert learned.durability == "fsync"
+    with pausing.client() as client:
+        assert client.info("commandstats")["cmdstat_waitaof"]["calls"] == 1
+
+
+async def test_fsync_by_default_is_refused_at_the_start(pausing: Server) -> None:
+    replica = Replica(Store(pausing.url, QUICK), ReplicaParams(durability="fsync"))
+    with pytest.raises(CannotStart, match=f"ABOUND_DURABILITY is fsync, but .*{SETTING} no"):
+        await replica.start()
+    await replica.stop()
+
+
+async def test_the_start_says_so(pausing: Server) -> None:
+    store = Store(pausing.url, QUICK)
+    with structlog.testing.capture_logs() as lines:
+        await store.check()
+    await store.close()
+    assert [f"{SETTING} no would keep it" in line["event"] for line in lines] == [True]
+
+
+def test_a_repeat_does_not_claim_it_either_and_readyz_says_why() -> None:
+    with served() as service:
+        given = service.http.post("/models/default/classify", json={"text": "wheat", "remember": True}).json()
+        body = {"prediction": given["id"], "labels": ["grain"], "key": "k", "durability": "fsync"}
+        assert service.http.post("/models/default/learn", json=body).json()["durability"] == "fsync"
+        assert service.http.post("/models/default/learn", json=body).json()["durability"] == "fsync"
+        with service.server.client() as client:
+            client.config_set(SETTING, "yes")
+        deadline = time.monotonic() + 5
+        while (durability := service.http.get("/readyz").json()["durability"])["levels"] != ["log"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert SETTING in durability["warning"]
+        again = service.http.post("/models/default/learn", json=body)
+        assert (again.status_code, again.json()["durability"]) == (200, "log")

@@ -1,0 +1,244 @@
+"""Nothing is deleted that a copy of the store would need after a failover to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from abound.core.errors import NotReady, StoreUnavailable
+from abound.core.model.active_version import LIVE
+from abound.core.model.live_model import warmup
+from abound.core.types import START
+from abound.service.history.garbage import sweep_indexes
+from abound.service.history.history import History
+from abound.service.history.replay import rebuild
+from abound.service.jobs.rebuild import forget
+from abound.service.rebuild.erase import take_away
+from abound.service.rebuild.redaction import ForgetParams
+from abound.service.snapshots import state_files
+from abound.service.store.client import Store
+from abound.service.store.replication import is_copied, until_copied
+from abound.service.versions import activation
+from abound.service.versions import repository as versions
+from abound.service.versions import retention as version_retention
+from tests.support import small_versions
+from tests.support.adoption_house import House, events, model_of
+from tests.support.proxy import Proxy
+from tests.support.rebuild_context import Context, archived, teach
+from tests.support.valkey import QUICK, Server, free_port
+
+BAD = ForgetParams(source="bad", reason="r")
+
+
+class Pair:
+    """A store behind a proxy, and its copy."""
+
+    def __init__(self, primary: Server, copy: Server, proxy: Proxy) -> None:
+        self.primary = primary
+        self.copy = copy
+        self.proxy = proxy
+
+    def fail_over(self) -> None:
+        """Let the copy be the store, with what it had when it was paused."""
+        os.kill(self.copy.pid, signal.SIGKILL)  # while it is stopped: what lies in its socket is not read any more
+        self.copy.kill()
+        del self.copy.settings["replicaof"]
+        self.copy.start()
+        self.proxy.target = self.copy.socket
+        self.proxy.cut()
+        self.primary.kill()
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[Server, Server]]:
+    port = free_port()
+    primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
+    copy = Server(replicaof=f"127.0.0.1 {port}")
+    yield primary, copy
+    copy.close()
+    primary.close()
+
+
+@pytest.fixture
+async def pair(servers: tuple[Server, Server], tmp_path: Path) -> AsyncIterator[Pair]:
+    primary, copy = servers
+    with copy.client() as client:
+        async with asyncio.timeout(20):
+            while client.info("replication")["master_link_status"] != "up":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    proxy = Proxy(tmp_path / "proxy", primary.socket)
+    await proxy.start()
+    yield Pair(primary, copy, proxy)
+    await proxy.stop()
+
+
+@pytest.fixture
+async def house(pair: Pair, tmp_path: Path) -> AsyncIterator[House]:
+    warmup()
+    house = House(pair.primary, tmp_path / "artifacts")
+    await house.store.close()
+    house.store = Store(pair.proxy.url, QUICK)
+    await house.open()
+    yield house
+    await house.close()
+
+
+async def reached(context: Context, stage: str) -> None:
+    async with asyncio.timeout(30):
+        while not any(one.startswith(stage) for one in context.stages):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("stage", ["making snapshots", "rewriting"])
+async def test_a_failover_while_it_is_forgotten_loses_nothing(pair: Pair, house: House, stage: str) -> None:
+    await teach(house, *events(60, 1), *events(60, 2, "bad"), *events(60, 3))
+    await archived(house)
+    living = await house.living()
+    context = Context(house, living, job="forget")
+
+    def progress(now: str, fraction: float) -> None:
+        context.progress(now, fraction)
+        if now.startswith(stage):
+            pair.copy.pause()
+
+    forgetting = asyncio.create_task(forget(cast("Any", context), BAD, progress))
+    await reached(context, "waiting until copies")
+    assert not await is_copied(house.store)
+    assert not forgetting.done()
+    pair.fail_over()
+    with pytest.raises(StoreUnavailable):
+        await forgetting
+    model = await rebuild(house.store, living, from_start=True, artifacts=house.artifacts)
+    assert model.live.n_learned == 120  # by the adoption, which the copy had
+    assert (await History(house.store, house.artifacts, living.keys).contents()) is not None
+    again = Context(house, living, "forget", committed=True, outcome=context.job.outcome, kept=context.job.kept)
+    outcome = await forget(cast("Any", again), BAD, again.progress)
+    assert outcome["forgotten"] == {"requests": 60, "instances": 60}
+    contents = await History(house.store, house.artifacts, living.keys).contents()
+    assert contents is not None
+    names = await house.artifacts.names(f"{living.keys.name}/{living.keys.incarnation}/history")
+    assert sorted(names) == sorted(one.name for one in contents.segments)
+    model = await rebuild(house.store, living, from_start=True, artifacts=house.artifacts)
+    assert model.live.n_learned == 120
+
+
+async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker(pair: Pair, house: House) -> None:
+    await teach(house, *events(60, 1), *events(60, 2, "bad"), *events(60, 3))
+    await archived(house)
+    living = await house.living()
+    context = Context(house, living, job="forget")
+
+    def progress(now: str, fraction: float) -> None:
+        context.progress(now, fraction)
+        if now.startswith("rewriting"):
+            pair.copy.pause()
+
+    forgetting = asyncio.create_task(forget(cast("Any", context), BAD, progress))
+    await reached(context, "waiting until copies")
+    before = await History(house.store, house.artifacts, living.keys).contents()
+    await teach(house, *events(60, 4))
+    await archived(house)
+    contents = await History(house.store, house.artifacts, living.keys).contents()
+    assert contents != before
+    assert not forgetting.done()
+    pair.copy.resume()
+    outcome = await forgetting
+    assert outcome["segments_rewritten"]
+    assert contents is not None
+    names = await house.artifacts.names(f"{living.keys.name}/{living.keys.incarnation}/history")
+    assert sorted(names) == sorted(one.name for one in contents.segments)
+    model = await rebuild(house.store, living, from_start=True, artifacts=house.artifacts)
+    assert model.live.n_learned == 180
+
+
+async def test_what_a_failover_took_back_of_an_adoption_is_not_taken_out_of_history(house: House) -> None:
+    """The connection is another server's all of a sudden, and its log has no adoption."""
+    await teach(house, *events(20, 1), *events(20, 2, "bad"))
+    await archived(house)
+    living = await house.living()
+    keys = living.keys
+    context = Context(house, living, job="forget")
+    client = house.store.client
+    before = {key: await client.dump(key) for key in await client.keys(keys.of("*")) if not key.endswith(b"fence")}
+
+    def progress(now: str, fraction: float) -> None:
+        context.progress(now, fraction)
+        if now.startswith("making snapshots"):
+            with house.server.client() as direct:
+                for key in [*direct.scan_iter(match=keys.of("*"))]:
+                    if not key.endswith((b"fence", b"lease", b"adopting")):
+                        direct.delete(key)
+                for key, dumped in before.items():
+                    direct.restore(key, 0, dumped, replace=True)
+
+    with pytest.raises(StoreUnavailable, match="has lost the adoption"):
+        await forget(cast("Any", context), BAD, progress)
+    model = await rebuild(house.store, living, from_start=True, artifacts=house.artifacts)
+    assert model.live.n_learned == 40
+
+
+async def test_a_version_stays_as_long_as_a_failover_would_make_it_active(pair: Pair, house: House) -> None:
+    keys = (await house.living()).keys
+    card = await small_versions.write(house.artifacts, keys, small_versions.fitted("bad"))
+    place = activation.Place(house.store, house.artifacts, keys, 2.0)
+    await activation.activate(place, card.id, "r")
+    await until_copied(house.store)
+    pair.copy.pause()
+    taking = asyncio.create_task(take_away(await house.place(), [card.id], "asked for", _quietly))
+    async with asyncio.timeout(20):
+        while (await activation.active(house.store, keys)).version != LIVE:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    for _ in range(2):
+        assert not await is_copied(house.store)
+    assert await versions.ids(house.artifacts, keys) == [card.id]
+    assert not taking.done()
+    pair.copy.resume()
+    await taking
+    assert await versions.ids(house.artifacts, keys) == []
+
+
+async def test_a_version_that_was_active_a_moment_ago_is_not_deleted_yet(pair: Pair, house: House) -> None:
+    keys = (await house.living()).keys
+    card = await small_versions.write(house.artifacts, keys, small_versions.fitted("one"))
+    place = activation.Place(house.store, house.artifacts, keys, 2.0)
+    await activation.activate(place, card.id, "r")
+    await until_copied(house.store)
+    pair.copy.pause()
+    newer = await small_versions.write(house.artifacts, keys, small_versions.fitted("two"), created=2e9)
+    for name in (LIVE, newer.id):  # neither active nor the way back any more
+        await activation.activate(place, name, "r")
+    with pytest.raises(NotReady):
+        await version_retention.delete(house.store, house.artifacts, keys, card.id)
+    assert await version_retention.retain(house.store, house.artifacts, keys, 1) == []
+    assert card.id in await versions.ids(house.artifacts, keys)
+    pair.copy.resume()
+    await until_copied(house.store)
+    assert await version_retention.retain(house.store, house.artifacts, keys, 1) == [card.id]
+
+
+async def test_an_index_stays_as_long_as_a_copy_is_behind(pair: Pair, house: House) -> None:
+    place = await house.place()
+    index = await house.index(model_of(5, 1), START)
+    pair.copy.pause()
+    assert await sweep_indexes(place) == []
+    with pytest.raises(NotReady):
+        await until_copied(house.store, 0.1)
+    pair.copy.resume()
+    await until_copied(house.store)
+    assert await sweep_indexes(place) == [index.id]
+    assert await state_files.ids(house.artifacts, place.keys) == []
+
+
+async def test_one_copy_may_be_enough(store: Store) -> None:
+    assert await is_copied(store)
+    assert await is_copied(store, 1)
+
+
+async def _quietly(names: list[str]) -> None:
+    """Nobody is told."""

@@ -1,0 +1,205 @@
+"""What tests of adoptions share: a model in a store with an artifact store, replicas of it, and a plain oracle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from abound.core.config import ModelConfig
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel
+from abound.core.types import START, Offset
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, Living, read_catalog
+from abound.service.log.events import (
+    APPLY_VERSION,
+    Activate,
+    Adopt,
+    CatalogEntry,
+    Configure,
+    Created,
+    Entry,
+    Learn,
+    Weigh,
+    decode_entry,
+    encode,
+)
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.rebuild.adoption import Place
+from abound.service.replica.replica import Replica, ReplicaParams
+from abound.service.snapshots import state_files
+from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.snapshots.state_files import IndexManifest
+from abound.service.store.client import Store
+from tests.support.streams import drafts
+from tests.support.valkey import QUICK, Server
+
+SMALL = SnapshotParams(part_bytes=16_384)
+
+
+class House:
+    """A store and an artifact store, and replicas over them."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.store = Store(server.url, QUICK)
+        self.artifacts = Artifacts(str(folder))
+        self.replicas: list[Replica] = []
+        self.past: list[tuple[Offset, Any]] = []
+
+    async def open(self) -> None:
+        await self.artifacts.join(self.store)
+
+    async def close(self) -> None:
+        for replica in self.replicas:
+            await replica.stop()
+        await self.store.close()
+
+    async def replica(self, artifacts: bool = True, **params: Any) -> Replica:
+        """One more replica, ready."""
+        replica = Replica(
+            Store(self.server.url, QUICK), ReplicaParams(**params), Artifacts(str(self.folder)) if artifacts else None
+        )
+        await replica.start()
+        self.replicas.append(replica)
+        return replica
+
+    async def stop(self, replica: Replica) -> None:
+        self.replicas.remove(replica)
+        await replica.stop()
+
+    async def living(self, name: str = DEFAULT_MODEL) -> Living:
+        """The model, made if there is none."""
+        living = (await read_catalog(self.store)).get(name)
+        if living is None:
+            payload, checksum = encode(CatalogEntry(APPLY_VERSION, Created(name, {})))
+            await self.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
+            return await self.living(name)
+        return living
+
+    async def place(self, **fields: Any) -> Place:
+        return Place(
+            **{"store": self.store, "artifacts": self.artifacts, "living": await self.living(), "snapshots": SMALL}
+            | fields
+        )
+
+    async def append(self, *events: Any) -> list[Offset]:
+        """Append events, an entry each."""
+        living = await self.living()
+        offsets = []
+        for event in events:
+            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, event))
+            offsets.append(
+                Offset.of_entry(await self.store.client.xadd(living.keys.log, {"e": payload, "c": checksum}))
+            )
+        return offsets
+
+    async def index(self, live: LiveModel, after: Offset, recipe: dict[str, Any] | None = None) -> IndexManifest:
+        return await state_files.write(
+            self.artifacts, (await self.living()).keys, live, after, recipe or {"method": "test"}
+        )
+
+    async def elements(self) -> list[tuple[Offset, Any]]:
+        """All events that are in the log."""
+        found = await self.store.client.xrange((await self.living()).keys.log)
+        return [
+            (Offset.of_entry(name), decode_entry([part for field in fields.items() for part in field]).event)
+            for name, fields in found
+        ]
+
+    async def expected(self, until: Offset | None = None) -> str:
+        """The digest that the log gives by the definition of an adoption, told as plainly as can be."""
+        events = [event for event in await self.elements() if until is None or event[0] <= until]
+        return await digest_of(await self._state(events, len(events)))
+
+    async def _state(self, events: list[tuple[Offset, Any]], n: int) -> LiveModel:
+        """The state after the first ``n`` events."""
+        live, adopted = LiveModel((await self.living()).config, (7, 7)), START
+        for i, (at, event) in enumerate(events[:n]):
+            if isinstance(event, Adopt) and not Offset.parse(event.after) < adopted:
+                after, serving = Offset.parse(event.after), live.serving
+                live = await state_files.load(
+                    self.artifacts, (await self.living()).keys, event.index, event.digest, live.limits
+                )
+                for past, one in events[:i]:
+                    if past > after:
+                        apply(live, past, one)
+                live.serving = serving
+                adopted = at
+            else:
+                apply(live, at, event)
+        return live
+
+
+def apply(live: LiveModel, at: Offset, event: Any) -> None:
+    """Apply an event that is no adoption."""
+    if isinstance(event, Learn):
+        applying = live.begin(event.records, event.n, event.units, at)
+        while not applying.done:
+            applying.step(100)
+    elif isinstance(event, Configure):
+        live.configure(event.changes)
+    elif isinstance(event, Activate):
+        live.serving = live.serving.activated(event.activation, event.version, event.digest, at)
+    elif isinstance(event, Weigh):
+        live.serving = live.serving.weighed(event.version, event.weights)
+
+
+def events(n: int, seed: int = 1, source: str | None = None) -> list[Learn]:
+    """Events of an instance each."""
+    return [Learn(one.records, 1, [Unit(1, source=source)]) for one in drafts(n, seed)]
+
+
+def model_of(n: int, seed: int, **config: Any) -> LiveModel:
+    """A model that has learned something."""
+    live = LiveModel(ModelConfig.from_dict(config), (5, 6))
+    for event in events(n, seed):
+        apply(live, START, event)
+    return live
+
+
+async def digest_of(live: LiveModel) -> str:
+    for _ in live.digest_steps():
+        pass
+    return live.digest()
+
+
+async def digest_at(replica: Replica | ModelReplica, offset: Offset, name: str = DEFAULT_MODEL) -> str | None:
+    """The digest of a replica that has come to an offset, and not further."""
+    if isinstance(replica, Replica):
+        await replica.wait_for(name, offset, 10)
+        replica = replica.model(name)
+    assert replica.offset[:2] == offset[:2]
+    return await replica.take_digest()
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def learning(replica: Replica, seed: int = 50) -> AsyncIterator[None]:
+    """Learning that goes on as fast as it can, through one replica."""
+    stop = False
+
+    async def learn() -> None:
+        number = seed
+        while not stop:
+            await replica.learn(DEFAULT_MODEL, drafts(7, number))
+            number += 1
+
+    task = asyncio.create_task(learn())
+    try:
+        yield
+    finally:
+        stop = True
+        await task
+
+
+Open = Callable[[], Awaitable[House]]

@@ -1,0 +1,92 @@
+"""What tests of contests share: a stream on which a version is right and the index is not, and one the other way."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import numpy as np
+
+from abound.core.comparison.sequential_test import GateParams
+from abound.core.instances.record import pack_labels
+from abound.core.limits import Limits
+from abound.core.methods import fitted as fitting
+from abound.core.methods import registry
+from abound.core.methods.fitted import Fitted
+from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.progress import quietly
+from abound.service.log.append_group import Draft
+from abound.service.log.catalog import DEFAULT_MODEL
+from abound.service.replica.replica import Replica
+from abound.service.store.lease import take
+from abound.service.versions.promotion.contest import Contending
+from abound.service.versions.promotion.params import ContendingParams
+from abound.service.versions.promotion.standings import PURPOSE, Standing
+from tests.support.adoption_house import House
+from tests.support.small_versions import vector
+
+KNOWN = 3000
+LABELS = 7
+GATE = GateParams(alpha=0.05, min_events=40)
+QUICK = ContendingParams(keep_seconds=0.05)
+
+Pair = tuple[str, str]
+"""Features, and a label."""
+
+
+def familiar(n: int, first: int = 0) -> list[Pair]:
+    """Features that come once each, so that only a version which knows them all beforehand has their labels."""
+    return [(f"f{i}", f"l{i % LABELS}") for i in range(first, first + n)]
+
+
+def changed(n: int, first: int = 0) -> list[Pair]:
+    """A few features again and again, with other labels than before: the index learns them, a version does not."""
+    return [(f"f{i % LABELS}", f"l{(i + 1) % LABELS}") for i in range(first, first + n)]
+
+
+def crowded(n: int, first: int = 0) -> list[Pair]:
+    """As ``familiar``, with a feature that is in all, from which the index takes what comes most."""
+    return [(f"f{i} common", f"l{i % LABELS}") for i in range(first, first + n)]
+
+
+def wise() -> Fitted:
+    """A version that knows all features as they are at first."""
+    gathering = Gathering((1, 2))
+    for feature, label in familiar(KNOWN):
+        gathering.add(vector({feature: 1}), [label])
+    return fitting.fit("ind", gathering.matrices(), registry.params_of("ind", {}), np.random.default_rng(5), quietly)
+
+
+def draft(pair: Pair) -> Draft:
+    features, label = pair
+    return Draft(vector(dict.fromkeys(features.split(), 1)) + pack_labels([label], Limits()), 1)
+
+
+async def teach(replica: Replica, pairs: Iterable[Pair]) -> None:
+    """Learn instances, 20 at a time."""
+    drafts = [draft(pair) for pair in pairs]
+    for first in range(0, len(drafts), 20):
+        await replica.learn(DEFAULT_MODEL, drafts[first : first + 20])
+
+
+@contextlib.asynccontextmanager
+async def contest(house: House, params: ContendingParams = QUICK, **fields: Any) -> AsyncIterator[Contending]:
+    """A contest that goes on when it is told to, with the lease."""
+    living = await house.living()
+    async with take(house.store, living.keys, purpose=PURPOSE) as lease:
+        contending = Contending(
+            house.store, house.artifacts, living, lease, params, **{"gate": GATE, "prepare_seconds": 10.0} | fields
+        )
+        try:
+            await contending.open()
+            yield contending
+        finally:
+            await contending.close()
+
+
+def n_scored(standing: Standing | None, name: str = "live") -> int:
+    """Instances that a version was asked about."""
+    if standing is None or name not in standing.contest.scores:
+        return 0
+    return standing.contest.scores[name].all.n

@@ -1,0 +1,75 @@
+"""What most tests of the service need: a store, one that may be killed, replicas, an artifact store beside."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from abound.core.model.live_model import warmup
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.replica.replica import Replica, ReplicaParams
+from abound.service.store.client import Store
+from tests.support.adoption_house import House
+from tests.support.valkey import QUICK, Server
+
+StartReplica = Callable[..., Awaitable[Replica]]
+
+
+@pytest.fixture(scope="session")
+def _server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def server(_server: Server) -> Server:
+    """The server that most tests share, empty."""
+    with _server.client() as client:
+        client.flushall()
+    return _server
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server that a test may kill."""
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+async def store(server: Server) -> AsyncIterator[Store]:
+    store = Store(server.url, QUICK)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def start_replica() -> AsyncIterator[StartReplica]:
+    """Start replicas; they are stopped at the end of the test."""
+    warmup()
+    async with AsyncExitStack() as stack:
+
+        async def start(
+            server: Server, params: ReplicaParams | None = None, artifacts: Artifacts | None = None
+        ) -> Replica:
+            replica = Replica(Store(server.url, QUICK), params, artifacts)
+            await replica.start()
+            stack.push_async_callback(replica.stop)
+            return replica
+
+        yield start
+
+
+@pytest.fixture
+async def house(server: Server, tmp_path: Path) -> AsyncIterator[House]:
+    """A store and an artifact store, from which replicas are started; they are stopped at the end of the test."""
+    warmup()
+    house = House(server, tmp_path)
+    await house.open()
+    yield house
+    await house.close()

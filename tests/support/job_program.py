@@ -1,0 +1,160 @@
+"""A worker with methods that only tests need: ``python -m tests.support.job_program``. No kernel is loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from abound.core.errors import Conflict, VersionGone
+from abound.core.types import START
+from abound.service import worker
+from abound.service.jobs import runner
+from abound.service.jobs.context import JobContext
+from abound.service.jobs.methods import METHODS, JobMethod, Outcome, Progress, Sizes
+from abound.service.processes import entry, parallel
+from abound.service.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """So many steps of so many seconds, each of which writes an artifact."""
+
+    steps: int = 3
+    seconds: float = 0.01
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ValueError("steps must be at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How to end."""
+
+    how: str = "error"
+    needs: int = 0
+
+
+async def steps(context: JobContext, params: Steps, progress: Progress) -> Outcome:
+    """Write an artifact a step, and commit them all."""
+    if context.job.committed:
+        (prefix,) = context.job.kept
+        return {"version": prefix.rpartition("/")[2], "metrics": {"steps": params.steps}, "written": params.steps}
+    prefix = f"tests/{context.own}"
+    await context.will_write(prefix)
+    await context.pin(START)
+    await context.range(None, START)
+    for i in range(params.steps):
+        progress(f"step {i + 1}", i / params.steps)
+        await context.artifacts.put(f"{prefix}/part-{i}", b"x" * 1000)
+        await asyncio.sleep(params.seconds)
+    await context.commit(prefix)
+    return {"version": prefix.rpartition("/")[2], "metrics": {"steps": params.steps}, "written": params.steps}
+
+
+async def crunch(context: JobContext, params: Steps, progress: Progress) -> Outcome:
+    """Compute in a thread that says how far it is, and leave what is written to be deleted."""
+    await context.will_write(f"tests/{context.own}")
+
+    def compute() -> None:
+        for i in range(params.steps):
+            progress(f"step {i + 1}", i / params.steps)
+            time.sleep(params.seconds)
+
+    await context.artifacts.put(f"tests/{context.own}/scratch", b"x")
+    await asyncio.to_thread(compute)
+    return {"niceness": os.nice(0), "leads its session": os.getsid(0) == os.getpid(), "session": session_niceness()}
+
+
+async def ending(context: JobContext, params: Ending, progress: Progress) -> Outcome:
+    """End in some way that is not good."""
+    if params.how == "late":  # fails after it has committed, more often than others may
+        await context.commit()
+        if context.job.attempt <= 3:
+            raise Conflict(f"not at attempt {context.job.attempt}")
+        return {"attempt": context.job.attempt}
+    if params.how == "gone":  # fails after it has committed, for good
+        await context.commit()
+        raise VersionGone("what it made was taken away")
+    await context.will_write(f"tests/{context.own}")
+    await context.artifacts.put(f"tests/{context.own}/part", b"x")
+    if params.how == "error":
+        raise Conflict("it cannot be done")
+    if params.how == "cluster":
+        await asyncio.to_thread(reach, "dask://127.0.0.1:1")
+    if params.how == "bug":
+        raise TypeError("nobody meant this")
+    if params.how == "deaf":  # neither says a word nor listens
+        time.sleep(60)  # noqa: ASYNC251
+    if params.how == "committed":
+        await context.commit(f"tests/{context.own}")
+        progress("committed", 0.9)
+        await asyncio.sleep(60)
+    if params.how.startswith("child"):
+        child = await asyncio.create_subprocess_exec("sleep", "600")
+        progress(f"child {child.pid}", 0.5)
+        await asyncio.sleep(60 if params.how == "child and wait" else 0.5)
+    if params.how == "memory":
+        raise MemoryError
+    if params.how == "death" or (params.how == "death once" and context.job.attempt == 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"attempt": context.job.attempt}
+
+
+def session_niceness() -> int | None:
+    """Of the session, where Linux groups by sessions."""
+    try:
+        return int(Path("/proc/self/autogroup").read_text().split()[-1])
+    except OSError:
+        return None
+
+
+def reach(address: str) -> None:
+    with parallel.parallel(address, 1):
+        pass
+
+
+def needs(sizes: Sizes, params: Ending) -> dict[str, int]:
+    return {"what it asks for": params.needs, "features": 8 * sizes.features}
+
+
+TEST_METHODS = {
+    "steps": JobMethod(Steps, steps),
+    "crunch": JobMethod(Steps, crunch, kind="fit"),
+    "ending": JobMethod(Ending, ending, needs),
+}
+
+
+BREAKING = "BREAK_WHAT_RUNS_JOBS"
+"""Variable that names a file: while it is there, no job can be begun, and it says how that goes."""
+
+begin = runner.run
+
+
+def break_or_begin(settings: Settings, job_id: str, holder: str) -> None:
+    """What a horse does first: fails as if something could not be imported, dies, or begins the job."""
+    breaking = Path(os.environ.get(BREAKING, "/nowhere"))
+    if not breaking.exists():
+        begin(settings, job_id, holder)
+    elif breaking.read_text() == "death":
+        os.kill(os.getpid(), signal.SIGKILL)
+    else:
+        raise ModuleNotFoundError("No module named 'gone'")
+
+
+def main() -> int:
+    METHODS.update(TEST_METHODS)
+    runner.run = break_or_begin
+    runner.RENEW_SECONDS = 0.3
+    parallel.CONNECT_SECONDS = 0.2
+    return entry.run("worker", None, worker.run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

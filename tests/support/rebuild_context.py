@@ -1,0 +1,159 @@
+"""What the tests of rebuilds share: a job without jobs, and a plain telling of what must come out."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from abound.core.errors import Cancelled
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel
+from abound.core.types import START, Offset
+from abound.service.history import past
+from abound.service.history.archive import Archiving, archive
+from abound.service.history.history import HistoryParams
+from abound.service.history.replay import compact, rebuild
+from abound.service.log.events import Learn, decode_entry
+from abound.service.replica.replica import Replica
+from abound.service.store.lease import take
+from tests.support.adoption_house import SMALL, House, apply, digest_at, digest_of, events
+from tests.support.streams import drafts
+
+
+def _group(kind: Any) -> Any:
+    return SMALL if kind is type(SMALL) else kind()
+
+
+class Context:
+    """What a job is given, without jobs."""
+
+    def __init__(
+        self,
+        house: House,
+        living: Any,
+        job: str = "job",
+        committed: bool = False,
+        outcome: dict[str, Any] | None = None,
+        kept: list[str] | None = None,
+    ) -> None:
+        self.store, self.artifacts, self.living = house.store, house.artifacts, living
+        self.job = SimpleNamespace(id=job, committed=committed, kept=kept or [], outcome=outcome or {})
+        self.settings = SimpleNamespace(
+            prepare_seconds=10.0, group=lambda kind: SMALL if kind is type(SMALL) else kind()
+        )
+        self.ranges: list[tuple[Offset | None, Offset | None]] = []
+        self.stages: list[str] = []
+        self.wrote: set[str] = set()
+        self.stop_at: str | None = None
+
+    def check(self) -> None:
+        if self.stop_at is not None and self.stages and self.stages[-1].startswith(self.stop_at):
+            raise Cancelled("the job was told to stop")
+
+    async def will_write(self, prefix: str) -> None:
+        self.stages.append(f"will write {prefix}")
+        self.wrote.add(prefix)
+
+    async def range(self, after: Offset | None, until: Offset | None) -> None:
+        self.ranges.append((after, until))
+
+    async def so_far(self, outcome: dict[str, Any]) -> None:
+        self.job.outcome = outcome
+
+    async def commit(self, *prefixes: str) -> None:
+        self.stages.append("commit")
+        self.wrote -= set(prefixes)
+        self.job.kept = [*prefixes]
+
+    def progress(self, stage: str, fraction: float) -> None:
+        assert 0 <= fraction <= 1
+        self.stages.append(stage)
+        self.check()
+
+
+async def run(house: House, method: Any, params: Any, **given: Any) -> dict[str, Any]:
+    context = Context(house, await house.living(), **given)
+    async with asyncio.timeout(60):
+        try:
+            return cast("dict[str, Any]", await method(context, params, context.progress))
+        finally:
+            for prefix in context.wrote:  # as is done with what a job did not commit
+                await house.artifacts.clear(prefix)
+
+
+async def without(house: House, gone: Any, until: Offset | None = None) -> LiveModel:
+    """A model that never saw what ``gone`` says of a unit and its offset, told as plainly as can be."""
+    live = LiveModel((await house.living()).config, (8, 8))
+    for at, event in house.past:
+        if until is not None and at > until:
+            break
+        if isinstance(event, Learn):
+            units = [Unit(unit.n, batch=unit.batch, emptied=True) if gone(unit, at) else unit for unit in event.units]
+            assert len(units) == 1
+            records = b"" if units[0].emptied else event.records
+            apply(live, at, Learn(records, event.n, units))
+        else:
+            apply(live, at, event)
+    return live
+
+
+async def same(house: House, replica: Replica, expected: LiveModel) -> None:
+    """The replica, and all that can be made of what is kept, is the expected model."""
+    digest = await digest_of(expected)
+    assert await digest_at(replica, (await house.elements())[-1][0]) == digest
+    for from_start in (True, False):
+        model = await rebuild(house.store, await house.living(), from_start=from_start, artifacts=house.artifacts)
+        assert await model.take_digest() == digest
+
+
+def keyed(n: int, seed: int, prefix: str, source: str | None = None) -> list[Learn]:
+    return [Learn(one.records, 1, [Unit(1, f"{prefix}{i}", b"body", source)]) for i, one in enumerate(drafts(n, seed))]
+
+
+async def teach(house: House, *learned: Any) -> list[Offset]:
+    """Append events, and keep what they were."""
+    offsets = await house.append(*learned)
+    house.past += list(zip(offsets, learned, strict=True))
+    return offsets
+
+
+async def archived(house: House) -> None:
+    """Two snapshots, and all that is before them in history."""
+    living = await house.living()
+    for _ in range(2):
+        await compact(house.store, living, SMALL, artifacts=house.artifacts)
+    async with take(house.store, living.keys) as lease:
+        await archive(Archiving(house.store, house.artifacts, living, lease, HistoryParams(segment_bytes=4096)))
+
+
+class Repeating(Context):
+    """Requests come again right before an adoption, as their answers were lost; ``times`` in all."""
+
+    def __init__(self, house: House, living: Any, times: int, **given: Any) -> None:
+        super().__init__(house, living, "forget", **given)
+        self.house = house
+        self.times = times
+
+    async def commit(self, *prefixes: str) -> None:
+        await super().commit(*prefixes)
+        if self.times:
+            self.times -= 1
+            await teach(self.house, *keyed(10, 3, "k", "bad"), *events(2, self.times))
+
+
+def one_of(seed: int, key: str, body: bytes) -> Learn:
+    return Learn(drafts(1, seed)[0].records, 1, [Unit(1, key, body)])
+
+
+def learned_units(elements: list[tuple[Offset, Any]]) -> list[Unit]:
+    return [unit for _, event in elements if isinstance(event, Learn) for unit in event.units]
+
+
+async def of_history(house: House) -> list[Any]:
+    """The events in history and log, as they are there by now."""
+    keys = (await house.living()).keys
+    found = []
+    async for elements in past.entries(house.store, house.artifacts, keys, START):
+        found += [decode_entry(fields).event for _, fields in elements]
+    return found

@@ -1,0 +1,75 @@
+"""What tests of activations share: small versions that tell themselves apart by what they answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from abound.core.config import ModelConfig
+from abound.core.instances.record import unpack_vector
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import Limits
+from abound.core.methods import fitted as fitting
+from abound.core.methods import registry
+from abound.core.methods.fitted import Fitted
+from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.progress import quietly
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.log.catalog import DEFAULT_MODEL, ModelKeys
+from abound.service.store.client import Store
+from abound.service.versions import activation
+from abound.service.versions import repository as versions
+from abound.service.versions.card import Card
+
+FEATURES = [{f"a{i}": 1.0, f"b{i % 7}": 2.5} for i in range(20)]
+
+
+def vector(features: dict[str, Any]) -> bytes:
+    """A vector as the service makes it."""
+    return Vectorizer(ModelConfig(), Limits()).vectorize(json.dumps(features).encode(), None)
+
+
+def fitted(name: str, n_labels: int = 5, method: str = "ind", n_features: int = 0) -> Fitted:
+    """A fitted method whose labels all begin with ``name``; it knows ``FEATURES``, and so many features more."""
+    gathering = Gathering((1, 2))
+    for first in range(0, n_features, 1000):
+        gathering.add(vector({f"more {i}": 1.0 for i in range(first, first + 1000)}), [f"{name} 0"])
+    for i, features in enumerate(FEATURES):
+        gathering.add(vector(features), [f"{name} {i % n_labels}", f"{name} {i * i % n_labels}"])
+    params = registry.params_of(method, {})
+    return fitting.fit(method, gathering.matrices(), params, np.random.default_rng(5), quietly)
+
+
+async def write(artifacts: Artifacts, keys: ModelKeys, made: Fitted, **fields: Any) -> Card:
+    """A version of it."""
+    given: dict[str, Any] = {
+        "seed": 5,
+        "data": "history",
+        "data_range": None,
+        "offset": "0-0.0",
+        "created": 1e9,
+        "metrics": {},
+        "sizes": {"instances": 20, "features": 27, "classes": len(made.labels), "nnz": 40, "assertions": 20},
+    }
+    return await versions.write(artifacts, keys, made, **(given | fields))
+
+
+def ranked(made: Fitted, features: dict[str, Any], k: int) -> list[tuple[str, float]]:
+    """What it answers, asked in process."""
+    found = made.rank_vectors([vector(features)], k)
+    return [(made.labels[i], score) for i, score in zip(found.ids.tolist(), found.scores.tolist(), strict=True)]
+
+
+def keys_of(vector: bytes) -> list[str]:
+    """The feature keys of a vector."""
+    return list(unpack_vector(vector)[0])
+
+
+def place(store: Store, artifacts: Artifacts | None, keys: ModelKeys, **fields: Any) -> activation.Place:
+    """Where to activate."""
+    return activation.Place(store, artifacts, keys, **({"prepare_seconds": 10.0} | fields))
+
+
+__all__ = ["DEFAULT_MODEL", "FEATURES", "fitted", "keys_of", "place", "ranked", "vector", "write"]

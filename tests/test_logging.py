@@ -1,0 +1,148 @@
+"""Log lines: one line each whatever others sent, with the id of the request, and never with a secret."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+
+from abound.service.metrics import REQUEST_ID, configure_logging
+from abound.service.security.key import digest_of
+from benchmarks.serving import Serving
+from tests.api.test_keys import make
+from tests.support.served import served
+
+
+@pytest.fixture
+def logged(capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> Iterator[Any]:
+    """What is written by loggers that are configured as in a process of the service; all is put back afterwards."""
+    root = logging.getLogger()
+    handlers, level, before = root.handlers[:], root.level, structlog.get_config()
+
+    def configure(form: Any) -> Any:
+        configure_logging("debug", form)
+        structlog.configure(cache_logger_on_first_use=False)
+        return lambda: capfd.readouterr().err
+
+    yield configure
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.configure(**before)
+
+
+NASTY = "a\nERROR all is lost\r\n\x1b[2Jb\u2028c\x00"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_others_send_stays_on_one_line(logged: Any, form: str) -> None:
+    written = logged(form)
+    structlog.get_logger("service.test").warning("odd", path=NASTY)
+    logging.getLogger("uvicorn.error").warning("odd %s", NASTY)
+    lines = written().splitlines()
+    assert len(lines) == 2
+    assert not any("\x1b[2J" in line or "\x00" in line for line in lines)
+    assert all("ERROR all is lost" in line for line in lines)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_lines_name_the_request_that_they_come_from(logged: Any, form: str) -> None:
+    written = logged(form)
+    token = REQUEST_ID.set("r-17")
+    try:
+        structlog.get_logger("service.test").info("ours")
+        logging.getLogger("asyncio").warning("of a library")
+    finally:
+        REQUEST_ID.reset(token)
+    structlog.get_logger("service.test").info("not of a request")
+    ours, theirs, other = written().splitlines()
+    assert "r-17" in ours
+    assert "r-17" in theirs
+    assert "request_id" not in other
+    if form == "json":
+        assert json.loads(ours)["request_id"] == json.loads(theirs)["request_id"] == "r-17"
+
+
+def test_every_line_that_a_request_causes_carries_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABOUND_ACCESS_LOG", "true")
+    output = tmp_path / "output"
+    with Serving(tmp_path / "data", "--json", "--no-worker", output=output) as service:
+        service.until_ready()
+        with httpx.Client(base_url=service.url) as http:
+            for number, (method, path) in enumerate(
+                [("PUT", "/models/m"), ("POST", "/models/m/learn"), ("POST", "/classify"), ("GET", "/no\nwhere")]
+            ):
+                body = {"features": {"f": 1}} | ({"labels": ["a"]} if path.endswith("learn") else {})
+                answer = http.request(
+                    method,
+                    path.replace("\n", "%0A") + "?secret=of-the-query",
+                    json={} if method == "PUT" else body if method == "POST" else None,
+                    headers={"x-request-id": f"mine-{number}"},
+                )
+                assert answer.headers["x-request-id"] == f"mine-{number}"
+        assert service.stop() == 0
+    lines = [json.loads(line) for line in output.read_text().splitlines() if line.startswith("{")]
+    by_request: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        if str(line.get("request_id", "")).startswith("mine-"):
+            by_request.setdefault(line["request_id"], []).append(line)
+    assert [[line["event"] for line in by_request[f"mine-{n}"]] for n in range(4)] == [
+        ["audit", "request"], ["request"], ["request"], ["request"],
+    ]  # fmt: skip
+    told = by_request["mine-1"][0]
+    assert (told["method"], told["path"], told["status"], told["address"]) == (
+        "POST",
+        "/models/m/learn",
+        200,
+        "127.0.0.1",
+    )
+    assert 0 < told["ms"] < 60_000
+    assert by_request["mine-3"][0]["path"] == "/no\\nwhere"
+    assert "of-the-query" not in output.read_text()
+
+
+def test_requests_are_not_told_of_unless_asked(caplog: pytest.LogCaptureFixture) -> None:
+    with served() as service:
+        service.http.post("/classify", json={"features": {"f": 1}}).raise_for_status()
+        assert "/classify" not in caplog.text
+
+
+def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_request(
+    logged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served() as service:
+        made = make(service, "classify")
+
+        async def fail(*_: Any) -> Any:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr("abound.service.api.routes.classify.Classify.answer", fail)
+        written = logged("text")
+        headers = {"authorization": f"Bearer {made.secret}", "x-request-id": "the-one"}
+        batch = {"instances": [{"features": {"f": 1}}]}  # a single one may be answered without the route
+        answer = service.http.post("/classify", json=batch, headers=headers)
+        assert answer.status_code == 500
+        assert "a bug" not in answer.text
+        text = written()
+    assert "RuntimeError: a bug" in text
+    assert "the-one" in text
+    assert made.secret not in text
+    assert made.secret[-43:] not in repr(service.app.state.parts.ring.__dict__)
+
+
+def test_no_secret_is_kept_where_it_could_be_shown() -> None:
+    with served() as service:
+        made = make(service, "learn")
+        ring = service.app.state.parts.ring
+        with service.server.client() as client:
+            for key in client.keys("*"):
+                dumped = client.dump(key)
+                assert made.secret[-43:].encode() not in (dumped if isinstance(dumped, bytes) else b"")
+        grant = ring.find(f"Bearer {made.secret}".encode())
+        assert made.secret not in repr(grant)
+        assert digest_of(made.secret.encode()).hex() == made.key.digest

@@ -1,0 +1,212 @@
+"""The worker: when snapshots are due, who makes them, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from abound.core.errors import NotReady
+from abound.service.jobs import workers
+from abound.service.log.catalog import read_catalog
+from abound.service.log.stream import LogParams, mended_key
+from abound.service.replica.replica import Replica, ReplicaParams
+from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import requests as snapshot_requests
+from abound.service.snapshots.manifest import Manifest
+from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.store.client import Store
+from abound.service.worker import Worker
+from tests.support.fixtures import StartReplica
+from tests.support.streams import drafts
+from tests.support.valkey import QUICK, Server
+
+NEVER = SnapshotParams(every_bytes=2**40, every_seconds=1e9, wanted_seconds=10.0)
+
+
+class Work:
+    """Starts workers in this process and ends them."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.running: list[tuple[Worker, asyncio.Task[None], Store]] = []
+
+    def start(self, params: SnapshotParams = NEVER) -> Worker:
+        store = Store(self.server.url, QUICK)
+        worker = Worker(store, params)
+        self.running.append((worker, asyncio.create_task(worker.run()), store))
+        return worker
+
+    async def stop(self) -> None:
+        for worker, task, store in self.running:
+            worker.stop()
+            await asyncio.wait_for(task, 5)
+            await store.close()
+        self.running = []
+
+
+@pytest.fixture
+async def work(server: Server) -> AsyncIterator[Work]:
+    work = Work(server)
+    yield work
+    await work.stop()
+
+
+async def newest(replica: Replica, count: int, name: str = "default", seconds: float = 8.0) -> list[Manifest]:
+    """The snapshots of a model, once there are so many."""
+    async with asyncio.timeout(seconds):
+        while len(found := await replica.snapshots(name)) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
+    server: Server, start_replica: StartReplica, work: Work
+) -> None:
+    replica = await start_replica(server, ReplicaParams(snapshots=NEVER))
+    await replica.learn("default", drafts(100))
+    with pytest.raises(NotReady, match="abound worker"):
+        await replica.request_snapshot("default")
+    work.start()
+    async with asyncio.timeout(5):
+        while not await snapshot_requests.workers(replica.store):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    first = await replica.request_snapshot("default")
+    assert first.position.offset == replica.model("default").offset
+    assert first.digest == await replica.model("default").take_digest()
+    assert await replica.request_snapshot("default") == first  # nothing was learned since
+    await replica.learn("default", drafts(10))
+    second = await replica.request_snapshot("default")
+    assert await replica.snapshots("default") == [second, first]
+    again = await start_replica(server)
+    assert await again.model("default").take_digest() == second.digest
+    await work.stop()
+    with pytest.raises(NotReady, match="no worker"):
+        await replica.request_snapshot("default")
+
+
+async def test_a_snapshot_is_made_when_the_log_has_grown(
+    server: Server, start_replica: StartReplica, work: Work
+) -> None:
+    replica = await start_replica(server)
+    work.start(SnapshotParams(every_bytes=5000, every_seconds=1e9))
+    await replica.learn("default", drafts(10))
+    await asyncio.sleep(2.5)
+    assert await replica.snapshots("default") == []
+    await replica.learn("default", drafts(200))
+    (made,) = await newest(replica, 1)
+    assert made.position.offset == replica.model("default").offset
+    await asyncio.sleep(1.5)
+    assert await replica.snapshots("default") == [made]
+
+
+async def test_a_snapshot_is_made_when_it_is_time(server: Server, start_replica: StartReplica, work: Work) -> None:
+    replica = await start_replica(server)
+    await asyncio.sleep(1.1)
+    work.start(SnapshotParams(every_bytes=2**40, every_seconds=1.0))
+    await asyncio.sleep(0.7)
+    assert await replica.snapshots("default") == []  # nothing was learned
+    await replica.learn("default", drafts(10))
+    (made,) = await newest(replica, 1)
+    assert made.n_entries == 1
+
+
+async def test_two_workers_make_one_snapshot(server: Server, start_replica: StartReplica, work: Work) -> None:
+    replica = await start_replica(server)
+    for name in ("one", "two"):
+        await replica.models.create(name, replica.model("default").live.config)
+    await asyncio.gather(*(replica.learn(name, drafts(300)) for name in replica.models.names()))
+    for _ in range(3):
+        work.start(SnapshotParams(every_bytes=100, every_seconds=1e9, keep=5))
+    for name in replica.models.names():
+        assert len(await newest(replica, 1, name)) == 1
+    await asyncio.sleep(1.5)
+    for name in replica.models.names():
+        assert len(await replica.snapshots(name)) == 1
+
+
+async def test_a_lease_that_another_worker_holds_is_respected(
+    server: Server, start_replica: StartReplica, work: Work
+) -> None:
+    replica = await start_replica(server)
+    await replica.learn("default", drafts(10))
+    lease = replica.model("default").keys.of("lease")
+    await replica.store.client.set(lease, "another worker", px=1500)
+    work.start(SnapshotParams(every_bytes=100))
+    await asyncio.sleep(1.0)
+    assert await replica.snapshots("default") == []
+    await newest(replica, 1)
+    async with asyncio.timeout(5):
+        while await replica.store.client.get(lease) is not None:  # noqa: ASYNC110  let go of after the snapshot is there
+            await asyncio.sleep(0.02)
+
+
+async def test_a_log_that_cannot_be_applied_leaves_the_other_models_their_worker(
+    server: Server, start_replica: StartReplica, work: Work
+) -> None:
+    replica = await start_replica(server)
+    await replica.models.create("good", replica.model("default").live.config)
+    for name in replica.models.names():
+        await replica.learn(name, drafts(10))
+    await replica.store.client.xadd(replica.model("default").keys.log, {"e": b"x", "c": b"y"})
+    work.start(SnapshotParams(every_bytes=100))
+    await newest(replica, 1, "good")
+    assert await replica.snapshots("default") == []
+
+
+async def test_what_nothing_points_to_is_swept(server: Server, start_replica: StartReplica, work: Work) -> None:
+    replica = await start_replica(server)
+    client = replica.store.client
+    await replica.models.create("gone", replica.model("default").live.config)
+    await replica.learn("default", drafts(10))
+    await replica.learn("gone", drafts(10))
+    gone = replica.model("gone").keys
+    await replica.models.delete("gone")
+    keys = replica.model("default").keys
+    worker = work.start(SnapshotParams(every_bytes=100))
+    (made,) = await newest(replica, 1)
+    kept = set(await client.keys("*"))
+    orphans = {gone.log: "late", gone.of("snapshots"): "x", keys.of("snapshot:1-0.0-00000000:0"): "part"}
+    orphans[keys.of("snapshot:1-0.0-00000000:manifest")] = "{}"
+    orphans[mended_key(keys.log)] = "the copy of a mend that died"
+    newer = f"abound:{{newer:{2**60}-0}}:log".encode()
+    await client.mset(orphans | {newer: "a model that is newer than the catalog that was read", b"other": "other"})
+    assert await worker.sweep(await read_catalog(replica.store)) == 5
+    left = set(await client.keys("*"))
+    assert not left & orphans.keys()
+    assert {newer, b"other"} < left
+    assert {key for key in kept if b"lease" not in key} <= left
+    assert (await manifests.manifests(replica.store, keys))[0] == made
+
+
+async def test_a_worker_of_before_the_clock_was_set_back_is_not_there(store: Store) -> None:
+    now, _ = await store.client.time()
+    await store.client.hset(snapshot_requests.WORKERS_KEY, mapping={"old": now + 3600, "here": now + 1})
+    assert await snapshot_requests.workers(store) == ["here"]
+    for name, at in (("old", now + 3600.0), ("here", now + 1.0)):
+        said = workers.Workplace(name, "host", ["fit"], None, at)
+        await store.client.hset(workers.WORKERS_KEY, name, msgspec.json.encode(said))
+    assert [one.name for one in await workers.of_kind(store, "fit")] == ["here"]
+    assert await store.client.hkeys(workers.WORKERS_KEY) == [b"here"]
+
+
+async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(own_server, ReplicaParams(log=LogParams()))
+    await replica.learn("default", drafts(50))
+    environment = os.environ | {"ABOUND_REDIS_URL": own_server.url, "ABOUND_SNAPSHOTS_EVERY_BYTES": "100"}
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.service.worker", env=environment)
+    try:
+        (made,) = await newest(replica, 1, seconds=120)
+        assert made.digest == await replica.model("default").take_digest()
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert await snapshot_requests.workers(replica.store) == []

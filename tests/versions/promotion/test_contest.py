@@ -1,0 +1,407 @@
+"""Contests: scored as if by hand, decided by the gate, gone on with after a crash without counting anything twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from abound.core.comparison.blend import DEPTH, MIXTURES, Listed, Weighing
+from abound.core.comparison.sequential_test import Contest, Decision, GateParams
+from abound.core.config import ModelConfig
+from abound.core.errors import Conflict
+from abound.core.model.active_version import BLEND, EVEN, LIVE
+from abound.core.model.apply import Unit
+from abound.core.model.live_model import LiveModel, warmup
+from abound.core.types import START
+from abound.service.log.events import Activate, Learn, Weigh
+from abound.service.replica import heartbeat, loaded_versions
+from abound.service.store.lease import LeaseLost, take
+from abound.service.versions import activation
+from abound.service.versions.card import Card
+from abound.service.versions.promotion import candidates as contenders
+from abound.service.versions.promotion import standings
+from abound.service.versions.promotion.contest import Contending
+from abound.service.versions.promotion.gate import GATE as BY_GATE
+from abound.service.versions.promotion.gate import reason_of
+from abound.service.versions.promotion.params import ContendingParams
+from abound.service.versions.promotion.scoring import rank_in
+from abound.service.versions.promotion.standings import PURPOSE
+from tests.support.adoption_house import House, apply, until
+from tests.support.contest_streams import (
+    GATE,
+    LABELS,
+    QUICK,
+    changed,
+    contest,
+    crowded,
+    draft,
+    familiar,
+    n_scored,
+    teach,
+    wise,
+)
+from tests.support.small_versions import place, write
+from tests.support.valkey import Server
+
+NEVER = GateParams(min_events=10**6)
+
+
+@pytest.fixture
+async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    warmup()
+    monkeypatch.setattr(loaded_versions, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
+    house = House(server, tmp_path)
+    await house.open()
+    yield house
+    await house.close()
+
+
+async def version(house: House, **fields: object) -> Card:
+    return await write(house.artifacts, (await house.living()).keys, wise(), **fields)
+
+
+async def entered(house: House, **fields: object) -> Card:
+    card = await version(house, **fields)
+    await contenders.enter(house.store, (await house.living()).keys, card.id, "a test")
+    return card
+
+
+async def go_on_until(contending: Contending, condition: object, seconds: float = 20.0) -> None:
+    """Follow until something holds."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # type: ignore[operator]
+            await contending.go_on()
+            await asyncio.sleep(0.01)
+
+
+async def test_scores_are_those_of_a_plain_loop(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    async with contest(house) as contending:
+        await teach(replica, [*familiar(30), *changed(50), *familiar(15, 20)])
+        await contending.go_on()
+        found = contending.standing
+    live, made = LiveModel(ModelConfig(), (3, 4)), wise()
+    expected, weighing = Contest(served=LIVE, alpha=GATE.alpha), Weighing()
+    for pair in [*familiar(30), *changed(50), *familiar(15, 20)]:
+        vector = live.vectorizer.vectorize(f'{{"{pair[0]}": 1}}'.encode(), None)
+        best = live.rank(vector, DEPTH)
+        index = Listed([live.label(i) for i in best.class_ids.tolist()], best.scores)
+        ranking = made.rank_vectors([vector], DEPTH)
+        batch = Listed([made.labels[i] for i in ranking.ids.tolist()], ranking.scores)
+        ranks = {LIVE: rank_in(index.labels, {pair[1]}), card.id: rank_in(batch.labels, {pair[1]})}
+        at = MIXTURES.index(weighing.weights)
+        ranks[BLEND] = int(weighing.note(index, batch, {pair[1]})[at])
+        expected.note(ranks)
+        apply(live, START, Learn(draft(pair).records, 1, [Unit(1)]))
+    assert found.contest == expected
+    assert found.weighing == weighing
+    assert found.passed == 0
+    assert found.contest.scores[LIVE].all.measures()["R@1"] == pytest.approx(live.prequential.scores()["all"]["R@1"])
+
+
+async def test_promotes_what_is_better_and_rolls_it_back_when_the_concept_changes(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    model = replica.model("default")
+    async with contest(house) as contending:
+        await teach(replica, familiar(60))
+        await go_on_until(contending, lambda: model.live.serving.version == card.id)
+        await go_on_until(contending, lambda: contending.standing.contest.served == card.id)
+        assert contending.standing.promotions == 1
+        await teach(replica, changed(40 * LABELS))
+        await go_on_until(contending, lambda: model.live.serving.version == LIVE)
+        await go_on_until(contending, lambda: contending.standing.contest.served == LIVE)
+        found = contending.standing
+    activations = [event for _, event in await house.elements() if isinstance(event, Activate)]
+    assert [event.version for event in activations] == [card.id, LIVE]
+    assert all(event.reason.startswith(BY_GATE) for event in activations)
+    assert (found.promotions, found.rollbacks) == (1, 1)
+    assert [(one.decision.kind, one.outcome.split()[0]) for one in found.decisions] == [
+        ("promote", "done"),
+        ("roll back", "done"),
+    ]
+    assert all(one.decision.evidence >= GATE.needed and one.decision.n >= GATE.min_events for one in found.decisions)
+    told = standings.told(found, GATE)
+    assert {one["version"] for one in told["versions"]} == {LIVE, BLEND, card.id}
+    assert next(one for one in told["versions"] if one["version"] == card.id)["decision"] == "waits"
+
+
+async def test_goes_on_from_what_was_written_and_counts_nothing_twice(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    keys = (await house.living()).keys
+    async with contest(house, gate=NEVER) as contending:
+        await teach(replica, familiar(30))
+        await contending.go_on()
+        await contending.keep()
+        await teach(replica, familiar(30, 30))
+        await contending.go_on()  # and dies before it writes
+    kept = await standings.read(house.store, keys)
+    assert n_scored(kept) == n_scored(kept, card.id) == 30
+    await teach(replica, familiar(30, 60))
+    async with contest(house, gate=NEVER) as contending:
+        await contending.go_on()
+        again = contending.standing
+    assert n_scored(again) == n_scored(again, card.id) == 90
+    assert again.contest.scores[card.id].all.hits_1 == 90
+    assert again.gaps == 0
+
+
+async def test_a_late_process_writes_nothing(house: House) -> None:
+    replica = await house.replica()
+    await entered(house)
+    keys = (await house.living()).keys
+    async with contest(house) as late:
+        await teach(replica, familiar(20))
+        await late.go_on()
+        await house.store.client.delete(keys.of("contending-lease"))  # it has expired
+        async with take(house.store, keys, purpose=PURPOSE):
+            with pytest.raises(LeaseLost):
+                await late.keep()
+            assert await standings.read(house.store, keys) is None
+            with pytest.raises(Conflict):
+                async with take(house.store, keys, purpose=PURPOSE):
+                    pass
+        async with take(house.store, keys):  # that of snapshots is another one
+            pass
+
+
+async def test_weights_of_the_blend_come_as_events_for_what_is_active(house: House) -> None:
+    replica = await house.replica()
+    card = await version(house)
+    keys = (await house.living()).keys
+    await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
+    async with contest(house, ContendingParams(keep_seconds=0.05, weigh_every=50)) as contending:
+        model = replica.model("default").live
+        await teach(replica, changed(20 * LABELS))
+        await go_on_until(contending, lambda: contending.model.live.serving.weights[1] <= 0.2)
+        await teach(replica, crowded(300, 60))
+        await go_on_until(contending, lambda: contending.model.live.serving.weights[1] > 0.2)
+        await until(lambda: model.serving == contending.model.live.serving)
+        assert contending.standing.contest.served == card.id  # what was activated by hand is left alone
+    weights = [event.weights for _, event in await house.elements() if isinstance(event, Weigh)]
+    assert 2 <= len(weights) <= 20
+    assert weights[0] == Weighing().weights  # of a version of which nothing is known
+    assert weights[1][1] <= 0.2  # by all that was seen before, and not by the one instance
+
+
+async def test_what_becomes_active_is_blended_as_is_known_before_anything_more_is_learned(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    at = place(house.store, house.artifacts, (await house.living()).keys)
+    async with contest(house, gate=NEVER) as contending:
+        await teach(replica, changed(20 * LABELS))
+        await contending.go_on()
+        known = contending.standing.weighing.weights
+        assert known != EVEN
+        await activation.activate(at, card.id, "by hand")
+        await go_on_until(contending, lambda: contending.model.live.serving.weights == known)
+        await activation.activate(at, LIVE, "by hand")
+        await activation.activate(at, card.id, "by hand")
+        await go_on_until(contending, lambda: contending.model.live.serving.former == LIVE)
+        known = contending.standing.weighing.weights
+        assert known != EVEN
+        await go_on_until(contending, lambda: contending.model.live.serving.weights == known)
+        for _ in range(3):
+            await contending.call()
+        await go_on_until(contending, lambda: replica.model("default").live.serving == contending.model.live.serving)
+    assert [type(event) for _, event in await house.elements()].count(Weigh) == 2
+
+
+async def test_what_was_active_before_anybody_followed_is_blended_as_it_was_judged(house: House) -> None:
+    replica = await house.replica()
+    await teach(replica, changed(20 * LABELS))
+    card = await version(house, metrics={"MRR": 0.0, "held_out": 20}, data_range={"after": None, "until": "0-0.0"})
+    keys = (await house.living()).keys
+    await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
+    async with contest(house) as contending:
+        assert contending.standing.weighing.weights != EVEN
+        await go_on_until(
+            contending, lambda: contending.model.live.serving.weights == contending.standing.weighing.weights
+        )
+
+
+async def test_who_dies_again_and_again_before_it_writes_appends_weights_once(house: House) -> None:
+    replica = await house.replica()
+    await teach(replica, changed(20 * LABELS))
+    card = await version(house, metrics={"MRR": 0.0, "held_out": 20}, data_range={"after": None, "until": "0-0.0"})
+    keys = (await house.living()).keys
+    async with contest(house) as contending:
+        await contending.keep()
+    await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
+    for _ in range(3):
+        async with contest(house) as contending:  # and dies
+            await contending.go_on()
+    assert [type(event) for _, event in await house.elements()].count(Weigh) == 1
+    assert contending.model.live.serving.weights == contending.standing.weighing.weights != EVEN
+    for _ in range(2):
+        await teach(replica, changed(20))
+        async with contest(house) as contending:
+            await contending.go_on()
+    weights = [event.weights for _, event in await house.elements() if isinstance(event, Weigh)]
+    assert len(weights) == len(set(weights))
+
+
+@pytest.mark.parametrize(
+    ("fields", "known"),
+    [
+        ({"data_range": {"after": None, "until": "0-0.0"}}, True),
+        ({"data_range": None}, False),  # it was judged on a data set
+    ],
+)
+async def test_the_blend_begins_with_what_the_version_was_judged_to_be(
+    house: House, fields: dict[str, object], known: bool
+) -> None:
+    replica = await house.replica()
+    await teach(replica, changed(20 * LABELS))
+    async with contest(house) as contending:
+        await entered(house, metrics={"MRR": 0.75, "held_out": 20}, **fields)
+        await contending.call()
+        ours = contending.model.live.prequential.newest(20)["MRR"]
+        assert contending.standing.weighing.advantage == (0.75 - ours if known else 0.0)
+        assert ours > 0.0
+
+
+async def test_what_somebody_took_out_of_service_contends_no_more(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    keys = (await house.living()).keys
+    async with contest(house) as contending:
+        await teach(replica, familiar(60))
+        await go_on_until(contending, lambda: contending.standing.contest.served == card.id)
+        await activation.activate(place(house.store, house.artifacts, keys), LIVE, "the customer wants it so")
+        await contending.go_on()
+        assert await contenders.entered(house.store, keys) == []
+        await teach(replica, familiar(100, 60))
+        await contending.go_on()
+        assert contending.standing.contest.served == LIVE
+        assert contending.standing.promotions == 1
+
+
+async def test_a_version_is_not_asked_about_what_it_was_fitted_on(house: House) -> None:
+    replica = await house.replica()
+    await teach(replica, familiar(20))
+    async with contest(house, gate=NEVER) as contending:
+        await teach(replica, familiar(20, 20))
+        offset = replica.model("default").offset
+        card = await entered(house, data_range={"after": None, "until": str(offset)})
+        await contending.call()
+        await teach(replica, familiar(10, 40))
+        await contending.go_on()
+        assert n_scored(contending.standing, card.id) == 10
+        assert n_scored(contending.standing) == 30
+
+
+async def test_asks_about_fewer_while_it_lags_and_says_so(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    hasty = ContendingParams(keep_seconds=0.05, lag_seconds=1e-9)
+    async with contest(house, hasty, gate=NEVER) as contending:
+        for i in range(8):
+            await teach(replica, familiar(60, 60 * i))
+        for _ in range(200):
+            await contending.go_on()
+        found = contending.standing
+        assert contending.model.offset == replica.model("default").offset
+    assert found.passed > 0
+    assert n_scored(found, card.id) + found.passed == 480
+    assert n_scored(found, card.id) == n_scored(found)
+
+
+async def test_a_version_that_cannot_be_loaded_is_told_and_the_others_go_on(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    await contenders.enter(house.store, (await house.living()).keys, "0123456789abcdef", "a mistake")
+    async with contest(house, QUICK, gate=NEVER) as contending:
+        await teach(replica, familiar(20))
+        await contending.go_on()
+        assert "0123456789abcdef" in contending.standing.trouble
+        assert not contending.is_away, "it does not come back by itself"
+        assert n_scored(contending.standing, card.id) == 20
+
+
+async def test_nothing_is_forgotten_of_a_version_that_is_out_of_reach_for_a_while(house: House) -> None:
+    replica = await house.replica()
+    card = await entered(house)
+    other = await entered(house)
+    async with contest(house, gate=NEVER) as contending:
+        await teach(replica, familiar(40))
+        await contending.go_on()
+        await contending.keep()
+    away = house.folder.rename(house.folder.with_name("away"))
+    async with contest(house, gate=NEVER) as contending:
+        assert contending.standing.trouble.keys() == {card.id, other.id}
+        assert contending.is_away
+        await teach(replica, familiar(5, 40))
+        await contending.go_on()
+        await contending.keep()
+        away.rename(house.folder)
+        await contending.call()
+        assert not contending.standing.trouble
+        assert not contending.is_away
+        await teach(replica, familiar(20, 45))
+        await contending.go_on()
+        found = contending.standing
+    assert found.partner == card.id
+    for name in (card.id, other.id, BLEND):
+        assert (n_scored(found, name), found.contest.comparisons[name].n) == (60, 60)
+
+
+async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_served(house: House) -> None:
+    """It would be the better one: the index takes over, which can be had."""
+    replica = await house.replica()
+    former, promoted = await entered(house), await entered(house)
+    keys = (await house.living()).keys
+    at = activation.Place(house.store, house.artifacts, keys, 10.0)
+    async with contest(house) as contending:
+        decision = Decision("promote", promoted.id, former.id, 60, 0.5, 0.1, 0.9, 200.0)
+        contending.standing.decided(contending.standing.offset, decision, "under way")
+        await activation.activate(at, former.id, "a test")
+        await activation.activate(at, promoted.id, reason_of(decision))
+        await until(lambda: replica.model("default").live.serving.version == promoted.id)
+        serving = replica.model("default").live.serving
+        await contending.go_on()
+        assert contending._gate.fallback(contending.standing, serving) == [former.id, LIVE]
+        for _ in range(100):
+            contending.standing.contest.note({promoted.id: 0, former.id: 1, LIVE: 2})
+        contending.standing.trouble = {former.id: "it is lost"}
+        await contending._gate.decide(contending.standing, serving, [])
+        assert [one.decision.version for one in contending.standing.decisions] == [promoted.id, LIVE]
+
+
+async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(house: House) -> None:
+    """Anybody can give any reason, also one that the gate gave before."""
+    replica = await house.replica()
+    card = await entered(house)
+    model, keys = replica.model("default"), (await house.living()).keys
+    async with contest(house) as contending:
+        await teach(replica, familiar(60))
+        await go_on_until(contending, lambda: contending.standing.contest.served == card.id)
+        *_, promoted = (event for _, event in await house.elements() if isinstance(event, Activate))
+        for reason in (f"{BY_GATE}that of our own deployments", promoted.reason):
+            for version in (LIVE, card.id):
+                await activation.activate(place(house.store, house.artifacts, keys), version, reason)
+                await contenders.enter(house.store, keys, card.id, "a test")
+            await go_on_until(contending, lambda: model.live.serving.version == card.id)
+            await teach(replica, changed(40 * LABELS))
+            await contending.go_on()
+            assert contending.standing.contest.comparisons[LIVE].evidence > GATE.needed
+            assert contending._gate.fallback(contending.standing, model.live.serving) == []
+        assert (contending.standing.promotions, contending.standing.rollbacks) == (1, 0)
+
+
+async def test_no_more_than_four_contend(house: House) -> None:
+    keys = (await house.living()).keys
+    for name in ("a" * 16, "b" * 16, "c" * 16, "d" * 16, "a" * 16):
+        await contenders.enter(house.store, keys, name, "one of four")
+    with pytest.raises(Conflict, match="4 versions"):
+        await contenders.enter(house.store, keys, "e" * 16, "one too many")
+    assert await contenders.leave(house.store, keys, "b" * 16)
+    assert not await contenders.leave(house.store, keys, "b" * 16)
+    await contenders.enter(house.store, keys, "e" * 16, "now it fits")
+    assert [one.version[0] for one in await contenders.entered(house.store, keys)] == ["a", "c", "d", "e"]

@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+
+from abound.core.errors import ArtifactsUnavailable, Conflict, Damaged, NotReady, StoreUnavailable, UnknownVersion
+from abound.core.model.active_version import LIVE
+from abound.core.model.live_model import warmup
+from abound.core.types import Offset
+from abound.service.history.replay import compact, rebuild
+from abound.service.log.events import Activate, PrepareVersion, Weigh
+from abound.service.model import presence
+from abound.service.model.replicated_model import ModelReplica
+from abound.service.rebuild import adoption
+from abound.service.replica import heartbeat, loaded_versions
+from abound.service.replica.loaded_versions import ServingParams
+from abound.service.replica.replica import Replica
+from abound.service.versions import activation
+from abound.service.versions import activation as activating
+from abound.service.versions import repository as versions
+from abound.service.versions.activation import activate, active
+from abound.service.versions.card import Card
+from tests.support.adoption_house import SMALL, House, digest_at, digest_of, events, learning, model_of, until
+from tests.support.small_versions import fitted, place, write
+from tests.support.streams import drafts
+from tests.support.valkey import Server
+
+
+@pytest.fixture
+async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    warmup()
+    monkeypatch.setattr(loaded_versions, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(loaded_versions, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
+    house = House(server, tmp_path)
+    await house.open()
+    yield house
+    await house.close()
+
+
+async def version(house: House, name: str = "first", **fields: Any) -> Card:
+    return await write(house.artifacts, (await house.living()).keys, fitted(name, **fields))
+
+
+async def here(house: House, **fields: Any) -> activation.Place:
+    return place(house.store, house.artifacts, (await house.living()).keys, **fields)
+
+
+def model(replica: Replica) -> ModelReplica:
+    return replica.model("default")
+
+
+def observe(replica: Replica) -> tuple[Offset, str] | None:
+    """What this replica would answer with now, and from where; None when it answers nothing."""
+    one = model(replica)
+    if not one.ready:
+        return None
+    one.check_serving()  # an answer by what is active can be given
+    return one.offset, one.live.serving.version
+
+
+async def truth(house: House) -> list[tuple[Offset, str]]:
+    """From which offset on which version is active, by the log alone."""
+    return [(at, event.version) for at, event in await house.elements() if isinstance(event, Activate)]
+
+
+def active_at(switches: list[tuple[Offset, str]], offset: Offset) -> str:
+    return ([LIVE] + [version for at, version in switches if at[:2] <= offset[:2]])[-1]
+
+
+async def test_all_replicas_switch_at_one_offset_and_none_answers_past_it_with_the_old_version(house: House) -> None:
+    replicas = [await house.replica() for _ in range(3)]
+    one, two = await version(house), await version(house, "second")
+    seen: list[set[tuple[Offset, str]]] = [set() for _ in replicas]
+    stop = False
+
+    async def watch() -> None:
+        while not stop:
+            for replica, pairs in zip(replicas, seen, strict=True):
+                found = observe(replica)
+                assert found is not None
+                pairs.add(found)
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    async with learning(replicas[0]), learning(replicas[1], 5000):
+        for name in (one.id, two.id, LIVE, one.id, LIVE):
+            at = await activate(await here(house), name, "a test")
+            assert (await active(house.store, model(replicas[0]).keys)).at == at
+            await until(lambda at=at: all(model(replica).offset > at for replica in replicas))
+    stop = True
+    await watching
+    switches = await truth(house)
+    assert [name for _, name in switches] == [one.id, two.id, LIVE, one.id, LIVE]
+    for pairs in seen:
+        assert len({name for _, name in pairs}) == 3
+        for offset, name in pairs:
+            assert name == active_at(switches, offset), offset
+    last = max(model(replica).offset for replica in replicas)
+    assert {await digest_at(replica, last) for replica in replicas} == {await house.expected()}
+    assert len({model(replica).live.serving for replica in replicas}) == 1
+    assert model(replicas[0]).live.serving.former == one.id
+
+
+async def test_a_replica_that_is_not_ready_halts_before_the_activation_and_goes_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, slow = await house.replica(), await house.replica()
+    gate = asyncio.Event()
+    put_on = loaded_versions.Shelf._put_on
+
+    async def put_on_late(on: loaded_versions.Shelf, *given: Any) -> Any:
+        if on is slow.shelf:
+            await gate.wait()
+        return await put_on(on, *given)
+
+    monkeypatch.setattr(loaded_versions.Shelf, "_put_on", put_on_late)
+    await one.learn("default", drafts(40))
+    card = await version(house)
+    with structlog.testing.capture_logs() as logs:
+        at = await activate(await here(house, prepare_seconds=2), card.id, "a test")
+    assert [line["without"] for line in logs if "before all replicas" in line["event"]] == [[slow.id]]
+    await one.learn("default", drafts(5, 77))
+    await until(lambda: model(slow).halted is not None)
+    assert model(slow).offset < at
+    assert observe(slow) is None
+    assert card.id in str(slow.status().reason)
+    assert not slow.status().ready
+    assert observe(one) == (model(one).offset, card.id)
+    gate.set()
+    last = model(one).offset
+    assert await digest_at(slow, last) == await digest_at(one, last) == await house.expected()
+    await until(lambda: slow.status().ready)
+    assert observe(slow) == (last, card.id)
+
+
+async def test_a_replica_without_the_artifact_store_answers_nothing_until_the_index_is_active_again(
+    house: House,
+) -> None:
+    one, blind = await house.replica(), await house.replica(artifacts=False)
+    await one.learn("default", drafts(40))
+    card = await version(house)
+    await activate(await here(house, prepare_seconds=2), card.id, "a test")
+    await until(lambda: "ABOUND_ARTIFACTS_URL" in str(model(blind).halted))
+    await one.learn("default", drafts(5, 77))
+    assert observe(blind) is None
+    late = await house.replica(artifacts=False)  # it starts, and says why it is not ready
+    assert not late.status().ready
+    assert "ABOUND_ARTIFACTS_URL" in str(late.status().reason)
+    assert card.id in str(late.status().reason)
+    await activate(await here(house), LIVE, "back")
+    await until(lambda: blind.status().ready and late.status().ready)
+    last = model(one).offset
+    assert {await digest_at(replica, last) for replica in (one, blind, late)} == {await house.expected()}
+
+
+async def test_replays_and_snapshots_know_what_is_active_and_a_start_loads_it(house: House) -> None:
+    one = await house.replica()
+    living = await house.living()
+    await one.learn("default", drafts(40))
+    early = await compact(house.store, living, SMALL, artifacts=house.artifacts)
+    gone, card = await version(house), await version(house, "second")
+    await activate(await here(house), gone.id, "a test")
+    at = await activate(await here(house), card.id, "a test")
+    await house.append(Weigh(gone.id, (0.1, 0.9)), Weigh(card.id, (0.25, 0.75)), *events(5, 4))
+    await activate(await here(house), LIVE, "a test")
+    await versions.delete(house.artifacts, living.keys, gone.id)
+    at = await activate(await here(house), card.id, "a test")
+    await house.append(Weigh(card.id, (0.25, 0.75)), *events(5, 5))
+    last = (await house.elements())[-1][0]
+    expected = await house.expected()
+    assert await digest_at(one, last) == expected
+    late = await compact(house.store, living, SMALL, artifacts=house.artifacts)
+    assert late.digest == expected
+    for snapshot in (late, early, None):
+        found = await rebuild(house.store, living, from_start=snapshot is None, artifacts=house.artifacts)
+        assert await digest_at(found, last) == expected
+        new = await house.replica()
+        assert new.status().ready
+        assert observe(new) == (last, card.id)
+        assert model(new).live.serving.weights == (0.25, 0.75)
+        assert model(new).live.serving.at == str(at)
+        assert await digest_at(new, last) == expected
+        await house.stop(new)
+        if snapshot is not None:
+            await house.store.client.lrem(living.keys.of("snapshots"), 0, snapshot.id)
+
+
+async def test_an_index_that_is_adopted_changes_nothing_of_what_is_active(house: House) -> None:
+    one = await house.replica()
+    await one.learn("default", drafts(40))
+    first, second = await version(house), await version(house, "second")
+    await activate(await here(house), first.id, "a test")
+    async with adoption.begin(await house.place(), "adoption") as this:
+        index = await house.index(model_of(30, 9), this.after)
+        await activate(await here(house), second.id, "a test")
+        await this.adopt(index, "a test")
+    await house.append(*events(3))
+    last = (await house.elements())[-1][0]
+    expected = await house.expected()
+    assert await digest_at(one, last) == expected
+    assert (model(one).live.serving.version, model(one).live.serving.former) == (second.id, first.id)
+    fresh = await rebuild(house.store, await house.living(), from_start=True, artifacts=house.artifacts)
+    assert await digest_of(fresh.live) == expected
+
+
+async def test_of_two_activations_at_one_time_one_is_refused(house: House) -> None:
+    await house.replica()
+    first, second = await version(house), await version(house, "second")
+    reached, gate = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        reached.set()
+        await gate.wait()
+
+    one = asyncio.create_task(activate(await here(house, between=wait), first.id, "a test"))
+    await reached.wait()
+    with pytest.raises(Conflict, match="being activated"):
+        await activate(await here(house), second.id, "a test")
+    with pytest.raises(Conflict, match="being activated"):
+        async with activation.fence(house.store, (await house.living()).keys):
+            raise AssertionError("nothing is deleted meanwhile")
+    gate.set()
+    at = await one
+    assert await truth(house) == [(at, first.id)]
+    await activate(await here(house), second.id, "a test")
+
+
+async def test_an_activation_that_lost_its_fence_changes_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = await house.replica()
+    monkeypatch.setattr(activation, "RENEW_SECONDS", 0.1)
+    first, second = await version(house), await version(house, "second")
+    keys = (await house.living()).keys
+    other: list[Offset] = []
+
+    async def overtaken() -> None:
+        if not other:
+            other.append(Offset(0, 0, 0))
+            await house.store.client.delete(keys.of("activating"))
+            other[0] = await activate(await here(house), second.id, "a test")
+
+    with pytest.raises(Conflict, match="took too long"):
+        await activate(await here(house, between=overtaken), first.id, "a test")
+    assert await truth(house) == [(other[0], second.id)]
+    await until(lambda: observe(replica) is not None and model(replica).live.serving.version == second.id)
+
+
+async def test_only_while_another_one_is_active(house: House) -> None:
+    await house.replica()
+    first, second = await version(house), await version(house, "second")
+    with pytest.raises(Conflict, match="is live and not"):
+        await activate(await here(house), first.id, "a test", if_active=second.id)
+    at = await activate(await here(house), first.id, "a test", if_active=LIVE)
+    assert await activate(await here(house), first.id, "again", if_active=first.id) == at
+    with pytest.raises(Conflict, match=f"is {first.id} and not"):
+        await activate(await here(house), second.id, "a test", if_active=LIVE)
+    assert await truth(house) == [(at, first.id)]
+
+
+async def test_an_answer_that_was_lost_on_the_way_activates_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = await house.replica()
+    card = await version(house)
+    monkeypatch.setattr(activation, "RENEW_SECONDS", 0.05)
+    append, attempts = activating.append, itertools.count(1)
+
+    async def append_and_lose(*given: Any) -> Offset:
+        at = await append(*given)
+        if next(attempts) < 3:
+            await house.store.client.delete(model(replica).keys.of("activating"))  # so long does it take
+            raise StoreUnavailable("the reply was lost")
+        return at
+
+    monkeypatch.setattr(activating, "append", append_and_lose)
+    at = await activate(await here(house), card.id, "a test", if_active=LIVE)
+    assert await truth(house) == [(at, card.id)]
+    await until(lambda: model(replica).live.serving.at == str(at))
+
+
+async def test_what_cannot_be_activated_is_refused_before_anything_is_appended(house: House) -> None:
+    one = await house.replica()
+    card = await version(house)
+    before = model(one).offset
+    with pytest.raises(UnknownVersion):
+        await activate(await here(house), "0123456789abcdef", "a test")
+    with pytest.raises(UnknownVersion):
+        await activate(await here(house), "blend", "a test")
+    with pytest.raises(ArtifactsUnavailable, match="ABOUND_ARTIFACTS_URL"):
+        await activate((await here(house))._replace(artifacts=None), card.id, "a test")
+    folder = house.artifacts.path(versions.folder(model(one).keys, card.id))
+    assert folder is not None
+    broken = next(path for path in folder.iterdir() if path.suffix == ".npy")
+    broken.write_bytes(broken.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(Damaged):
+        await activate(await here(house), card.id, "a test")
+    assert not await house.elements()
+    assert model(one).offset == before
+    assert await activating.under_way(house.store, [model(one).keys]) == [None]
+
+
+async def test_what_no_replica_could_load_is_not_activated(house: House) -> None:
+    blind = await house.replica(artifacts=False)
+    card = await version(house)
+    with pytest.raises(NotReady, match="no replica could load"):
+        await activate(await here(house, prepare_seconds=2), card.id, "a test")
+    assert blind.status().ready
+    assert [type(event) for _, event in await house.elements()] == [PrepareVersion]
+
+
+async def test_a_replica_that_died_without_a_word_is_not_waited_for_long(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await house.replica()
+    card = await version(house)
+    monkeypatch.setattr(activation, "SILENT_SECONDS", 1.0)
+    [said] = await presence.present(house.store, model(one).keys)
+    ghost = msgspec.structs.replace(said, replica="ghost")
+    await presence.publish(house.store, [(model(one).keys, ghost)])
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    at = await activate(await here(house, prepare_seconds=60.0), card.id, "a test")
+    assert loop.time() - began < 50
+    assert await truth(house) == [(at, card.id)]
+
+
+async def test_replicas_let_go_of_a_version_that_was_not_activated_after_all(house: House) -> None:
+    one = await house.replica(serving=ServingParams(loaded=1))
+    first, second = await version(house), await version(house, "second")
+    keys = (await house.living()).keys
+    async with activation.fence(house.store, keys) as held:
+        prepare = PrepareVersion("a", first.id, first.digest)
+        await held.say(activating.Activating(held.what.holder, prepare))
+        await house.append(prepare)
+        await until(lambda: first.id in (model(one).versions or {}))
+        await one.shelf.get(model(one), second.id)  # there is room for one besides what is to be active
+        assert set(model(one).versions or {}) == {first.id, second.id}
+    await until(lambda: set(model(one).versions or {}) == {second.id})
+    assert await truth(house) == []
+
+
+async def test_a_halted_replica_passes_over_versions_that_are_gone(house: House) -> None:
+    one, blind = await house.replica(), await house.replica(artifacts=False)
+    first, second = await version(house), await version(house, "second")
+    await activate(await here(house, prepare_seconds=2), first.id, "a test")
+    await until(lambda: model(blind).lacks)
+    await activate(await here(house, prepare_seconds=2), second.id, "a test")
+    await versions.delete(house.artifacts, model(one).keys, first.id)
+    blind.shelf._artifacts = house.artifacts  # it comes back
+    await until(lambda: blind.status().ready)
+    assert observe(blind) == (model(one).offset, second.id)

@@ -1,0 +1,160 @@
+"""Requests while versions come and go: every answer is held against the log."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abound.core.errors import NotReady
+from abound.core.model.active_version import LIVE
+from abound.core.model.live_model import warmup
+from abound.core.types import Offset
+from abound.service.api.routes.classify import Classify
+from abound.service.replica import heartbeat, loaded_versions, rankers
+from abound.service.replica.predictions import RememberParams
+from abound.service.replica.replica import Replica
+from abound.service.security.rate_limits import RateParams, Rates
+from abound.service.settings import Settings
+from abound.service.tasks import Pace
+from abound.service.versions import activation
+from abound.service.versions.activation import activate
+from abound.service.versions.ranking import rank_all
+from tests.support.adoption_house import House, learning, until
+from tests.support.small_versions import FEATURES, fitted, place, write
+from tests.support.streams import drafts
+from tests.support.valkey import Server
+from tests.versions.test_activation import active_at, truth
+
+
+@pytest.fixture
+async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    warmup()
+    monkeypatch.setattr(loaded_versions, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(loaded_versions, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
+    house = House(server, tmp_path)
+    await house.open()
+    yield house
+    await house.close()
+
+
+class Desk:
+    """What a replica answers over HTTP, without HTTP."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.ways = rankers.Ways(replica.shelf, replica.params.serving)
+        rates = Rates(replica.store, RateParams())
+        self.work = Classify(replica, Settings(), RememberParams(), rates, self.ways)
+
+    async def ask(self, **request: Any) -> dict[str, Any] | None:
+        """An answer; None when there is none for now."""
+        body = json.dumps(request).encode()
+        try:
+            answer = self.work.at_once("default", body, None)
+            if answer is None:
+                _, answer = await self.work.answer("default", body, {}, None)
+        except NotReady:
+            return None
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_no_answer_is_by_another_version_than_was_active_at_its_offset(
+    house: House, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+
+    def rank_slowly(asked: Any) -> Any:
+        time.sleep(rng.random() * 0.01)  # an activation may come meanwhile
+        return rank_all(asked)
+
+    monkeypatch.setattr(rankers, "rank_all", rank_slowly)
+    monkeypatch.setattr(Pace, "due", lambda self: rng.random() < 0.2)
+    replicas = [await house.replica() for _ in range(3)]
+    desks = [Desk(replica) for replica in replicas]
+    await replicas[0].learn("default", drafts(50))
+    keys = (await house.living()).keys
+    made = {(await write(house.artifacts, keys, one)).id: one for one in (fitted("one"), fitted("two", 7))}
+    told: list[tuple[str, str, list[str]]] = []
+    stop = False
+
+    def note(answer: dict[str, Any]) -> None:
+        told.append((answer["offset"], answer["version"], [one["label"] for one in answer.get("labels", [])]))
+
+    async def classify(desk: Desk) -> None:
+        while not stop:
+            features = rng.choice(FEATURES)
+            alone = await desk.ask(features=features, k=3)
+            if alone is not None:
+                note(alone)
+            batch = await desk.ask(instances=[{"features": rng.choice(FEATURES)} for _ in range(8)])
+            if batch is not None:
+                for result in [*batch["results"], {**batch, "labels": []}]:
+                    note(result)
+            await asyncio.sleep(0)
+
+    asking = [asyncio.create_task(classify(desk)) for desk in desks]
+    async with learning(replicas[0]), learning(replicas[1], 5000):
+        for name in rng.choices([*made, LIVE], k=5):
+            at = await activate(place(house.store, house.artifacts, keys), name, "a test")
+            await until(lambda at=at: all(replica.model("default").offset > at for replica in replicas))
+    stop = True
+    await asyncio.gather(*asking)
+    switches = await truth(house)
+    assert {version for _, version, _ in told} >= {version for _, version in switches}
+    known = {version: set(one.labels) for version, one in made.items()}
+    for offset, version, labels in told:
+        assert version == active_at(switches, Offset.parse(offset)), offset
+        if version != LIVE:
+            assert set(labels) <= known[version]
+    for desk in desks:
+        desk.ways.close()
+
+
+async def test_a_blend_is_by_what_was_active_and_the_weights_at_its_offset(house: House) -> None:
+    one = await house.replica()
+    desk = Desk(one)
+    await one.learn("default", drafts(50))
+    keys = (await house.living()).keys
+    ids = [(await write(house.artifacts, keys, each)).id for each in (fitted("one"), fitted("two", 7))]
+    stop = False
+
+    async def weigh() -> None:
+        for n in itertools.count():
+            if stop:
+                return
+            share = (n % 3) / 2
+            await activation.weigh(house.store, keys, ids[n % 2], (1 - share, share))
+
+    weighing = asyncio.create_task(weigh())
+    told = []
+    for name in (ids[0], ids[1], LIVE, ids[0]):
+        await activate(place(house.store, house.artifacts, keys), name, "a test")
+        for _ in range(10):
+            answer = await desk.ask(features=FEATURES[3], version="blend", k=100)
+            assert answer is not None
+            told.append(answer)
+            batch = await desk.ask(instances=[{"features": FEATURES[3]}] * 5, version="blend", k=100)
+            assert batch is not None
+            told += batch["results"]
+    stop = True
+    await weighing
+    switches = await truth(house)
+    for answer in told:
+        version = active_at(switches, Offset.parse(answer["offset"]))
+        assert answer["version"] == (LIVE if version == LIVE else "blend")
+        labels = [scored["label"] for scored in answer["labels"]]
+        for name, prefix in zip(ids, ("one", "two"), strict=True):
+            if name != version:
+                assert not [label for label in labels if label.startswith(prefix)]
+    desk.ways.close()

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from abound.core.comparison.blend import DEPTH, Listed, mix
+from abound.core.config import ModelConfig
+from abound.core.errors import Overloaded
+from abound.core.model.live_model import LiveModel, warmup
+from abound.core.types import Offset
+from abound.service.replica.rankers import Pool
+from abound.service.versions import ranking
+from abound.service.versions.ranking import Asked, Way, listed, rank_all
+from abound.service.versions.repository import Loaded
+from tests.randomness import examples
+from tests.support.adoption_house import apply, events
+from tests.support.small_versions import FEATURES, fitted, ranked, vector
+
+AT = Offset(5, 0, 0)
+MADE = [fitted("one", 9), fitted("two", 4)]
+LABELS = [*sorted({label for made in MADE for label in made.labels}), "never learned"]
+
+
+def loaded(made: Any) -> Loaded:
+    card: Any = SimpleNamespace(id="0123456789abcdef")
+    return Loaded(card, made)
+
+
+VERSIONS = [loaded(made) for made in MADE]
+
+
+def plain(version: int, features: dict[str, Any], asked: Asked) -> list[tuple[str, float]]:
+    """What is to come, by asking for everything and leaving out what is not wanted."""
+    found = ranked(MADE[version], features, len(MADE[version].labels))
+    found = [one for one in found if asked.include is None or one[0] in asked.include]
+    found = [one for one in found if one[0] not in (asked.exclude or ())][: asked.depth]
+    if asked.way.weights is not None and asked.live is not None:
+        apart = Listed([label for label, _ in found], [score for _, score in found])
+        found = mix(asked.live, apart, asked.way.weights, asked.k)
+    return [one for one in found if asked.threshold is None or one[1] >= asked.threshold][: asked.k]
+
+
+chosen = st.none() | st.lists(st.sampled_from(LABELS), max_size=6)
+questions = st.tuples(
+    st.integers(0, 1), st.sampled_from(FEATURES), st.integers(1, 12), chosen, chosen, st.none() | st.floats(0, 1)
+)
+
+
+@pytest.fixture(scope="module")
+def live() -> LiveModel:
+    warmup()
+    model = LiveModel(ModelConfig(), (5, 6))
+    for event in events(60, 3):
+        apply(model, AT, event)
+    return model
+
+
+@settings(deadline=None, max_examples=examples(150))
+@given(st.lists(st.tuples(questions, st.none() | st.sampled_from([(1.0, 0.0), (0.4, 0.6)])), max_size=8), st.booleans())
+def test_many_questions_at_once_are_answered_as_each_alone(
+    live: LiveModel, asked: list[tuple[Any, tuple[float, float] | None]], few_at_once: bool
+) -> None:
+    given_, expected = [], []
+    before = ranking.MOST_SCORES
+    for (version, features, k, include, exclude, threshold), weights in asked:
+        its = vector(features)
+        said = None if weights is None else listed(live, its, k, include, exclude)
+        one = Asked(Way(VERSIONS[version], weights), its, k, include, exclude, threshold, AT, said)
+        given_.append(one)
+        expected.append(plain(version, features, one))
+    try:
+        ranking.MOST_SCORES = 10 if few_at_once else before
+        assert rank_all(given_) == expected
+    finally:
+        ranking.MOST_SCORES = before
+
+
+def test_a_blend_of_the_index_alone_ranks_as_the_index(live: LiveModel) -> None:
+    its = vector(FEATURES[3])
+    whole = live.rank(its, 5)
+    one = Asked(Way(VERSIONS[0], (1.0, 0.0)), its, 5, None, None, None, AT, listed(live, its, 5, None, None))
+    [found] = rank_all([one])
+    assert [label for label, score in found if score > 0] == [live.label(i) for i in whole.class_ids.tolist()][
+        : sum(score > 0 for _, score in found)
+    ]
+    assert len(listed(live, its, 5, None, None).labels) <= DEPTH
+
+
+class Gated:
+    """Work that waits for a gate; a bad item fails."""
+
+    def __init__(self) -> None:
+        self.begun, self.gate = threading.Event(), threading.Event()
+        self.together: list[list[int]] = []
+
+    def __call__(self, items: Sequence[int]) -> list[int]:
+        self.begun.set()
+        self.gate.wait(10)
+        self.together.append(list(items))
+        return [100 // item for item in items]
+
+
+async def test_what_waits_for_a_thread_is_bounded_and_done_together() -> None:
+    work = Gated()
+    pool = Pool(work, 1, 2)
+    first = asyncio.create_task(pool.run([1]))
+    await asyncio.to_thread(work.begun.wait, 10)
+    waiting = [asyncio.create_task(pool.run(items)) for items in ([2], [4, 5])]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded) as refused:
+        await pool.run([10])
+    assert refused.value.retry_after > 0
+    patient = asyncio.create_task(pool.run([20], patient=True))
+    await asyncio.sleep(0)
+    work.gate.set()
+    assert await asyncio.gather(first, *waiting, patient) == [[100], [50], [25, 20], [5]]
+    assert work.together == [[1], [2, 4, 5, 20]]
+    assert await pool.run([25]) == [4]
+    pool.close()
+
+
+async def test_none_fails_for_another_one() -> None:
+    work = Gated()
+    pool = Pool(work, 1, 8)
+    first = asyncio.create_task(pool.run([1]))
+    await asyncio.to_thread(work.begun.wait, 10)
+    good, bad, gone = (asyncio.create_task(pool.run(items)) for items in ([2], [0], [5]))
+    await asyncio.sleep(0)
+    gone.cancel()
+    work.gate.set()
+    results = await asyncio.gather(first, good, bad, gone, return_exceptions=True)
+    assert results[:2] == [[100], [50]]
+    assert isinstance(results[2], ZeroDivisionError)
+    assert isinstance(results[3], asyncio.CancelledError)
+    pool.close()

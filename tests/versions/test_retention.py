@@ -1,0 +1,275 @@
+"""What was begun and never finished goes, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
+
+import pytest
+
+from abound.core.config import ModelConfig
+from abound.core.errors import Cancelled, Conflict, StoreUnavailable, UnknownVersion, VersionGone
+from abound.core.types import Offset
+from abound.service.artifacts import write_marks
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.datasets.repository import FOLDER, WRITING_KEY, Datasets
+from abound.service.jobs import fit as fitting
+from abound.service.jobs.fit_params import fit_params
+from abound.service.rebuild import erase
+from abound.service.store.client import Store
+from abound.service.versions import activation
+from abound.service.versions import repository as versions
+from abound.service.versions import retention as version_retention
+from abound.service.versions.card import Card, new_id
+from abound.service.versions.promotion import candidates as contenders
+from tests.core.methods.toy import made
+from tests.versions.test_repository import KEYS, fit, write
+
+
+@pytest.fixture
+async def artifacts(store: Store, tmp_path: Path) -> Artifacts:
+    artifacts = Artifacts(str(tmp_path))
+    await artifacts.join(store)
+    return artifacts
+
+
+async def test_what_nobody_writes_any_more_is_swept(store: Store, artifacts: Artifacts) -> None:
+    whole = await write(artifacts, fit("frequency"))
+    begun = [new_id() for _ in range(2)]
+    for name in begun:
+        await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
+    async with version_retention.writing(store, KEYS, begun[0]):
+        assert await version_retention.sweep(store, artifacts, KEYS) == 1
+        left = {name.split("/")[3] for name in await artifacts.names(versions.folder(KEYS))}
+        assert left == {whole.id, begun[0]}
+    assert await version_retention.sweep(store, artifacts, KEYS) == 1
+    assert await versions.ids(artifacts, KEYS) == [whole.id]
+    assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
+    assert await version_retention.sweep(store, artifacts, KEYS) == 0
+
+
+async def test_whoever_died_while_writing_is_not_waited_for_for_ever(store: Store, artifacts: Artifacts) -> None:
+    name = new_id()
+    await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
+    await store.client.hset(KEYS.of("writing"), name, "1")
+    assert await version_retention.sweep(store, artifacts, KEYS) == 1
+
+
+async def test_whoever_died_before_the_clock_was_set_back_is_not_waited_for_for_as_much_longer(
+    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as a new mark holds nothing is taken away, since whoever lives renews it meanwhile."""
+    monkeypatch.setattr(write_marks, "WRITING_SECONDS", 1)
+    name, known, file = new_id(), Datasets(store), f"{FOLDER}/lost.jsonl"
+    await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
+    await artifacts.put(file, b"x")
+    now, _ = await store.client.time()
+    ahead = str(now + 86_400)
+    await store.client.hset(KEYS.of("writing"), mapping={name: ahead, f"{name}.bytes": "50000000000"})
+    await store.client.hset(WRITING_KEY, file, ahead)
+    assert await version_retention.written_bytes(store, artifacts, KEYS) == 50_000_000_000
+    assert (await version_retention.sweep(store, artifacts, KEYS), await known.sweep(artifacts)) == (0, 0)
+    await asyncio.sleep(2.1)
+    assert await version_retention.written_bytes(store, artifacts, KEYS) == 0
+    assert (await version_retention.sweep(store, artifacts, KEYS), await known.sweep(artifacts)) == (1, 1)
+
+
+async def test_nothing_is_deleted_while_a_version_is_activated(store: Store, artifacts: Artifacts) -> None:
+    made = [await write(artifacts, fit("frequency"), created=float(second)) for second in (1, 2)]
+    async with activation.fence(store, KEYS):
+        assert await version_retention.retain(store, artifacts, KEYS, 1) == []
+        with pytest.raises(Conflict):
+            await version_retention.delete(store, artifacts, KEYS, made[0].id)
+    assert await version_retention.retain(store, artifacts, KEYS, 1) == [made[0].id]
+    assert await versions.ids(artifacts, KEYS) == [made[1].id]
+
+
+@pytest.mark.parametrize("way", ["delete", "retain", "forget"])
+async def test_what_comes_to_contend_while_it_is_deleted_keeps_no_place(
+    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """After it was looked at whether it contends."""
+    cards = [await write(artifacts, fit("frequency"), created=float(second)) for second in (1, 2)]
+    clear = artifacts.clear
+
+    async def late(folder: str) -> None:
+        await contenders.enter(store, KEYS, cards[0].id, "at the same time")
+        await clear(folder)
+
+    monkeypatch.setattr(artifacts, "clear", late)
+    if way == "delete":
+        await version_retention.delete(store, artifacts, KEYS, cards[0].id)
+    elif way == "retain":
+        assert await version_retention.retain(store, artifacts, KEYS, 1) == [cards[0].id]
+    else:
+        place = cast(Any, SimpleNamespace(store=store, artifacts=artifacts, keys=KEYS, prepare_seconds=1, between=None))
+        assert await erase._deleted(place, [cards[0].id], "a test")
+    assert await versions.ids(artifacts, KEYS) == [cards[1].id]
+    assert await contenders.entered(store, KEYS) == []
+
+
+async def test_what_was_deleted_before_it_contends_keeps_no_place(store: Store, artifacts: Artifacts) -> None:
+    card = await write(artifacts, fit("frequency"))
+    await version_retention.contend(store, artifacts, KEYS, card.id, "it is there")
+    assert [one.version for one in await contenders.entered(store, KEYS)] == [card.id]
+    await artifacts.clear(versions.folder(KEYS, card.id))
+    with pytest.raises(UnknownVersion):
+        await version_retention.contend(store, artifacts, KEYS, card.id, "it is gone")
+    assert await contenders.entered(store, KEYS) == []
+
+
+async def test_a_job_whose_version_is_deleted_as_soon_as_it_is_seen_says_so(
+    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = await begin(artifacts)
+    publish = version_retention.publish
+
+    async def deleted(*given: Any) -> Card:
+        card = await publish(*given)
+        await version_retention.delete(store, artifacts, KEYS, card.id)
+        return card
+
+    monkeypatch.setattr(version_retention, "publish", deleted)
+    job = SimpleNamespace(id="j", committed=True, kept=[versions.folder(KEYS, begun.id)], activate="if_better")
+    context = SimpleNamespace(
+        store=store,
+        artifacts=artifacts,
+        living=SimpleNamespace(keys=KEYS),
+        job=job,
+        settings=SimpleNamespace(group=lambda kind: kind()),
+    )
+    outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
+    assert f"no version {begun.id}" in outcome["contends"]
+    assert await contenders.entered(store, KEYS) == []
+
+
+async def test_files_of_data_sets_that_nothing_points_to_are_swept(store: Store, artifacts: Artifacts) -> None:
+    known = Datasets(store)
+    for name in ("lost", "busy"):
+        await artifacts.put(f"{FOLDER}/{name}.jsonl", b"x")
+    async with write_marks.writing(store, WRITING_KEY, f"{FOLDER}/busy.jsonl"):
+        assert await known.sweep(artifacts) == 1
+        assert await artifacts.names(FOLDER) == [f"{FOLDER}/busy.jsonl"]
+    assert await known.sweep(artifacts) == 1
+
+
+async def begin(artifacts: Artifacts, **given: Any) -> Card:
+    """A version as a job writes it before it commits."""
+    return await write(artifacts, fit("frequency"), whole=False, **given)
+
+
+def place_of(store: Store, artifacts: Artifacts) -> activation.Place:
+    return activation.Place(store, artifacts, KEYS)
+
+
+async def test_what_is_not_published_is_not_seen(store: Store, artifacts: Artifacts) -> None:
+    begun = await begin(artifacts)
+    assert await versions.ids(artifacts, KEYS) == []
+    with pytest.raises(UnknownVersion):
+        await activation.activate(place_of(store, artifacts), begun.id, "a test")
+    for _ in range(2):
+        assert await version_retention.publish(store, artifacts, KEYS, begun.id) == begun
+    assert [card.id for card in await versions.cards(artifacts, KEYS)] == [begun.id]
+    assert await versions.ready(artifacts, KEYS) == []
+    assert (await versions.load(artifacts, KEYS, begun.id)).card == begun
+
+
+async def test_a_version_is_published_when_nobody_activates_any_more(store: Store, artifacts: Artifacts) -> None:
+    begun = await begin(artifacts)
+    async with activation.fence(store, KEYS):
+        publishing = asyncio.create_task(version_retention.publish(store, artifacts, KEYS, begun.id))
+        await asyncio.sleep(0)
+        assert await versions.ids(artifacts, KEYS) == []
+    assert await publishing == begun
+
+
+async def test_what_was_taken_away_is_not_published(store: Store, artifacts: Artifacts) -> None:
+    begun = await begin(artifacts)
+    await artifacts.clear(versions.folder(KEYS, begun.id))
+    with pytest.raises(VersionGone, match="taken away"):
+        await version_retention.publish(store, artifacts, KEYS, begun.id)
+
+
+async def test_a_forgetting_finds_what_is_not_published(store: Store, artifacts: Artifacts) -> None:
+    place = cast(Any, SimpleNamespace(artifacts=artifacts, keys=KEYS))
+    older = await begin(artifacts, data_range={"after": None, "until": "5-0.0"})
+    newer = await begin(artifacts, data_range={"after": None, "until": "50-0.0"})
+    unclear = await write(artifacts, fit("frequency"), data_range={"after": None, "until": "not an offset"})
+    assert await erase.fitted_on(place, Offset.parse("10-0.0")) == sorted([newer.id, unclear.id])
+    assert older.id in await erase.fitted_on(place, Offset.parse("1-0.0"))
+
+
+async def test_a_job_that_died_after_it_committed_goes_on(store: Store, artifacts: Artifacts) -> None:
+    begun = await begin(artifacts)
+    job = SimpleNamespace(id="j", committed=True, kept=[versions.folder(KEYS, begun.id)], activate="no")
+    context = SimpleNamespace(
+        store=store,
+        artifacts=artifacts,
+        living=SimpleNamespace(keys=KEYS),
+        job=job,
+        settings=SimpleNamespace(group=lambda kind: kind()),
+    )
+    for _ in range(2):
+        outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
+        assert outcome["version"] == begun.id
+        assert await versions.ids(artifacts, KEYS) == [begun.id]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_job_commits_before_its_version_is_seen(
+    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    seen: list[list[str]] = []
+
+    async def read(*given: object) -> fitting.Read:
+        return fitting.Read(made(80, seed=0), None, Offset.parse("5-0.0"))
+
+    async def commit(prefix: str) -> None:
+        seen.append(await versions.ids(artifacts, KEYS))
+        if cancelled:
+            raise Cancelled("the job was told to stop")
+
+    monkeypatch.setattr(fitting, "_read", read)
+    settings = SimpleNamespace(cluster=None, group=lambda kind: kind())
+    job = SimpleNamespace(id="j", committed=False, kept=[], config=None, data="set", upload=None, activate="no")
+    context = SimpleNamespace(
+        store=store,
+        artifacts=artifacts,
+        living=SimpleNamespace(keys=KEYS, config=ModelConfig()),
+        job=job,
+        settings=settings,
+        threads=1,
+        will_write=AsyncMock(),
+        now=AsyncMock(return_value=1.0),
+        check=lambda: None,
+        commit=commit,
+    )
+    fit_of = fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
+    if cancelled:
+        with pytest.raises(Cancelled):
+            await fit_of
+        assert await versions.ids(artifacts, KEYS) == []
+    else:
+        outcome = await fit_of
+        assert await versions.ids(artifacts, KEYS) == [outcome["version"]]
+    assert seen == [[]]
+
+
+async def test_a_file_is_said_again_after_the_store_was_away(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, enough = 0, asyncio.Event()
+    monkeypatch.setattr(write_marks, "WRITING_SECONDS", 0.01)
+
+    async def say(*words: object) -> None:
+        nonlocal said
+        said += 1
+        if said == 2:
+            raise StoreUnavailable("away")
+        if said == 4:
+            enough.set()
+
+    monkeypatch.setattr(write_marks, "_say", say)
+    async with write_marks.writing(store, WRITING_KEY, "x"), asyncio.timeout(30):
+        await enough.wait()

@@ -1,0 +1,289 @@
+"""A file of a version that somebody made by hand: refused for what is wrong with it, and nothing of it stays."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from abound.core.config import ModelConfig
+from abound.core.errors import Conflict, InvalidInstance, Malformed
+from abound.core.methods.fitted import Fitted
+from abound.core.types import Offset
+from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.npy import ArrayFile
+from abound.service.history import erasures
+from abound.service.log.catalog import ModelKeys
+from abound.service.snapshots.arrays import checksum_of
+from abound.service.store.client import Store
+from abound.service.versions import repository as versions
+from abound.service.versions import retention as version_retention
+from abound.service.versions import version_file
+from abound.service.versions.card import Card, digest_of, reading_of
+from abound.service.versions.retention import VersionParams
+from abound.service.versions.version_file import DEFAULT, KIND, export_version, import_version
+from tests.versions.test_repository import KEYS, OTHER, fit, write
+
+HEAD = struct.Struct("<8sII16s")
+
+
+@pytest.fixture
+async def artifacts(store: Store, tmp_path: Path) -> Artifacts:
+    artifacts = Artifacts(str(tmp_path))
+    await artifacts.join(store)
+    return artifacts
+
+
+async def taken(
+    store: Store,
+    artifacts: Artifacts,
+    card: Card,
+    bodies: list[bytes],
+    params: VersionParams = DEFAULT,
+    keys: ModelKeys = OTHER,
+) -> Card:
+    """Import a file of this card, whose checksums are made to fit, and of these files."""
+    plain = msgspec.json.encode(
+        msgspec.structs.replace(card, digest=digest_of(card.meta, card.files), n_bytes=sum(map(len, bodies))).sealed()
+    )
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield HEAD.pack(KIND.magic, KIND.format, len(plain), bytes.fromhex(checksum_of(plain))) + plain
+        for body in bodies:
+            yield body
+
+    return await import_version(store, artifacts, keys, pieces(), 2**30, "9-0.0", params)
+
+
+async def whole(artifacts: Artifacts) -> tuple[Card, list[bytes]]:
+    card = await write(artifacts, fit("swnn"))
+    names = [f"{versions.folder(KEYS, card.id)}/{one.file}" for one in card.files]
+    return card, [await artifacts.get(name) for name in names]
+
+
+def header(text: str, data: bytes) -> bytes:
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text) + 1) + text.encode() + b"\n" + data
+
+
+async def refused(store: Store, artifacts: Artifacts, card: Card, bodies: list[bytes]) -> None:
+    with pytest.raises((Malformed, InvalidInstance)):
+        await taken(store, artifacts, card, bodies)
+    assert await artifacts.names(versions.folder(OTHER)) == []
+
+
+async def test_what_was_not_changed_is_taken(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await whole(artifacts)
+    new = await taken(store, artifacts, card, bodies)
+    assert [one.id for one in await versions.cards(artifacts, OTHER)] == [new.id]
+    exported = await export_version(artifacts, OTHER, new.id)
+    assert len(b"".join([piece async for piece in exported.pieces])) == exported.size
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sizes": {"instances": -1, "features": 1, "classes": 1, "nnz": 1, "assertions": 1}},
+        {"sizes": {"instances": 1}},
+        {"data_range": {"foo": "bar"}},
+        {"data_range": {"after": "x", "until": "not-an-offset"}},
+        {"offset": "now"},
+        {"reads": {"analyzer": {"kind": "word"}}},
+        {"reads": {"analyzer": 7, "boolean": False, "negative": "ignore"}},
+        {"reads": reading_of(ModelConfig()) | {"negative": "x"}},
+        {"created": -1.0},
+        {"seed": -1},
+        {"metrics": {"R@1": "text"}},
+        {"metrics": {"R" * 1000: 1.0}},
+        {"method": "another"},
+        {"params": {"S": 1}},
+        {"data": "d" * 10_000},
+        {"libraries": {str(i): "1" for i in range(1000)}},
+    ],
+    ids=str,
+)
+async def test_a_card_that_breaks_a_rule_is_refused(store: Store, artifacts: Artifacts, fields: dict[str, Any]) -> None:
+    card, bodies = await whole(artifacts)
+    await refused(store, artifacts, msgspec.structs.replace(card, **fields), bodies)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"offset": "9-1.0"}, "the version is of 9-1.0, and the log of m ends at 9-0.0"),
+        ({"data_range": {"after": None, "until": "10-0.0"}}, "of 10-0.0, and the log of m ends at 9-0.0"),
+        ({"data_range": {"after": "10-0.0", "until": None}}, "of 10-0.0, and the log of m ends at 9-0.0"),
+    ],
+)
+async def test_a_version_of_the_model_has_learned_nothing_that_the_log_does_not_have(
+    store: Store, artifacts: Artifacts, fields: dict[str, Any], said: str
+) -> None:
+    """Another model's offsets say nothing here."""
+    card, bodies = await whole(artifacts)
+    await store.client.xadd(KEYS.log, {"e": b""}, id="9-0")
+    await taken(store, artifacts, card, bodies, keys=KEYS)
+    false = msgspec.structs.replace(card, **fields)
+    with pytest.raises(Conflict, match=said):
+        await taken(store, artifacts, false, bodies, keys=KEYS)
+    await taken(store, artifacts, false, bodies)
+
+
+async def test_a_version_that_may_have_learned_what_was_forgotten_since_is_not_taken(
+    store: Store, artifacts: Artifacts
+) -> None:
+    """One that was fitted after it is."""
+    card, bodies = await whole(artifacts)
+    await store.client.xadd(KEYS.log, {"e": b""}, id="20-0")
+    later = msgspec.structs.replace(card, data_range={"after": None, "until": "11-0.0"}, offset="11-0.0")
+    of_a_data_set = msgspec.structs.replace(card, data_range=None, data="rows")
+    await erasures.begin(store, KEYS, "j", erasures.Unfinished("9-0.0", source="s"))
+    with pytest.raises(Conflict, match="being forgotten"):
+        await taken(store, artifacts, card, bodies, keys=KEYS)
+    for command in erasures.saying(KEYS, [Offset.parse("10-0.0")], ["j"]):
+        await store.client.execute_command(*command)
+    with pytest.raises(Conflict, match=r"were forgotten at 10-0\.0, .* up to 9-0\.0"):
+        await taken(store, artifacts, card, bodies, keys=KEYS)
+    for one in (later, of_a_data_set):
+        await taken(store, artifacts, one, bodies, keys=KEYS)
+    assert len(await versions.ids(artifacts, KEYS)) == 3
+
+
+async def test_a_forgetting_that_begins_while_a_version_is_taken_over_is_seen(
+    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked for versions before there was this one."""
+    card, bodies = await whole(artifacts)
+    await store.client.xadd(KEYS.log, {"e": b""}, id="20-0")
+    finish = versions.finish
+
+    async def late(*given: Any) -> Card:
+        await erasures.begin(store, KEYS, "j", erasures.Unfinished("19-0.0", source="s"))
+        return await finish(*given)
+
+    monkeypatch.setattr(version_file.versions, "finish", late)
+    with pytest.raises(Conflict, match="being forgotten"):
+        await taken(store, artifacts, card, bodies, keys=KEYS)
+    assert await versions.ids(artifacts, KEYS) == [card.id]
+
+
+async def test_a_card_that_breaks_a_rule_does_not_hide_the_others(store: Store, artifacts: Artifacts) -> None:
+    kept = await write(artifacts, fit("frequency"))
+    await write(artifacts, fit("frequency"), sizes={"instances": -1})
+    assert await versions.cards(artifacts, KEYS) == [kept]
+
+
+WRONG_FILES = [
+    ({"file": "é.npy"}, None),
+    ({"file": ".npy"}, None),
+    ({"file": "../x.npy"}, None),
+    ({"file": "n" * 200 + ".npy"}, None),
+    ({"dtype": "<U0", "shape": [2]}, header("{'descr': '<U0', 'fortran_order': False, 'shape': (2,), }", b"")),
+    (
+        {"dtype": "<u2", "shape": [-2, -3]},
+        header("{'descr': '<u2', 'fortran_order': False, 'shape': (-2, -3), }", bytes(12)),
+    ),
+    ({"dtype": "|O", "shape": [2]}, header("{'descr': '|O', 'fortran_order': False, 'shape': (2,), }", bytes(16))),
+    ({}, header("{'descr': '<u2', 'fortran_order': False, 'shape': " + "-" * 9000 + "1, }", b"")),
+    ({}, header("{'descr': " + "(" * 3000, b"")),
+    ({}, header("{'descr': [('a', '<u2')], 'fortran_order': False, 'shape': (1,), }", bytes(2))),
+    ({}, b"\x93NUMPY"),
+]
+
+
+@pytest.mark.parametrize(("fields", "body"), WRONG_FILES)
+async def test_a_file_that_is_no_array_is_refused(
+    store: Store, artifacts: Artifacts, fields: dict[str, Any], body: bytes | None
+) -> None:
+    card, bodies = await whole(artifacts)
+    bodies[0] = bodies[0] if body is None else body
+    first = msgspec.structs.replace(card.files[0], size=len(bodies[0]), checksum=checksum_of(bodies[0]))
+    files = [msgspec.structs.replace(first, **fields), *card.files[1:]]
+    await refused(store, artifacts, msgspec.structs.replace(card, files=files), bodies)
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+async def test_numbers_out_of_range_are_refused(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await whole(artifacts)
+    at = [one.name for one in card.files].index("model/features")
+    wrong = np.full_like(np.load(io.BytesIO(bodies[at])), 2**31 - 1)
+    bodies[at] = npy(wrong)
+    files = list(card.files)
+    files[at] = msgspec.structs.replace(files[at], size=len(bodies[at]), checksum=checksum_of(bodies[at]))
+    await refused(store, artifacts, msgspec.structs.replace(card, files=files), bodies)
+
+
+async def test_a_graph_that_belongs_to_nothing_is_not_taken(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await whole(artifacts)
+    body = npy(np.zeros(9, np.uint8))
+    graph = ArrayFile("model/graph/0", "099-graph.npy", len(body), checksum_of(body), "|u1", [9])
+    await refused(store, artifacts, msgspec.structs.replace(card, files=[*card.files, graph]), [*bodies, body])
+
+
+async def with_graphs(artifacts: Artifacts) -> tuple[Card, list[bytes]]:
+    pytest.importorskip("usearch")
+    card = await write(artifacts, fit("ogeec", {"index": "graph", "dim": 8, "neighbors": 3, "learners": 2}))
+    return card, [await artifacts.get(f"{versions.folder(KEYS, card.id)}/{one.file}") for one in card.files]
+
+
+async def test_a_graph_that_comes_out_the_same_is_taken(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await with_graphs(artifacts)
+    new = await taken(store, artifacts, card, bodies)
+    assert new.digest == card.digest
+    loaded = await versions.load(artifacts, OTHER, new.id)
+    assert "model/graph/1" in loaded.fitted.to_arrays()
+
+
+async def test_a_graph_that_somebody_changed_is_never_loaded(
+    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, bodies = await with_graphs(artifacts)
+    at = [one.name for one in card.files].index("model/graph/1")
+    bodies[at] = bodies[at][:-1] + bytes([bodies[at][-1] ^ 1])
+    files = list(card.files)
+    files[at] = msgspec.structs.replace(files[at], checksum=checksum_of(bodies[at]))
+    loaded = []
+    monkeypatch.setattr(Fitted, "from_arrays", loaded.append)
+    await refused(store, artifacts, msgspec.structs.replace(card, files=files), bodies)
+    assert loaded == []
+
+
+async def test_versions_that_come_at_the_same_time_count(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await whole(artifacts)
+    bound = VersionParams(total_bytes=card.n_bytes * 3 // 2)
+    async with version_retention.writing(store, OTHER, "anotherone", card.n_bytes):
+        with pytest.raises(Conflict, match="bytes"):
+            await taken(store, artifacts, card, bodies, bound)
+    await taken(store, artifacts, card, bodies, bound)  # that one came to nothing
+    outcomes = await asyncio.gather(
+        *(taken(store, artifacts, card, bodies, VersionParams(total_bytes=card.n_bytes * 7 // 2)) for _ in range(4)),
+        return_exceptions=True,
+    )
+    assert all(isinstance(one, (Card, Conflict)) for one in outcomes)
+    assert sum(one.n_bytes for one in await versions.cards(artifacts, OTHER)) <= card.n_bytes * 7 // 2
+    assert await store.client.hgetall(OTHER.of("writing")) == {}
+
+
+async def test_the_newest_stay_when_one_comes(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await whole(artifacts)
+    made = [await taken(store, artifacts, card, bodies, VersionParams(keep=2)) for _ in range(3)]
+    assert [one.id for one in await versions.cards(artifacts, OTHER)] == [one.id for one in made[:0:-1]]
+
+
+async def test_versions_of_too_many_bytes_are_not_taken(store: Store, artifacts: Artifacts) -> None:
+    card, bodies = await whole(artifacts)
+    bound = VersionParams(total_bytes=card.n_bytes * 3 // 2)
+    first = await taken(store, artifacts, card, bodies, bound)
+    with pytest.raises(Conflict, match="bytes"):
+        await taken(store, artifacts, card, bodies, bound)
+    assert await versions.ids(artifacts, OTHER) == [first.id]
