@@ -48,11 +48,11 @@ from abound.core.methods import registry
 from abound.core.methods.training.gather import Gathering
 from abound.core.methods.training.matrices import Matrices
 from abound.core.methods.training.progress import quietly
+from abound.service.artifacts.checksums import checksum_of
 from abound.service.client import Client, Refused
 from abound.service.client.local_service import own_service
 from abound.service.datasets.files import read_file
 from abound.service.processes.kernel_cache import place
-from abound.service.snapshots.arrays import checksum_of
 from abound.service.versions import repository as versions
 
 METHODS = "frequency,ff,ind,unweighted,swnn,ogeec,rembrandt"
@@ -183,7 +183,7 @@ def digest_of_version(client: Client, version: str, directory: Path) -> dict[str
     import asyncio
 
     from abound.service.artifacts.artifact_store import Artifacts
-    from abound.service.log.catalog import ModelKeys
+    from abound.service.store.keys import ModelKeys
 
     artifacts = Artifacts(str(directory / "artifacts"))
     (folder,) = (directory / "artifacts").iterdir()

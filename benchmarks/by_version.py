@@ -29,12 +29,13 @@ from abound.core.model.apply import Unit
 from abound.core.model.live_model import warmup
 from abound.core.types import Offset
 from abound.service.api.routes.classify import Classify
-from abound.service.log.catalog import ModelKeys
-from abound.service.model.replicated_model import ModelReplica, Position, new_secret
+from abound.service.model.position import Position
+from abound.service.model.replicated_model import ModelReplica, new_secret
 from abound.service.replica.loaded_versions import ServingParams
 from abound.service.replica.predictions import RememberParams
 from abound.service.replica.rankers import Ways
 from abound.service.settings import Settings
+from abound.service.store.keys import ModelKeys
 from abound.service.versions.repository import Loaded
 
 N_LEARNED, N_QUICKLY, N_CLASSES, N_FEATURES = 20_000, 500, 2_000, 5_000

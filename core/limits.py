@@ -8,6 +8,11 @@ MOST_FEATURES = 2**20
 MOST_KEY_BYTES = 2**15
 
 
+MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+MAX_KEY_CHARACTERS = 255
+MAX_SOURCE_CHARACTERS = 512
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds of one instance; ValueError when one is out of its own range.

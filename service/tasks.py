@@ -14,6 +14,7 @@ Long work in short slices, so that the one event loop answers in between.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from time import perf_counter
 from typing import Any
 
@@ -52,3 +53,16 @@ class Pace:
         """Let everything else that is ready run once, then begin a new slice."""
         await asyncio.sleep(0)
         self._until = perf_counter() + SLICE_SECONDS
+
+
+async def together(*works: Coroutine[Any, Any, None]) -> None:
+    """Run these until all have ended; when one fails the others are ended and its error is raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

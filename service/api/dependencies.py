@@ -8,12 +8,12 @@ import msgspec
 from fastapi import Depends, Path, Request
 
 from abound.core.errors import UnknownModel
+from abound.core.limits import MODEL_NAME
 from abound.core.types import Offset
 from abound.service.api.asgi import JSON, Held, media_of, read_body
 from abound.service.api.decoding import decode
 from abound.service.api.learning import Changing
 from abound.service.api.problems import take_told
-from abound.service.api.schemas.hot import MODEL_NAME
 from abound.service.jobs.submission import Desk
 from abound.service.metrics import Telemetry
 from abound.service.model.replicated_model import ModelReplica

@@ -27,13 +27,14 @@ from abound.service.api.asgi import (
     request_id_of,
     send_answer,
 )
-from abound.service.api.ndjson import AnswerLines, RequestLines, together
+from abound.service.api.ndjson import AnswerLines, RequestLines
 from abound.service.api.problems import PROBLEM_JSON, internal_problem, problem_headers, problem_of, stopping
 from abound.service.api.schemas.hot import encoder
 from abound.service.metrics import REQUEST_ID, Meter
 from abound.service.security.guard import Guard, tell_of_request
 from abound.service.security.key_ring import Grant
 from abound.service.settings import Settings
+from abound.service.tasks import together
 
 DEFAULT_MODEL = "default"
 BOTH_MEDIA = (JSON, NDJSON)

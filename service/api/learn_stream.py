@@ -12,14 +12,14 @@ from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, InvalidInstance
 from abound.service.api.decoding import decode
 from abound.service.api.learning import Brought, Learning, Room, Terms, answer_of, draft_of
-from abound.service.api.ndjson import AnswerLines, Line, RequestLines, together
+from abound.service.api.ndjson import AnswerLines, Line, RequestLines
 from abound.service.api.problems import problem_of
 from abound.service.api.schemas.hot import encoder, learn_decoder
 from abound.service.log.append_group import Draft, Learned
 from abound.service.model.replicated_model import ModelReplica
 from abound.service.security.key_ring import Grant
 from abound.service.security.rate_limits import Rates
-from abound.service.tasks import Pace
+from abound.service.tasks import Pace, together
 
 GROUP_LINES = 256
 """Most lines that are appended together."""

@@ -27,17 +27,11 @@ import msgspec
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, TooLarge
 from abound.core.instances.record import pack_labels
+from abound.core.limits import MAX_KEY_CHARACTERS
 from abound.core.types import Offset
 from abound.service.api.asgi import Headers
 from abound.service.api.decoding import ABSENT, is_empty, vector_of
-from abound.service.api.schemas.hot import (
-    MAX_KEY_CHARACTERS,
-    LabelledInstance,
-    LearnAnswer,
-    LearnBatchAnswer,
-    LearnRequest,
-    LearnResult,
-)
+from abound.service.api.schemas.hot import LabelledInstance, LearnAnswer, LearnBatchAnswer, LearnRequest, LearnResult
 from abound.service.log.append_group import Draft, Learned
 from abound.service.model.replicated_model import ModelReplica
 from abound.service.replica.memory_budget import Budget

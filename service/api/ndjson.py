@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
 
 from abound.core.errors import AboundError, TooLarge
 from abound.service.api.asgi import NDJSON, Disconnected, Held, Receive, Send, too_large
@@ -210,16 +209,3 @@ class AnswerLines:
             if self._ended and not self._lines:
                 await self._send({"type": "http.response.body", "body": b""})
                 return
-
-
-async def together(*works: Coroutine[Any, Any, None]) -> None:
-    """Run these until all have ended; when one fails the others are ended and its error is raised."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,10 +12,9 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from abound.core.limits import Limits
+from abound.core.limits import MODEL_NAME, Limits
 from abound.service.api.problems import INTERNAL, KINDS, PROBLEM_JSON, Problem
 from abound.service.api.schemas.hot import (
-    MODEL_NAME,
     ClassifyAnswer,
     ClassifyBatchAnswer,
     ClassifyRequest,

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from abound.core.errors import Damaged, UnknownApplyVersion
-from abound.service.snapshots.arrays import checksum_of
+from abound.service.artifacts.checksums import checksum_of
 
 _START = struct.Struct("<8sII16s")
 

@@ -26,20 +26,21 @@ from abound.core.errors import Damaged, NotReady, UnknownApplyVersion, UnknownAr
 from abound.core.limits import Limits
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.checksums import checksum_of
 from abound.service.history import history
 from abound.service.history.history import Base, Contents, HistoryParams, Segment
 from abound.service.history.segment import encode
 from abound.service.log import stream
-from abound.service.log.catalog import Living, ModelKeys
-from abound.service.log.events import Adopt, check, decode_entry
+from abound.service.log.catalog import Living
+from abound.service.log.events import adoption_after, check
 from abound.service.log.stream import Element, LogParams, Trim, size_of, trimmed_key
 from abound.service.model.replicated_model import ModelReplica
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import snapshots, state_files
-from abound.service.snapshots.arrays import checksum_of
 from abound.service.snapshots.manifest import Manifest
 from abound.service.store.client import Store, reaching
 from abound.service.store.connection import Link
+from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Command, Lease
 
 log = structlog.get_logger(__name__)
@@ -196,23 +197,6 @@ async def good_snapshots(store: Store, keys: ModelKeys) -> list[Manifest]:
         if sizes == [part.size for part in manifest.parts] and await stream.holds(store, keys.log, offset, checksum):
             good.append(manifest)
     return good
-
-
-def adoption_after(element: Element) -> Offset | None:
-    """The offset behind which an entry's adoption replays; None when it is no adoption. Damaged as ``decode_entry``."""
-    # An entry of instances may be large; what it is stands in its first bytes.
-    if b"adopt" not in element[1][1][:64]:
-        return None
-    event = decode_entry(element[1]).event
-    return Offset.parse(event.after) if isinstance(event, Adopt) else None
-
-
-def adopted(elements: list[Element]) -> set[str]:
-    """The indexes that adoptions among entries need. Damaged."""
-    for _, fields in elements:
-        check(fields)  # an adoption that is damaged may look like none
-    events = [decode_entry(one[1]).event for one in elements if adoption_after(one) is not None]
-    return {event.index for event in events if isinstance(event, Adopt)}
 
 
 async def make_base(to: Archiving, model: ModelReplica) -> Base:

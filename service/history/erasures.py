@@ -19,9 +19,9 @@ import msgspec
 
 from abound.core.errors import Damaged
 from abound.core.types import Offset
-from abound.service.log.catalog import ModelKeys
 from abound.service.log.events import Adopt, Mark
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Command
 
 

@@ -26,13 +26,13 @@ import msgspec
 from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownArtifact, UnknownOffset
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.checksums import checksum_of
 from abound.service.history import segment as segments
-from abound.service.log.catalog import ModelKeys
 from abound.service.log.events import check
-from abound.service.log.stream import Element
-from abound.service.model.replicated_model import Position
-from abound.service.snapshots.arrays import checksum_of
+from abound.service.log.stream import Element, LastFields
+from abound.service.model.position import Position
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 
 FORMAT = 1
 
@@ -317,7 +317,7 @@ class History:
                 missing = ahead[0].name  # unless retention has just taken it out of the list
                 continue
             name, fields = elements[-1]
-            elements[-1] = name, segments.LastFields(fields, ahead[0].bytes_before + ahead[0].log_bytes)
+            elements[-1] = name, LastFields(fields, ahead[0].bytes_before + ahead[0].log_bytes)
             for begin in range(0, len(elements), most):
                 wanted = [
                     element

@@ -27,12 +27,12 @@ from abound.core.errors import (
 )
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.history.archive import Archiving, adoption_after, swap, write_segment
+from abound.service.history.archive import Archiving, swap, write_segment
 from abound.service.history.history import MENDING, History
 from abound.service.history.replay import Source
 from abound.service.history.restore import restore_beginning
 from abound.service.log.catalog import Living
-from abound.service.log.events import Adopt, decode_entry
+from abound.service.log.events import Adopt, adoption_after, decode_entry
 from abound.service.model.replicated_model import ModelReplica
 from abound.service.snapshots import manifest as manifests
 from abound.service.store.client import Store, reaching

@@ -15,12 +15,11 @@ import msgspec
 from abound.core.instances.record import record_ends
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.history.archive import adoption_after
 from abound.service.history.past import entry_of
-from abound.service.log.catalog import ModelKeys
-from abound.service.log.events import MOST_POSITIONS, Adopt, Event, Learn, decode_entry
+from abound.service.log.events import MOST_POSITIONS, Adopt, Event, Learn, adoption_after, decode_entry
 from abound.service.log.stream import Element
 from abound.service.snapshots import state_files
+from abound.service.store.keys import ModelKeys
 
 Read = Callable[[Offset, Offset], AsyncGenerator[list[Element]]]
 """The entries past one offset, up to and with the entry of another."""

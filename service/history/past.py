@@ -15,11 +15,11 @@ from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.history.history import History
 from abound.service.log import stream
-from abound.service.log.catalog import ModelKeys
 from abound.service.log.events import Entry, Learn, decode_entry
 from abound.service.log.stream import MOST_ENTRIES, Element, LogParams
 from abound.service.store.client import Store, reaching
 from abound.service.store.connection import Link
+from abound.service.store.keys import ModelKeys
 
 
 async def entries(

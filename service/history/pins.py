@@ -13,8 +13,8 @@ import secrets
 from typing import NamedTuple
 
 from abound.core.types import Offset
-from abound.service.log.catalog import ModelKeys
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 
 PIN_SECONDS = 600
 """How long a pin holds, and the longest that it can."""

@@ -41,14 +41,15 @@ from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.history.history import MENDING as BEGIN_ANEW
 from abound.service.history.integrity import Unadoptable, drop_snapshots, replace_in_history, unadoptable
 from abound.service.history.replay import rebuild
+from abound.service.history.restore import restore_newest
 from abound.service.log import stream
-from abound.service.log.catalog import CATALOG_KEY, Catalog, Living, ModelKeys
+from abound.service.log.catalog import CATALOG_KEY, Catalog, Living
 from abound.service.log.events import APPLY_VERSION, CatalogEntry, Created, Deleted, Entry, Mark, decode_entry, encode
 from abound.service.log.stream import Element
 from abound.service.model.replicated_model import ModelReplica
 from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots.snapshots import restore_newest
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease, take
 
 READ_ENTRIES = 256

@@ -17,16 +17,16 @@ from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.history import past
-from abound.service.history.restore import restore_beginning
-from abound.service.log.catalog import Living, ModelKeys
+from abound.service.history.restore import restore_beginning, restore_newest
+from abound.service.log.catalog import Living
 from abound.service.log.stream import Element, LogParams
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.model.replicated_model import REPLAY_SLICE, ModelReplica
 from abound.service.model.standby import apply
-from abound.service.replica.loader import REPLAY_SLICE
 from abound.service.snapshots import state_files
 from abound.service.snapshots.manifest import Manifest
-from abound.service.snapshots.snapshots import SnapshotParams, restore_newest, write
+from abound.service.snapshots.snapshots import SnapshotParams, write
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease, LeaseLost, take
 
 

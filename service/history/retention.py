@@ -19,10 +19,11 @@ import structlog
 from abound.core.errors import Damaged, UnknownArtifact
 from abound.core.types import Offset
 from abound.service.history import pins
-from abound.service.history.archive import BASE_PREFIX, Archiving, adopted, adoption_after, make_base, swap
+from abound.service.history.archive import BASE_PREFIX, Archiving, make_base, swap
 from abound.service.history.history import Contents, History, HistoryParams, Segment
 from abound.service.history.replay import rebuild
 from abound.service.log import stream
+from abound.service.log.events import adopted, adoption_after
 from abound.service.snapshots import state_files
 from abound.service.store.client import reaching
 

@@ -19,7 +19,7 @@ import zstandard
 
 from abound.core.errors import Damaged
 from abound.core.types import Offset
-from abound.service.log.stream import Element, Fields, size_of
+from abound.service.log.stream import Element
 
 MAGIC = b"ABOUNDS1"
 LEVEL = 3
@@ -31,25 +31,6 @@ _HEAD = struct.Struct("<8s16sQ")
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[list[bytes]])
-
-
-class LastFields(Fields):
-    """The fields of the last entry of a segment.
-
-    Attributes
-    ----------
-    log_bytes : int
-        Size of the log up to and with it, as it was appended: what was forgotten in a segment since counts as before.
-    """
-
-    def __init__(self, fields: Fields, log_bytes: int) -> None:
-        super().__init__(fields)
-        self.log_bytes = log_bytes
-
-
-def bytes_with(log_bytes: int, fields: Fields) -> int:
-    """Size of a log with one more entry, as it was appended."""
-    return fields.log_bytes if isinstance(fields, LastFields) else log_bytes + size_of(fields)
 
 
 def encode(elements: Sequence[Element]) -> bytes:

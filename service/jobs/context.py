@@ -27,10 +27,11 @@ from abound.core.types import Offset
 from abound.service.history import pins
 from abound.service.jobs.record import Job
 from abound.service.jobs.repository import Jobs
-from abound.service.log.catalog import Living, ModelKeys, read_catalog
+from abound.service.log.catalog import Living, read_catalog
 from abound.service.settings import Settings
 from abound.service.snapshots import state_files
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from abound.service.versions.card import CARD
 
 if TYPE_CHECKING:

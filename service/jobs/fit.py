@@ -40,17 +40,16 @@ from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.datasets.files import local_file, read_file
 from abound.service.datasets.repository import Datasets
 from abound.service.history import past
-from abound.service.history.archive import adoption_after
 from abound.service.jobs.fit_params import FitParams
 from abound.service.jobs.repository import JobParams
 from abound.service.jobs.training_data import matrices_of_past
-from abound.service.log.catalog import ModelKeys
-from abound.service.log.events import Adopt, decode_entry
+from abound.service.log.events import Adopt, adoption_after, decode_entry
 from abound.service.log.stream import LogParams
 from abound.service.model.replicated_model import new_secret
 from abound.service.processes.memory import free_memory, refuse_beyond
 from abound.service.processes.parallel import as_if, parallel
 from abound.service.snapshots import state_files
+from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
 from abound.service.versions.card import Card, new_id, reading_of

@@ -24,7 +24,6 @@ from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
 from abound.service.history import erasures, past
 from abound.service.history.erasures import Unfinished
-from abound.service.history.garbage import sweep_indexes
 from abound.service.history.history import History, HistoryParams
 from abound.service.history.lineage import Start, stretches_of, up_to
 from abound.service.history.replay import Source, rebuild
@@ -36,6 +35,7 @@ from abound.service.model.standby import apply
 from abound.service.rebuild.adoption import Adoption, Place, begin, found, snapshot_past
 from abound.service.rebuild.erase import Clearing
 from abound.service.rebuild.forget import Cleared, Forgetting
+from abound.service.rebuild.garbage import sweep_indexes
 from abound.service.rebuild.redacted_replay import Remaking
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams, Refitting, start_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from abound.core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, UnknownDataset, UnknownJob
+from abound.core.errors import ArtifactsUnavailable, InvalidInstance, UnknownDataset, UnknownJob
 from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.datasets.repository import DatasetCard, Datasets
 from abound.service.jobs import workers as workplaces
@@ -205,14 +205,3 @@ def active_features(model: ModelReplica) -> int:
     live = model.live
     key_bytes = live.features.n_key_bytes / max(1, len(live.features))
     return int(model.log_bytes / (6 + key_bytes))
-
-
-def read_request(given: dict[str, Any]) -> JobRequest:
-    """A request from its JSON object; InvalidInstance names the field that is wrong."""
-    from abound.service.api.problems import unreadable
-
-    try:
-        return msgspec.convert(given, JobRequest)
-    except msgspec.ValidationError as error:
-        wrong: AboundError = unreadable(error)
-        raise wrong from None

@@ -29,10 +29,10 @@ from abound.service.jobs.context import clean
 from abound.service.jobs.record import ENDED, KINDS, Job
 from abound.service.jobs.repository import Jobs
 from abound.service.jobs.rq_worker import Stable
-from abound.service.log.catalog import ModelKeys
 from abound.service.model import adoption_lock
 from abound.service.settings import Settings
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from abound.service.tasks import end
 
 log = structlog.get_logger(__name__)

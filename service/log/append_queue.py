@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import hiredis
-
 from abound.core.errors import OutcomeUnknown, StoreUnavailable
 from abound.core.types import Offset
 from abound.service.log.append_group import Group, Waiting
@@ -16,7 +14,7 @@ from abound.service.metrics import Timer
 from abound.service.store.connection import LinkLost, Reply, packed
 from abound.service.store.durability import Words, asks, is_unsettled, reached, seen, waits
 from abound.service.store.reconnecting import Line
-from abound.service.store.server_info import WHOLE_SECONDS, Facts, always_synced, is_at_rest, settings_of, wait_whole
+from abound.service.store.server_info import WHOLE_SECONDS, Facts, wait_whole
 
 if TYPE_CHECKING:
     from abound.service.log.appender import Appender
@@ -138,18 +136,3 @@ class Lane:
         if not self._busy and self.queue:
             self._busy = True
             self._send()
-
-
-async def confirmed(line: Line, seconds: float) -> str:
-    """How safe the store at the end of a line says that all it has is: ``fsync``, or ``log``.
-
-    While it writes its file anew that is ``log``: what tells more has to stand behind a write.
-    """
-    link, facts = line.link, line.facts
-    if link is None or facts is None or not facts.syncs:
-        return "log"
-    try:
-        settings, persistence = await link.call_all(facts.asks_fsync, ("INFO", "persistence"), seconds=seconds)
-    except (LinkLost, hiredis.ReplyError):
-        return "log"
-    return "fsync" if always_synced(settings_of(settings)) and is_at_rest(persistence) else "log"

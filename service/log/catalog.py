@@ -33,6 +33,7 @@ from abound.service.log.events import (
 from abound.service.log.stream import Element
 from abound.service.store.client import Store, reaching
 from abound.service.store.connection import LinkLost
+from abound.service.store.keys import ModelKeys
 from abound.service.store.reconnecting import Line
 
 CATALOG_KEY = b"abound:catalog"
@@ -49,29 +50,6 @@ redis.call('XADD', KEYS[1], '*', 'e', ARGV[3], 'c', ARGV[4])
 if ARGV[5] ~= '' then redis.call('XTRIM', KEYS[1], 'MINID', '=', ARGV[5]) end
 return 1
 """
-
-
-@dataclass(frozen=True, slots=True)
-class ModelKeys:
-    """The names of everything that the store holds of one incarnation of a model."""
-
-    name: str
-    incarnation: str
-
-    def of(self, part: str) -> bytes:
-        """The key of a part: ``log``, ``snapshots``, ``replicas``, ..."""
-        return f"abound:{{{self.name}:{self.incarnation}}}:{part}".encode()
-
-    @property
-    def log(self) -> bytes:
-        """The stream of its entries."""
-        return self.of("log")
-
-    @property
-    def pattern(self) -> bytes:
-        """What matches all its keys, for SCAN."""
-        name = "".join(f"\\{sign}" if sign in "*?[]\\^-" else sign for sign in self.name)
-        return f"abound:{{{name}:{self.incarnation}}}:*".encode()
 
 
 class Living(NamedTuple):

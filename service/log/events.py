@@ -34,6 +34,7 @@ from abound.core.instances.record import check_records
 from abound.core.model.active_version import BLEND, LIVE
 from abound.core.model.apply import Unit
 from abound.core.types import Offset
+from abound.service.log.stream import Element
 
 APPLY_VERSION = 2
 """The meaning of the log that this release applies. Any change of what an event does to a model raises it."""
@@ -337,3 +338,20 @@ def _refuse_other_version(payload: bytes) -> None:
 
 def _newer(version: int) -> str:
     return f"it is of apply version {version} and this release applies {APPLY_VERSION}: run the release that wrote it"
+
+
+def adoption_after(element: Element) -> Offset | None:
+    """The offset behind which an entry's adoption replays; None when it is no adoption. Damaged as ``decode_entry``."""
+    # An entry of instances may be large; what it is stands in its first bytes.
+    if b"adopt" not in element[1][1][:64]:
+        return None
+    event = decode_entry(element[1]).event
+    return Offset.parse(event.after) if isinstance(event, Adopt) else None
+
+
+def adopted(elements: list[Element]) -> set[str]:
+    """The indexes that adoptions among entries need. Damaged."""
+    for _, fields in elements:
+        check(fields)  # an adoption that is damaged may look like none
+    events = [decode_entry(one[1]).event for one in elements if adoption_after(one) is not None]
+    return {event.index for event in events if isinstance(event, Adopt)}

@@ -319,3 +319,22 @@ async def tail(store: Store, key: bytes) -> Tail:
     length = int(info["length"])
     removed = int(info.get("entries-added", 0)) - length  # only the store itself sees what others removed, from 7.0 on
     return Tail(Offset.of_entry(info["last-generated-id"]), length, max(removed, trim.n_entries))
+
+
+class LastFields(Fields):
+    """The fields of the last entry of a segment.
+
+    Attributes
+    ----------
+    log_bytes : int
+        Size of the log up to and with it, as it was appended: what was forgotten in a segment since counts as before.
+    """
+
+    def __init__(self, fields: Fields, log_bytes: int) -> None:
+        super().__init__(fields)
+        self.log_bytes = log_bytes
+
+
+def bytes_with(log_bytes: int, fields: Fields) -> int:
+    """Size of a log with one more entry, as it was appended."""
+    return fields.log_bytes if isinstance(fields, LastFields) else log_bytes + size_of(fields)

@@ -23,9 +23,9 @@ from collections.abc import Iterable
 import msgspec
 
 from abound.core.types import START, Offset
-from abound.service.log.catalog import ModelKeys
 from abound.service.log.events import Prepare
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 
 PENDING_SECONDS = 30.0
 

@@ -14,14 +14,18 @@ from pathlib import Path
 import msgspec
 
 from abound.core.types import Offset
-from abound.service.log.catalog import ModelKeys
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 
 FRESH_SECONDS = 6.0
 UNHEARD_SECONDS = 3600.0
 AHEAD_SECONDS = 60.0
 KEPT_SECONDS = 86_400
 MARK_SECONDS = 600
+
+
+SILENT_SECONDS = 20.0
+"""A replica that has said nothing for so long is not waited for: one that is only slow would have to halt."""
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,39 +28,20 @@ from abound.core.limits import Limits
 from abound.core.model.active_version import Serving
 from abound.core.model.apply import Applying
 from abound.core.model.live_model import LiveModel
-from abound.core.types import START, Offset
-from abound.service.history.segment import bytes_with
+from abound.core.types import Offset
 from abound.service.log.appender import Appender
-from abound.service.log.catalog import ModelKeys
 from abound.service.log.events import Activate, Adopt, Configure, Entry, Event, Learn, Weigh, checksum_of, decode_entry
-from abound.service.log.stream import MENDING, UNTRIMMED, Element
+from abound.service.log.stream import MENDING, UNTRIMMED, Element, bytes_with
+from abound.service.model.position import AT_START, Position
 from abound.service.processes import kernel_compiler
+from abound.service.store.keys import ModelKeys
 
 if TYPE_CHECKING:
     from abound.service.model.standby import Shadow
     from abound.service.versions.repository import Loaded
 
 
-class Position(NamedTuple):
-    """How far a state is in its log.
-
-    Attributes
-    ----------
-    offset : Offset
-        Of the event applied last.
-    checksum : bytes
-        Of that event's entry, by which the log is known again.
-    n_entries, log_bytes : int
-        Entries of the log so far, and their size as they were appended (``segment.bytes_with``).
-    adopted : Offset
-        Where an index was adopted last, START when none was.
-    """
-
-    offset: Offset
-    checksum: bytes
-    n_entries: int
-    log_bytes: int
-    adopted: Offset = START
+REPLAY_SLICE = 1024
 
 
 class Applied(NamedTuple):
@@ -88,9 +69,6 @@ class NotLoaded(Exception):
         self.version = version
         self.digest = digest
         self.at = at
-
-
-AT_START = Position(START, b"", 0, 0)
 
 
 def new_secret() -> tuple[int, int]:

@@ -34,17 +34,19 @@ from abound.service.history.history import History, HistoryParams
 from abound.service.history.past import entries
 from abound.service.history.replay import compact
 from abound.service.log import stream
-from abound.service.log.catalog import DEFAULT_MODEL, Living, ModelKeys, read_catalog
+from abound.service.log.catalog import DEFAULT_MODEL, Living, read_catalog
 from abound.service.log.events import APPLY_VERSION, Adopt, Entry, Mark, Prepare, decode_entry, encode
 from abound.service.log.stream import LogParams
 from abound.service.model import adoption_lock, presence
 from abound.service.model.adoption_lock import PENDING_SECONDS, SWEEP, Pending
+from abound.service.model.presence import SILENT_SECONDS
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import state_files
 from abound.service.snapshots.manifest import Manifest
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.snapshots.state_files import IndexManifest
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import LeaseLost
 from abound.service.tasks import end
 
@@ -53,8 +55,6 @@ log = structlog.get_logger(__name__)
 POLL_SECONDS = 0.1
 KNOWN_SECONDS = 10.0
 
-SILENT_SECONDS = 20.0
-"""A replica that has said nothing for so long is not waited for: one that is only slow would have to halt."""
 
 WAIT_SECONDS = 0.5
 RENEW_SECONDS = 5.0

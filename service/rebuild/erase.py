@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -26,21 +27,24 @@ from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.history import erasures
 from abound.service.history.archive import Archiving, archive, swap, write_segment
-from abound.service.history.garbage import delete_indexes
 from abound.service.history.history import History, Segment, folder
 from abound.service.history.replay import compact
 from abound.service.log.stream import mended_key
 from abound.service.model import presence
-from abound.service.rebuild.adoption import SILENT_SECONDS, Place
+from abound.service.model.presence import SILENT_SECONDS
+from abound.service.rebuild.adoption import Place
 from abound.service.rebuild.forget import Forgetting
+from abound.service.rebuild.garbage import delete_indexes
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import state_files
 from abound.service.snapshots.snapshots import unlisted
 from abound.service.store.client import reaching
 from abound.service.store.lease import Lease, take
 from abound.service.store.replication import is_copied, until_copied, write_file_anew
-from abound.service.versions import activation, cache_cleanup
+from abound.service.versions import activation
 from abound.service.versions import repository as versions
+from abound.service.versions.cache_cleanup import POLL_SECONDS as CACHE_CLEANUP_POLL_SECONDS
+from abound.service.versions.cache_cleanup import _ask, _asked
 from abound.service.versions.card import CARD, Card
 from abound.service.versions.promotion import candidates as contenders
 
@@ -229,7 +233,7 @@ async def take_away(
     gone = list(names)
     if gone:
         await _take_away(place, gone, reason, will_delete)
-    await cache_cleanup.throw_away(place)
+    await throw_away(place)
 
 
 async def _take_away(
@@ -286,3 +290,32 @@ async def _loaded(place: Place, names: list[str]) -> list[str]:
     """Those of the replicas that have one of these."""
     present = await presence.present(place.store, place.keys, SILENT_SECONDS)
     return [one.replica for one in present if set(names) & set(one.versions)]
+
+
+async def throw_away(place: Place) -> None:
+    """Have every replica throw away its copies of versions that are deleted, and wait for it.
+
+    Raises
+    ------
+    NotReady
+        That has taken too long.
+    StoreUnavailable
+    """
+    if place.artifacts.is_directory:
+        return  # nobody copies its files
+    name = secrets.token_hex(4)
+    await _ask(place.store, name)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + place.prepare_seconds
+    while behind := await _behind(place, name):
+        if loop.time() > deadline:
+            raise NotReady(f"replicas may still have copies of deleted versions: {', '.join(behind)}", 60.0)
+        await place.between()
+        await asyncio.sleep(CACHE_CLEANUP_POLL_SECONDS)
+        if name not in await _asked(place.store):
+            await _ask(place.store, name)
+
+
+async def _behind(place: Place, name: str) -> list[str]:
+    present = await presence.present(place.store, place.keys, SILENT_SECONDS)
+    return [one.replica for one in present if one.swept_for is not None and name not in one.swept_for]

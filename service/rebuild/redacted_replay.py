@@ -17,12 +17,11 @@ from abound.service.history.replay import Source
 from abound.service.history.restore import restore_beginning
 from abound.service.log.events import Learn, decode_entry
 from abound.service.log.stream import Element
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.model.replicated_model import REPLAY_SLICE, ModelReplica
 from abound.service.model.standby import apply
 from abound.service.rebuild import refit
 from abound.service.rebuild.forget import Forgetting
 from abound.service.rebuild.redaction import element_of
-from abound.service.replica.loader import REPLAY_SLICE
 from abound.service.snapshots import state_files
 from abound.service.snapshots.state_files import IndexManifest
 

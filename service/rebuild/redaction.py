@@ -28,16 +28,14 @@ import msgspec
 
 from abound.core.errors import UnknownOffset
 from abound.core.instances.record import record_ends
-from abound.core.limits import Limits
+from abound.core.limits import MAX_SOURCE_CHARACTERS, Limits
 from abound.core.model.apply import Outcomes, Unit
 from abound.core.model.receipts import AnotherBody, Outcome, Receipt
 from abound.core.types import START, Offset
-from abound.service.api.schemas.hot import MAX_SOURCE_CHARACTERS
 from abound.service.history import past
-from abound.service.history.archive import adoption_after
 from abound.service.history.erasures import Unfinished, mark_of
 from abound.service.history.history import History
-from abound.service.log.events import Adopt, Entry, Learn, Prepare, decode_entry, encode
+from abound.service.log.events import Adopt, Entry, Learn, Prepare, adoption_after, decode_entry, encode
 from abound.service.log.stream import Element
 from abound.service.rebuild.adoption import Place
 from abound.service.snapshots import state_files

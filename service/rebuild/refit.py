@@ -23,10 +23,10 @@ from abound.core.model.live_model import LiveModel
 from abound.core.model.refit import Fitting, reciprocal_rank
 from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.history.lineage import Read, Start, Stretches, events
-from abound.service.log.catalog import ModelKeys
 from abound.service.log.events import Learn
 from abound.service.model.replicated_model import new_secret
 from abound.service.snapshots import state_files
+from abound.service.store.keys import ModelKeys
 
 MOST_TRIES = 100
 

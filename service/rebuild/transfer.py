@@ -37,7 +37,7 @@ from abound.core.model.active_version import LIVE
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.log.catalog import Living, ModelKeys
+from abound.service.log.catalog import Living
 from abound.service.log.events import APPLY_VERSION
 from abound.service.rebuild.adoption import Place, begin
 from abound.service.replica.memory_budget import Budget
@@ -48,6 +48,7 @@ from abound.service.snapshots.manifest import Manifest
 from abound.service.snapshots.model_file import Header, Reader, packed
 from abound.service.snapshots.state_files import IndexManifest
 from abound.service.store.client import reaching
+from abound.service.store.keys import ModelKeys
 from abound.service.versions.card import reading_of
 
 log = structlog.get_logger(__name__)

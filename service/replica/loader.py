@@ -17,17 +17,16 @@ import structlog
 from abound.core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownOffset
 from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.history import past
+from abound.service.history.restore import restore_newest
 from abound.service.log import stream
 from abound.service.log.events import Mark, Prepare, PrepareVersion
 from abound.service.log.stream import MOST_ENTRIES, Element, LogParams
-from abound.service.model.replicated_model import Applied, ModelReplica, NotLoaded, NotPrepared
-from abound.service.snapshots.snapshots import restore_newest
+from abound.service.model.replicated_model import REPLAY_SLICE, Applied, ModelReplica, NotLoaded, NotPrepared
 from abound.service.store.client import Store
 from abound.service.store.connection import Link
 
 log = structlog.get_logger(__name__)
 
-REPLAY_SLICE = 1024
 
 Progress = Callable[[str, float], None]
 

@@ -12,8 +12,8 @@ import re
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable, UnknownModel
+from abound.core.limits import MODEL_NAME
 from abound.core.types import Offset
-from abound.service.api.schemas.hot import MODEL_NAME
 from abound.service.log.catalog import DEFAULT_MODEL, append_to_catalog
 from abound.service.log.events import Created, Deleted
 from abound.service.model.replicated_model import ModelReplica

@@ -24,9 +24,9 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, UnknownPrediction
 from abound.core.instances.record import record_ends
 from abound.core.kernels.records.record import vector_end
-from abound.service.log.catalog import ModelKeys
 from abound.service.log.events import Learn
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 
 _REMEMBER = """
 local total = redis.call('incrby', KEYS[2], #ARGV[2])

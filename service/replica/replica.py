@@ -32,7 +32,6 @@ from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.history.replay import Source
 from abound.service.log import stream
 from abound.service.log.append_group import Draft, Learned
-from abound.service.log.append_queue import confirmed
 from abound.service.log.appender import Appender
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.log.events import Configure, Mark
@@ -52,6 +51,7 @@ from abound.service.snapshots import requests as snapshot_requests
 from abound.service.snapshots.manifest import Manifest, manifests
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
+from abound.service.store.durability import confirmed
 from abound.service.store.reconnecting import Line
 from abound.service.store.server_info import Facts
 from abound.service.tasks import end

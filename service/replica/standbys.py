@@ -17,12 +17,12 @@ import structlog
 from abound.core.errors import AboundError, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
 from abound.core.types import Offset
 from abound.service.history.replay import Source
+from abound.service.history.restore import restore_past
 from abound.service.log.events import Adopt, Prepare
 from abound.service.log.stream import MENDING
 from abound.service.model.adoption_lock import pending
 from abound.service.model.replicated_model import ModelReplica, NotPrepared
 from abound.service.model.standby import Shadow
-from abound.service.snapshots.snapshots import restore_past
 from abound.service.store.client import Store
 from abound.service.tasks import end
 

@@ -18,12 +18,12 @@ from abound.service.history import history
 from abound.service.history import worker_status as upkeep
 from abound.service.history.history import Extent
 from abound.service.history.worker_status import Upkeep
-from abound.service.log.catalog import ModelKeys
 from abound.service.log.stream import Trim, trimmed_key
 from abound.service.model.replicated_model import ModelReplica
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots.manifest import Manifest
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 from abound.service.versions.promotion import standings as standing
 from abound.service.versions.promotion.standings import Standing
 

@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 import structlog
 
 from abound.core.errors import Forbidden, Unauthorized
-from abound.service.api.asgi import Headers
 from abound.service.security.audit import Actor
 from abound.service.security.key_ring import Grant, KeyRing
 from abound.service.settings import is_loopback
@@ -109,7 +108,9 @@ class Guard:
         self._told = -TELL_SECONDS
         self._untold = 0
 
-    def admit(self, headers: Headers, needed: str, model: str, scope: MutableMapping[str, Any]) -> Grant | None:
+    def admit(
+        self, headers: Mapping[bytes, bytes], needed: str, model: str, scope: MutableMapping[str, Any]
+    ) -> Grant | None:
         """Let a hot request in: the grant of its key, None where none is asked for; also left in ``scope``.
 
         Raises
@@ -125,7 +126,7 @@ class Guard:
         scope["grant"] = grant
         return grant
 
-    def grant_of(self, headers: Headers, needed: str, model: str) -> Grant | None:
+    def grant_of(self, headers: Mapping[bytes, bytes], needed: str, model: str) -> Grant | None:
         """What ``admit`` returns and raises; nothing is told to anybody."""
         if not self._ring.required:
             if not self._any_host and (b"origin" in headers or b"accept-language" in headers):
@@ -135,7 +136,7 @@ class Guard:
         grant.check(needed, model)
         return grant
 
-    def admit_to(self, headers: Headers, scope: MutableMapping[str, Any]) -> Grant | None:
+    def admit_to(self, headers: Mapping[bytes, bytes], scope: MutableMapping[str, Any]) -> Grant | None:
         """The same for any request, by its method and path."""
         need = need_of(scope["method"], scope["path"])
         if not self._ring.required:

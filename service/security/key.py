@@ -14,10 +14,10 @@ from collections.abc import Collection, Container
 from typing import Final, NamedTuple
 
 import msgspec
+from limits import RateLimitItem, parse
 
 from abound.core.errors import InvalidInstance
-from abound.service.api.schemas.hot import MODEL_NAME
-from abound.service.security.rate_limits import rate_of
+from abound.core.limits import MODEL_NAME
 
 SCOPES: Final = ("classify", "learn", "admin")
 
@@ -28,6 +28,9 @@ LONGEST = 100 * 365 * 86_400
 
 ID_CHARACTERS = 12
 LENGTH = 60
+
+
+LONGEST_WINDOW = 86_400
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -175,3 +178,14 @@ def id_of(text: bytes) -> bytes:
 
 def _first(*times: float | None) -> float | None:
     return min((at for at in times if at is not None), default=None)
+
+
+def rate_of(text: str) -> RateLimitItem:
+    """A rate like ``100/second`` or ``10 per 5 minutes``; ValueError when it is none."""
+    try:
+        rate = parse(text)
+    except ValueError:
+        raise ValueError(f"must be a rate like 100/second or 5000/minute, not {text[:40]!r}") from None
+    if not (1 <= rate.amount <= 10**9 and 1 <= rate.get_expiry() <= LONGEST_WINDOW):
+        raise ValueError("must allow 1 to 1,000,000,000 instances in a second to a day")
+    return rate

@@ -23,8 +23,7 @@ from limits import RateLimitItem
 
 from abound.core.errors import CannotStart, Forbidden, InvalidKey, StoreUnavailable, Unauthorized
 from abound.service.security import key_store
-from abound.service.security.key import SCOPES, Key, digest_of, id_of
-from abound.service.security.rate_limits import rate_of
+from abound.service.security.key import SCOPES, Key, digest_of, id_of, rate_of
 from abound.service.store.client import Store
 
 log = structlog.get_logger(__name__)

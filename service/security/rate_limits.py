@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
-from limits import RateLimitItem, parse
+from limits import RateLimitItem
 from limits.aio.storage import RedisStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from abound.core.errors import AboundError, RateLimited, StoreUnavailable, TooLarge
+from abound.service.security.key import rate_of
 from abound.service.store.client import Store, reaching
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ ANSWER_SECONDS = 0.25
 
 REST_SECONDS = 1.0
 """After it was not there the store is left alone so long."""
-
-LONGEST_WINDOW = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,17 +73,6 @@ class RateParams:
                     rate_of(getattr(self, name))
                 except ValueError as error:
                     raise ValueError(f"{name} {error}") from None
-
-
-def rate_of(text: str) -> RateLimitItem:
-    """A rate like ``100/second`` or ``10 per 5 minutes``; ValueError when it is none."""
-    try:
-        rate = parse(text)
-    except ValueError:
-        raise ValueError(f"must be a rate like 100/second or 5000/minute, not {text[:40]!r}") from None
-    if not (1 <= rate.amount <= 10**9 and 1 <= rate.get_expiry() <= LONGEST_WINDOW):
-        raise ValueError("must allow 1 to 1,000,000,000 instances in a second to a day")
-    return rate
 
 
 class Rates:

@@ -6,7 +6,6 @@ Snapshots keep the parts in the store, indexes in the artifact store, a model's 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Damaged, InvalidInstance
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
+from abound.service.artifacts.checksums import checksum_of
 from abound.service.model.replicated_model import new_secret
 from abound.service.processes import kernel_compiler
 
@@ -41,11 +41,6 @@ class Part(msgspec.Struct, frozen=True):
 
     size: int
     checksum: str
-
-
-def checksum_of(data: bytes) -> str:
-    """BLAKE2b-128 in hex."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def shapes_of(arrays: Arrays) -> list[ArrayShape]:

@@ -12,11 +12,12 @@ import structlog
 from abound.core.errors import Damaged, UnknownApplyVersion, UnknownSnapshot
 from abound.core.model.state import STATE_FORMAT
 from abound.core.types import START, Offset
-from abound.service.log.catalog import ModelKeys
+from abound.service.artifacts.checksums import checksum_of
 from abound.service.log.events import APPLY_VERSION
-from abound.service.model.replicated_model import Position
-from abound.service.snapshots.arrays import ArrayShape, Part, checksum_of
+from abound.service.model.position import Position
+from abound.service.snapshots.arrays import ArrayShape, Part
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 
 log = structlog.get_logger(__name__)
 

@@ -7,10 +7,10 @@ import contextlib
 
 from abound.core.errors import Damaged, NotReady, UnknownApplyVersion, UnknownSnapshot
 from abound.core.types import Offset
-from abound.service.log.catalog import ModelKeys
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots.manifest import Manifest
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 
 WORKERS_KEY = b"abound:workers"
 WORKER_FRESH_SECONDS = 10.0

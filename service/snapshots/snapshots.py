@@ -22,24 +22,21 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownOffset, UnknownSnapshot
+from abound.core.errors import Damaged, UnknownApplyVersion, UnknownSnapshot
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
-from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.history.restore import restore_beginning
-from abound.service.log.catalog import ModelKeys
+from abound.service.artifacts.checksums import checksum_of
 from abound.service.log.events import APPLY_VERSION
-from abound.service.log.stream import MENDING, holds
 from abound.service.model.replicated_model import ModelReplica
-from abound.service.snapshots.arrays import Part, check_part, checksum_of, live_of, parts_of, shapes_of
+from abound.service.snapshots.arrays import Part, check_part, live_of, parts_of, shapes_of
 from abound.service.snapshots.manifest import FORMAT, Manifest, ids, in_order, manifest_key, manifest_of, part_key
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease
 
 log = structlog.get_logger(__name__)
 
-__all__ = ["Manifest", "SnapshotParams", "erase", "load", "restore_newest", "write"]
+__all__ = ["Manifest", "SnapshotParams", "erase", "load", "write"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,83 +153,6 @@ async def load(
         limits,
         progress,
     )
-
-
-async def restore_newest(
-    store: Store,
-    model: ModelReplica,
-    progress: Callable[[float], None] = lambda done: None,
-    until: Offset | None = None,
-    artifacts: Artifacts | None = None,
-) -> Manifest | None:
-    """Put a model into the state of its newest snapshot that is whole and has its place in the log.
-
-    One that is past ``until`` does not count.
-
-    None, and the state at its beginning (``service/history/restore.py``), when there is no such snapshot. What comes
-    after is replayed with ``past.entries``.
-
-    Raises
-    ------
-    Damaged, UnknownApplyVersion
-        No snapshot can be used, and log and history do not have its beginning. Says what is wrong with each.
-    UnknownOffset
-        History begins past ``until``.
-    ArtifactsUnavailable, StoreUnavailable
-    """
-    bad: list[str] = []
-    found = await _newest_whole(store, model, lambda offset: until is None or offset <= until, bad, progress)
-    if found is not None:
-        manifest, live = found
-        model.restore(live, manifest.position)
-        return manifest
-    try:
-        await restore_beginning(store, artifacts, model, progress)
-    except (Damaged, ArtifactsUnavailable) as error:
-        reasons = f" ({'; '.join(bad)})" if bad else ""
-        mending = f". Bring the store back from a copy, or: {MENDING}" if isinstance(error, Damaged) else ""
-        raise type(error)(
-            f"none of the snapshots of {model.name} can be used{reasons}, and {error}{mending}"
-        ) from error
-    if until is not None and model.offset > until:
-        raise UnknownOffset(f"the history of {model.name} begins at {model.offset}, past {until}", model.offset)
-    return None
-
-
-async def restore_past(store: Store, model: ModelReplica, at: Offset) -> bool:
-    """Put a model that is halted into the state of its newest snapshot at ``at`` or past it.
-
-    False, and no change, without one; or when somebody else has loaded the model anew meanwhile, and it goes on.
-    """
-    before = model.position
-    found = await _newest_whole(store, model, lambda offset: offset[:2] >= at[:2], [], lambda done: None)
-    if found is None or model.halted is None or model.position is not before:
-        return False
-    manifest, live = found
-    model.restore(live, manifest.position)
-    return True
-
-
-async def _newest_whole(
-    store: Store,
-    model: ModelReplica,
-    fits: Callable[[Offset], bool],
-    bad: list[str],
-    progress: Callable[[float], None],
-) -> tuple[Manifest, LiveModel] | None:
-    """The newest snapshot at an offset that fits, whole and with its place in the log; ``bad``: why others are not."""
-    for name in await ids(store, model.keys):
-        try:
-            manifest = await manifest_of(store, model.keys, name)
-            if not fits(manifest.position.offset):
-                continue
-            if not await holds(store, model.keys.log, manifest.position.offset, manifest.position.checksum):
-                raise Damaged(f"the log does not go on from its offset {manifest.offset}")
-            return manifest, await load(store, model.keys, manifest, model.limits, progress)
-        except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
-            log.warning("passing over a snapshot", model=model.name, snapshot=name, reason=str(error))
-            bad.append(f"{name}: {error}")
-    return None
 
 
 async def erase(store: Store, keys: ModelKeys) -> None:

@@ -22,9 +22,10 @@ from abound.core.model.live_model import LiveModel
 from abound.core.model.state import STATE_FORMAT
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.log.catalog import ModelKeys
+from abound.service.artifacts.checksums import checksum_of
 from abound.service.log.events import APPLY_VERSION
-from abound.service.snapshots.arrays import ArrayShape, Part, check_part, checksum_of, live_of, parts_of, shapes_of
+from abound.service.snapshots.arrays import ArrayShape, Part, check_part, live_of, parts_of, shapes_of
+from abound.service.store.keys import ModelKeys
 
 FORMAT = STATE_FORMAT
 PART_BYTES = 8 * 2**20

@@ -18,7 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from abound.service.store.connection import Reply, packed
+import hiredis
+
+from abound.service.store.connection import LinkLost, Reply, packed
+from abound.service.store.reconnecting import Line
 from abound.service.store.server_info import (
     FSYNC_NAMES,
     FSYNC_SETTINGS,
@@ -121,3 +124,18 @@ def reached(asked: Sequence[Words], replies: list[Reply]) -> int:
         elif words[0] == "WAIT" and isinstance(reply, int):
             copied = reply >= 1
     return (2 if copied else 1) if on_disk else 0
+
+
+async def confirmed(line: Line, seconds: float) -> str:
+    """How safe the store at the end of a line says that all it has is: ``fsync``, or ``log``.
+
+    While it writes its file anew that is ``log``: what tells more has to stand behind a write.
+    """
+    link, facts = line.link, line.facts
+    if link is None or facts is None or not facts.syncs:
+        return "log"
+    try:
+        settings, persistence = await link.call_all(facts.asks_fsync, ("INFO", "persistence"), seconds=seconds)
+    except (LinkLost, hiredis.ReplyError):
+        return "log"
+    return "fsync" if always_synced(settings_of(settings)) and is_at_rest(persistence) else "log"

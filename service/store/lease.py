@@ -24,8 +24,8 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from abound.core.errors import Conflict, StoreUnavailable
-from abound.service.log.catalog import ModelKeys
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 from abound.service.tasks import end
 
 LEASE_SECONDS = 15.0

@@ -37,13 +37,17 @@ from abound.core.errors import ArtifactsUnavailable, Conflict, NotReady, Outcome
 from abound.core.model.active_version import LIVE
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.log.catalog import ModelKeys
 from abound.service.log.events import APPLY_VERSION, Activate, Entry, PrepareVersion, Weigh, encode
 from abound.service.model import presence
-from abound.service.rebuild.adoption import APPEND_SECONDS, POLL_SECONDS, RENEW_SECONDS, SILENT_SECONDS
+from abound.service.model.presence import SILENT_SECONDS
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 from abound.service.tasks import end
 from abound.service.versions import repository as versions
+
+POLL_SECONDS = 0.1
+RENEW_SECONDS = 5.0
+APPEND_SECONDS = 60.0
 
 log = structlog.get_logger(__name__)
 

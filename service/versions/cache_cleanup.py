@@ -14,17 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
-from abound.core.errors import ArtifactsUnavailable, NotReady, StoreUnavailable
+from abound.core.errors import ArtifactsUnavailable, StoreUnavailable
 from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.log.catalog import ModelKeys
-from abound.service.model import presence
-from abound.service.rebuild.adoption import SILENT_SECONDS, Place
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 
 log = structlog.get_logger(__name__)
@@ -104,30 +101,6 @@ class Copies:
             log.info("threw away copies of versions that are no more", files=n_gone)
 
 
-async def throw_away(place: Place) -> None:
-    """Have every replica throw away its copies of versions that are deleted, and wait for it.
-
-    Raises
-    ------
-    NotReady
-        That has taken too long.
-    StoreUnavailable
-    """
-    if place.artifacts.is_directory:
-        return  # nobody copies its files
-    name = secrets.token_hex(4)
-    await _ask(place.store, name)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + place.prepare_seconds
-    while behind := await _behind(place, name):
-        if loop.time() > deadline:
-            raise NotReady(f"replicas may still have copies of deleted versions: {', '.join(behind)}", 60.0)
-        await place.between()
-        await asyncio.sleep(POLL_SECONDS)
-        if name not in await _asked(place.store):
-            await _ask(place.store, name)
-
-
 async def _ask(store: Store, name: str) -> None:
     with reaching():
         async with store.client.pipeline(transaction=True) as pipe:
@@ -139,8 +112,3 @@ async def _ask(store: Store, name: str) -> None:
 async def _asked(store: Store) -> list[str]:
     with reaching():
         return [name.decode() for name in await store.client.lrange(COPIES_KEY, 0, -1)]
-
-
-async def _behind(place: Place, name: str) -> list[str]:
-    present = await presence.present(place.store, place.keys, SILENT_SECONDS)
-    return [one.replica for one in present if one.swept_for is not None and name not in one.swept_for]

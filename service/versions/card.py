@@ -16,8 +16,8 @@ import msgspec
 from abound.core.config import FIXED_FOR_GOOD, ModelConfig
 from abound.core.errors import Conflict, Damaged, InvalidInstance, UnknownApplyVersion
 from abound.core.types import Offset
+from abound.service.artifacts.checksums import checksum_of
 from abound.service.artifacts.npy import ArrayFile
-from abound.service.snapshots.arrays import checksum_of
 
 FORMAT = 1
 CARD = "card.json"

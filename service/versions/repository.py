@@ -22,8 +22,8 @@ import msgspec
 from abound.core.errors import Conflict, Damaged, UnknownApplyVersion, UnknownArtifact, UnknownVersion
 from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.artifacts.npy import Array, ArrayFile, checked, mapped, write_array
-from abound.service.log.catalog import ModelKeys
 from abound.service.model.replicated_model import new_secret
+from abound.service.store.keys import ModelKeys
 from abound.service.versions.card import CARD, FORMAT, Card, digest_of, is_id, new_id, read_card
 
 if TYPE_CHECKING:

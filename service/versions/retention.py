@@ -25,8 +25,8 @@ from abound.core.model.active_version import LIVE
 from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.artifacts.write_marks import being_written
 from abound.service.artifacts.write_marks import writing as saying
-from abound.service.log.catalog import ModelKeys
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from abound.service.store.replication import until_copied
 from abound.service.versions import activation
 from abound.service.versions import repository as versions

@@ -27,9 +27,9 @@ from abound.service.artifacts.artifact_store import PIECE_BYTES, Artifacts
 from abound.service.artifacts.container import Kind, Pieces, start_of
 from abound.service.artifacts.npy import Array, ArrayFile
 from abound.service.history import erasures
-from abound.service.log.catalog import ModelKeys
 from abound.service.log.stream import tail
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
 from abound.service.versions.card import Card, new_id, read_card, refuse_read_otherwise

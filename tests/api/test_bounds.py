@@ -12,12 +12,12 @@ from abound.core.config import ModelConfig
 from abound.core.instances.record import pack_labels
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
-from abound.service.log.catalog import ModelKeys
 from abound.service.model.replicated_model import new_secret
 from abound.service.processes.memory import STORE_SHARES, memory_of_models, whole_memory
 from abound.service.replica.memory_budget import Budget
 from abound.service.replica.predictions import RememberParams, recall, remember
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
 MIB = 2**20

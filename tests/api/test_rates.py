@@ -11,8 +11,8 @@ import pytest
 
 from abound.core.errors import CannotStart, RateLimited, StoreUnavailable, TooLarge
 from abound.service.api.ndjson import Line
-from abound.service.security.key import Made
-from abound.service.security.rate_limits import RateParams, Rates, rate_of
+from abound.service.security.key import Made, rate_of
+from abound.service.security.rate_limits import RateParams, Rates
 from abound.service.settings import Settings
 from abound.service.store.client import Store
 from tests.api.test_keys import bearer, make, until

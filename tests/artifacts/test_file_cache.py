@@ -11,8 +11,8 @@ import pytest
 
 from abound.core.errors import UnknownArtifact
 from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.checksums import checksum_of
 from abound.service.artifacts.file_cache import FileCache, cache_in
-from abound.service.snapshots.arrays import checksum_of
 from abound.service.store.client import Store
 from abound.service.versions import repository as versions
 from abound.service.versions.card import CARD, Card

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 from pydantic import SecretStr
 from schemathesis.checks import CHECKS, load_all_checks
 
+from abound.core.limits import MODEL_NAME
 from abound.service.api.app import create_app
-from abound.service.api.schemas.hot import MODEL_NAME
 from abound.service.settings import Settings
 from tests.randomness import examples
 

@@ -15,18 +15,19 @@ from abound.core.model.apply import Unit
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, Artifacts
 from abound.service.history import history, past, pins
-from abound.service.history.archive import Archiving, adoption_after, archive, begin_anew, swap, write_segment
+from abound.service.history.archive import Archiving, archive, begin_anew, swap, write_segment
 from abound.service.history.garbage import sweep_artifacts
 from abound.service.history.history import Contents, HistoryParams, Segment
 from abound.service.history.replay import rebuild
+from abound.service.history.restore import restore_newest
 from abound.service.history.retention import allowed, retain, to_go, too_many
 from abound.service.log import stream
-from abound.service.log.catalog import ModelKeys, read_catalog
-from abound.service.log.events import APPLY_VERSION, Adopt, Entry, Learn, encode
+from abound.service.log.catalog import read_catalog
+from abound.service.log.events import APPLY_VERSION, Adopt, Entry, Learn, adoption_after, encode
 from abound.service.log.stream import Trim
 from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots.snapshots import restore_newest
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import LeaseLost, take
 from tests.snapshots.test_snapshots import create
 from tests.support.archived_model import SMALL, Archived

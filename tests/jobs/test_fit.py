@@ -24,7 +24,7 @@ from abound.core.methods.training.progress import quietly
 from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.client import Client, Refused
 from abound.service.client.local_service import own_service
-from abound.service.log.catalog import ModelKeys
+from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions.repository import Loaded
 

@@ -15,12 +15,12 @@ from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.jobs.record import Job, new_id
 from abound.service.jobs.repository import JobParams, Jobs
 from abound.service.jobs.supervisor import RETRY_SECONDS, JobKeeper
-from abound.service.log.catalog import ModelKeys
 from abound.service.model import adoption_lock
 from abound.service.model.adoption_lock import Pending
 from abound.service.settings import Settings
 from abound.service.snapshots import state_files
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions.card import CARD
 from tests.support.valkey import Server

@@ -11,10 +11,11 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Damaged, StoreUnavailable
 from abound.core.types import START, Offset
 from abound.service.log import catalog as catalog_module
-from abound.service.log.catalog import CATALOG_KEY, Catalog, ModelKeys, read_catalog, shorten_catalog
+from abound.service.log.catalog import CATALOG_KEY, Catalog, read_catalog, shorten_catalog
 from abound.service.log.events import APPLY_VERSION, CatalogEntry, Created, Deleted, Known, encode
 from abound.service.log.stream import Element
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from abound.service.worker import Worker
 from tests.replica.test_replica import digests, teach, until
 from tests.support.fixtures import StartReplica

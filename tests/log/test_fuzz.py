@@ -18,7 +18,7 @@ from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.history.replay import compact
-from abound.service.log.catalog import Catalog, Living, ModelKeys
+from abound.service.log.catalog import Catalog, Living
 from abound.service.log.events import (
     APPLY_VERSION,
     CatalogEntry,
@@ -35,6 +35,7 @@ from abound.service.log.events import (
 from abound.service.model.replicated_model import ModelReplica
 from abound.service.snapshots.manifest import Manifest
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from tests.randomness import examples
 from tests.snapshots.test_snapshots import SMALL_PARTS, append, create, loaded
 from tests.support.streams import drafts, record

@@ -11,11 +11,11 @@ from abound.core.config import ModelConfig
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel, Tables
 from abound.core.types import Ranking
-from abound.service.log.catalog import ModelKeys
 from abound.service.log.events import APPLY_VERSION, Entry, Learn, Prepare, encode
 from abound.service.log.stream import Element
 from abound.service.model.replicated_model import ModelReplica
 from abound.service.model.standby import Shadow
+from abound.service.store.keys import ModelKeys
 from tests.support.streams import draft
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from abound.core.errors import StoreUnavailable, UnknownPrediction
 from abound.core.types import Offset
-from abound.service.log.catalog import ModelKeys
 from abound.service.replica.predictions import RememberParams, recall, remember
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from tests.support.valkey import QUICK, Server
 
 KEYS = ModelKeys("news", "1-0")

@@ -12,8 +12,9 @@ from abound.core.methods.fitted import Fitted
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.log.catalog import DEFAULT_MODEL, Living, ModelKeys, read_catalog
+from abound.service.log.catalog import DEFAULT_MODEL, Living, read_catalog
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from abound.service.versions.activation import Place, activate, weigh
 from tests.simulation.hosts import QUICK, URL, Host
 from tests.support.small_versions import fitted, write

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from abound.core.types import Offset
 from abound.service.log.append_group import Learned
-from abound.service.log.catalog import ModelKeys
 from abound.service.log.events import Learn
+from abound.service.store.keys import ModelKeys
 from tests.simulation.requests import DONE, REFUSED, Attempt, Read, Request
 from tests.simulation.server import Loss
 from tests.simulation.truth import Truth, entry_of, events_of

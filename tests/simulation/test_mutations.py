@@ -10,15 +10,16 @@ import pytest
 from abound.core.errors import StoreUnavailable
 from abound.core.model.receipts import Receipts
 from abound.core.types import Offset
+from abound.service.history.restore import restore_newest
 from abound.service.log import stream
 from abound.service.log.append_group import Group
 from abound.service.log.append_queue import Lane
 from abound.service.log.appender import Appender
 from abound.service.log.events import checksum_of
-from abound.service.model.replicated_model import ModelReplica, Position
+from abound.service.model.position import Position
+from abound.service.model.replicated_model import ModelReplica
 from abound.service.model.standby import Shadow
 from abound.service.replica.replica import Replica
-from abound.service.snapshots import snapshots
 from abound.service.store.connection import Link, LinkLost
 from abound.service.store.reconnecting import Line
 from tests.simulation.history import run
@@ -166,7 +167,7 @@ def apply_the_last_entry_again(patch: Patch) -> None:
 
 def leave_an_entry_out(patch: Patch) -> None:
     """A snapshot says that it is one entry further than it is."""
-    restore = snapshots.restore_newest
+    restore = restore_newest
 
     async def wrong(store: Any, model: ModelReplica, *args: Any, **options: Any) -> Any:
         manifest = await restore(store, model, *args, **options)

@@ -22,8 +22,9 @@ from abound.core.limits import Limits
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START
+from abound.service.artifacts.checksums import checksum_of
 from abound.service.log.events import APPLY_VERSION, Learn
-from abound.service.snapshots.arrays import Part, checksum_of, live_of, parts_of, shapes_of
+from abound.service.snapshots.arrays import Part, live_of, parts_of, shapes_of
 from abound.service.snapshots.model_file import KIND, Header, Reader, packed
 from tests.support.adoption_house import apply, digest_of, model_of
 

@@ -12,11 +12,11 @@ from abound.core.errors import Damaged, UnknownSnapshot
 from abound.core.model.apply import Unit
 from abound.core.types import START
 from abound.service.history.replay import compact, rebuild
+from abound.service.history.restore import restore_newest
 from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, Living, read_catalog
 from abound.service.log.events import APPLY_VERSION, CatalogEntry, Created, Entry, Learn, encode
 from abound.service.model.replicated_model import ModelReplica
 from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots import snapshots
 from abound.service.snapshots.manifest import Manifest
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
@@ -60,7 +60,7 @@ async def loaded(store: Store, living: Living) -> tuple[str | None, list[str]]:
     """Which snapshot a start would load, and the reasons why others were passed over."""
     model = ModelReplica(living.keys, living.config)
     with structlog.testing.capture_logs() as logs:
-        manifest = await snapshots.restore_newest(store, model)
+        manifest = await restore_newest(store, model)
     if manifest is not None:
         assert model.offset == manifest.position.offset
         assert await model.take_digest() == manifest.digest

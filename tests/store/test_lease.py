@@ -8,9 +8,9 @@ import pytest
 import redis.exceptions
 
 from abound.core.errors import Conflict, StoreUnavailable
-from abound.service.log.catalog import ModelKeys
 from abound.service.model import adoption_lock
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import LeaseLost, take
 from abound.service.versions import activation
 from tests.support.valkey import QUICK, Server

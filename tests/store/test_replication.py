@@ -15,11 +15,11 @@ from abound.core.errors import NotReady, StoreUnavailable
 from abound.core.model.active_version import LIVE
 from abound.core.model.live_model import warmup
 from abound.core.types import START
-from abound.service.history.garbage import sweep_indexes
 from abound.service.history.history import History
 from abound.service.history.replay import rebuild
 from abound.service.jobs.rebuild import forget
 from abound.service.rebuild.erase import take_away
+from abound.service.rebuild.garbage import sweep_indexes
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.snapshots import state_files
 from abound.service.store.client import Store

@@ -17,8 +17,9 @@ from abound.core.methods.fitted import Fitted
 from abound.core.methods.training.gather import Gathering
 from abound.core.methods.training.progress import quietly
 from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.log.catalog import DEFAULT_MODEL, ModelKeys
+from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from abound.service.versions import activation
 from abound.service.versions import repository as versions
 from abound.service.versions.card import Card

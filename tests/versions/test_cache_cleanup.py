@@ -13,11 +13,12 @@ from abound.core.config import ModelConfig
 from abound.core.errors import NotReady, UnknownVersion
 from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.artifacts.file_cache import FileCache
-from abound.service.log.catalog import DEFAULT_MODEL, Living, ModelKeys
+from abound.service.log.catalog import DEFAULT_MODEL, Living
 from abound.service.rebuild.adoption import Place
 from abound.service.rebuild.erase import take_away
 from abound.service.replica.replica import Replica
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions.cache_cleanup import COPIES_KEY, N_ASKED
 from abound.service.versions.card import Card

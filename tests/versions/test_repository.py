@@ -20,8 +20,8 @@ from abound.core.methods.fitted import Fitted
 from abound.core.methods.training.progress import quietly
 from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.artifacts.npy import mapped
-from abound.service.log.catalog import ModelKeys
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions.card import CARD, FORMAT, Card, digest_of, is_id
 from tests.core.methods.toy import made

@@ -18,11 +18,11 @@ from abound.core.errors import Conflict, InvalidInstance, Malformed
 from abound.core.methods.fitted import Fitted
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.checksums import checksum_of
 from abound.service.artifacts.npy import ArrayFile
 from abound.service.history import erasures
-from abound.service.log.catalog import ModelKeys
-from abound.service.snapshots.arrays import checksum_of
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
 from abound.service.versions import version_file

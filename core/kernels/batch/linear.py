@@ -4,7 +4,7 @@ import numpy as np
 
 from abound.core.kernels.batch.neighbors import offer
 from abound.core.kernels.batch.projection import mixed
-from abound.core.kernels.index.votes import make_heap, sort_heap
+from abound.core.kernels.heap import make_heap, sort_heap
 from abound.core.kernels.numba import inlined, kernel
 
 _RETRIEVED, _TRUE = np.uint8(1), np.uint8(2)

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from abound.core.kernels.index.votes import comes_before, make_heap, sift_down, sort_heap
+from abound.core.kernels.heap import comes_before, make_heap, sift_down, sort_heap
 from abound.core.kernels.numba import U0, U1, address_of, inlined, kernel, prefetch_word
 
 SCALE = 2.0**31

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from abound.core.kernels.heap import comes_before
 from abound.core.kernels.index.fsu import only_adds, store_update, total_after, update_connection
 from abound.core.kernels.index.layout import (
     FORM,
@@ -35,7 +36,7 @@ from abound.core.kernels.index.sls_rows import (
     take_form,
     units_as_lists,
 )
-from abound.core.kernels.index.votes import add_votes, comes_before, take_score
+from abound.core.kernels.index.votes import add_votes, take_score
 from abound.core.kernels.numba import (
     U0,
     U1,

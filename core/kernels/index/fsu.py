@@ -8,6 +8,7 @@ inserted at all.
 
 import numpy as np
 
+from abound.core.kernels.heap import comes_before
 from abound.core.kernels.index.layout import (
     CLASS_MASK,
     LINE,
@@ -28,7 +29,7 @@ from abound.core.kernels.index.layout import (
     size_of,
     wide_capacity,
 )
-from abound.core.kernels.index.votes import comes_before, connection
+from abound.core.kernels.index.votes import connection
 from abound.core.kernels.numba import (
     U0,
     U1,

@@ -18,6 +18,7 @@ in units of 1/4096, and 24 bits of its weight: a float32 without its last 8 bits
 import numpy as np
 
 from abound.core.kernels.elementary import logarithm
+from abound.core.kernels.heap import comes_before
 from abound.core.kernels.index.fsu import find_narrow, move
 from abound.core.kernels.index.layout import (
     CLASS_MASK,
@@ -40,7 +41,7 @@ from abound.core.kernels.index.layout import (
     size_for,
     size_of,
 )
-from abound.core.kernels.index.votes import BLOCKS_AHEAD, HEADERS_AHEAD, comes_before
+from abound.core.kernels.index.votes import BLOCKS_AHEAD, HEADERS_AHEAD
 from abound.core.kernels.numba import (
     U0,
     U1,

@@ -26,6 +26,7 @@ on nothing else; passes that do not count the features as seen change the form o
 
 import numpy as np
 
+from abound.core.kernels.heap import comes_before, make_heap, sift_down, sort_heap
 from abound.core.kernels.index import layout
 from abound.core.kernels.index.layout import (
     FORM,
@@ -60,7 +61,6 @@ from abound.core.kernels.index.sls import (
     weight_of,
     weighted_record,
 )
-from abound.core.kernels.index.votes import comes_before, make_heap, sift_down, sort_heap
 from abound.core.kernels.names.siphash import mix, mix_end
 from abound.core.kernels.numba import (
     U0,

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from abound.core.kernels.heap import comes_before, keep_best, make_heap, sift_down, sort_heap
 from abound.core.kernels.index.layout import (
     LINE,
     N_FEATURES,
@@ -168,60 +169,6 @@ def add_votes(memory, params, ids, values, counted, wanted):
     if highest > load_word(memory.counters, N_FEATURES):
         store_word(memory.counters, N_FEATURES, highest)
     return n_touched
-
-
-@inlined
-def comes_before(score, class_id, other_score, other_id):
-    """Whether one class is ranked before another: the higher score, then the smaller id."""
-    return score > other_score or (score == other_score and class_id < other_id)
-
-
-@kernel
-def keep_best(score, class_id, ids_out, scores_out, n_kept):
-    """Insert into the sorted ``n_kept`` best, where a full list loses its last; the new ``n_kept``."""
-    at = n_kept
-    if at == len(ids_out):
-        at -= 1
-    while at > 0 and comes_before(score, class_id, scores_out[at - 1], ids_out[at - 1]):
-        scores_out[at] = scores_out[at - 1]
-        ids_out[at] = ids_out[at - 1]
-        at -= 1
-    scores_out[at] = score
-    ids_out[at] = class_id
-    return min(n_kept + 1, len(ids_out))
-
-
-@kernel
-def sift_down(ids, scores, top, end):
-    """Restore the heap order, last-ranked class on top, below place ``top`` of ``ids[:end]``, ``scores[:end]``."""
-    score, class_id = scores[top], ids[top]
-    while True:
-        child = 2 * top + 1
-        if child >= end:
-            break
-        if child + 1 < end and comes_before(scores[child], ids[child], scores[child + 1], ids[child + 1]):
-            child += 1
-        if not comes_before(score, class_id, scores[child], ids[child]):
-            break
-        scores[top], ids[top] = scores[child], ids[child]
-        top = child
-    scores[top], ids[top] = score, class_id
-
-
-@kernel
-def make_heap(ids, scores, n):
-    """Put ``n`` classes in heap order, the last-ranked on top."""
-    for top in range(n // 2 - 1, -1, -1):
-        sift_down(ids, scores, top, n)
-
-
-@kernel
-def sort_heap(ids, scores, n):
-    """Turn a heap of ``n`` classes into a ranking, best first."""
-    for end in range(n - 1, 0, -1):
-        ids[0], ids[end] = ids[end], ids[0]
-        scores[0], scores[end] = scores[end], scores[0]
-        sift_down(ids, scores, 0, end)
 
 
 @inlined

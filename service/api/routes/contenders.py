@@ -12,10 +12,10 @@ from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownVersion
 from abound.service.api.dependencies import ActorDep, ModelName, PartsDep
 from abound.service.api.openapi import problems
 from abound.service.api.schemas.contenders import ContendersAnswer, ContestShape, EnteredShape, EnterRequest
-from abound.service.log.catalog import ModelKeys
 from abound.service.replica.replica import Replica
 from abound.service.security.audit import act
 from abound.service.settings import Settings
+from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
 from abound.service.versions.card import refuse_read_otherwise

@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from abound.core.errors import Overloaded, StoreUnavailable
+from abound.core.errors import AboundError, Overloaded, StoreUnavailable
+from abound.core.limits import MAX_KEY_CHARACTERS
 from abound.service.api.dependencies import ActorDep, JsonObject, PartsDep, trusted_model
 from abound.service.api.openapi import JSON, REF, problems
-from abound.service.api.schemas.hot import MAX_KEY_CHARACTERS
 from abound.service.api.schemas.jobs import JobAnswer, JobsAnswer, MethodsAnswer, MethodShape, RangeShape
 from abound.service.jobs.record import Job
-from abound.service.jobs.submission import Desk, load_methods, read_request
+from abound.service.jobs.submission import Desk, JobRequest, load_methods
 from abound.service.security.audit import act
 
 FOLLOW_SECONDS = 0.2
@@ -204,3 +205,14 @@ def shape(job: Job) -> JobAnswer:
         worker=(job.holder or "").rpartition(":")[0] or None,
         data_range=None if job.data_range is None else RangeShape(**job.data_range),
     )
+
+
+def read_request(given: dict[str, Any]) -> JobRequest:
+    """A request from its JSON object; InvalidInstance names the field that is wrong."""
+    from abound.service.api.problems import unreadable
+
+    try:
+        return msgspec.convert(given, JobRequest)
+    except msgspec.ValidationError as error:
+        wrong: AboundError = unreadable(error)
+        raise wrong from None

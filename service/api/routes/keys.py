@@ -9,10 +9,11 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from abound.core.errors import Conflict
+from abound.core.limits import MODEL_NAME
 from abound.service.api.dependencies import ActorDep, JsonObject, PartsDep, ReplicaDep
 from abound.service.api.openapi import JSON, problems
 from abound.service.api.problems import unreadable
-from abound.service.api.schemas.hot import MODEL_NAME, Shape
+from abound.service.api.schemas.hot import Shape
 from abound.service.security import key_store as keys
 from abound.service.security.audit import act, acts
 from abound.service.security.key import LONGEST, MOST_DESCRIPTION, MOST_MODELS, Key, Terms

@@ -12,12 +12,10 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from pydantic import BaseModel, ConfigDict
 
-MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+from abound.core.limits import MAX_KEY_CHARACTERS, MAX_SOURCE_CHARACTERS
 
 MAX_K = 1000
 MAX_CHOSEN = 10_000
-MAX_KEY_CHARACTERS = 255
-MAX_SOURCE_CHARACTERS = 512
 
 EXPLAIN = (
     "Tell which features brought each label its score, as `because`. Of the index: a version that answers because it "

@@ -19,8 +19,8 @@ from abound.core.comparison.sequential_test import MOST
 from abound.core.errors import AboundError, ArtifactsUnavailable, Conflict, Damaged, StoreUnavailable
 from abound.core.model.active_version import LIVE
 from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.log.catalog import ModelKeys
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions.repository import Loaded
 

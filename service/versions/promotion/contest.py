@@ -33,12 +33,12 @@ from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import Artifacts
 from abound.service.history import past
 from abound.service.history.replay import Source
+from abound.service.history.restore import restore_newest
 from abound.service.log import stream
 from abound.service.log.catalog import Living
 from abound.service.log.events import Activate, Learn, decode_entry
 from abound.service.log.stream import Element, LogParams
 from abound.service.model.standby import apply
-from abound.service.snapshots.snapshots import restore_newest
 from abound.service.store.client import Store
 from abound.service.store.lease import Lease, LeaseLost
 from abound.service.versions import activation

@@ -17,8 +17,8 @@ from abound.core.comparison.sequential_test import Contest, Decision, GateParams
 from abound.core.errors import Damaged
 from abound.core.model.active_version import BLEND, LIVE
 from abound.core.types import START
-from abound.service.log.catalog import ModelKeys
 from abound.service.store.client import Store, reaching
+from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease
 from abound.service.versions.promotion.drift import Drift
 
