@@ -6,6 +6,8 @@ import ast
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -316,3 +318,11 @@ def test_core_does_no_input_and_output_by_builtins() -> None:
 def test_the_list_of_forbidden_modules_is_spelled_right() -> None:
     checked = FORBIDDEN_TO_CORE - {"getpass", "dask", "distributed"}
     assert [name for name in checked if importlib.util.find_spec(name) is None] == []
+
+
+def test_a_replica_imports_nothing_that_only_jobs_and_contests_need() -> None:
+    """Each of them costs a second at the start, and tens of megabytes."""
+    heavy = "{'dask', 'distributed', 'matplotlib', 'pandas', 'river', 'scipy.stats', 'sklearn'}"
+    program = f"import abound.service.api.app, sys; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "set()\n"

@@ -14,8 +14,12 @@ them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
-from river.drift import ADWIN
+
+if TYPE_CHECKING:
+    from river.drift import ADWIN
 
 BLOCK = 8
 """Instances of one mean."""
@@ -86,6 +90,8 @@ def _with(marks: list[Mark], mark: Mark) -> list[Mark]:
 
 
 def _window(fed: list[float]) -> ADWIN:
+    from river.drift import ADWIN  # with it comes scikit-learn, which a replica does not need
+
     window = ADWIN(  # type: ignore[no-untyped-call]
         delta=DELTA, clock=LOOK, min_window_length=LEAST, grace_period=2 * LEAST
     )
