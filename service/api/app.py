@@ -119,7 +119,7 @@ class Application(FastAPI):
         super().__init__(
             title="Abound",
             version="0.1.0",
-            summary="Self-hosted online classification for problems with very many classes.",
+            summary="An online streaming learner for problems with very many classes.",
             description=DESCRIPTION,
             docs_url=None,
             redoc_url=None,

@@ -204,9 +204,7 @@ class NewClasses:
             self._let_go_later(brought, seconds)
 
     def bring(self, labels: Collection[str], brought: set[str]) -> None:
-        """Count labels for a request that has ``brought`` some already; raise Conflict when the classes would
-        be too many.
-        """
+        """Count new labels for a request that has ``brought`` some already; raise Conflict for too many classes."""
         live = self.model.live
         bounds = [bound for bound in (live.config.max_classes, live.index.most_classes) if bound is not None]
         if not bounds:
@@ -366,7 +364,7 @@ def first_time(model: ModelReplica, key: str, body: bytes) -> Learned | None:
     if receipt is None:
         return None
     if receipt.body != body:
-        raise InvalidInstance("this idempotency key was used before with another body; use a new key", "key")
+        raise InvalidInstance("this idempotency key came before with another body", "key")
     return Learned(Offset(*receipt.offset), len(receipt.ranks), receipt.ranks, receipt.updated, True, "log")
 
 
