@@ -1,10 +1,8 @@
 """Rankings as JSON.
 
 :class:`~abound.service.api.schemas.hot.ClassifyAnswer` defines the answer of ``/classify``. The usual answer,
-without
-explanations, is joined from bytes: the part of a label is encoded once per class, and all scores are encoded
-together.
-Both ways give the same bytes.
+without explanations, is joined from bytes: the part of a label is encoded once per class, and all scores are
+encoded together. Both ways give the same bytes.
 """
 
 from __future__ import annotations

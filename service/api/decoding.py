@@ -83,9 +83,8 @@ def vector_of(live: LiveModel, features: Any, text: str | None) -> bytes:
 def features_alone(body: bytes) -> bytes | None:
     """Return the features of a request that appears to have no other field, else None.
 
-    Only the first and the last bytes are checked. ``Vectorizer.usual`` accepts the result only if it is one
-    whole object,
-    which confirms that the request has no other field.
+    Only the first and the last bytes are checked. ``Vectorizer.usual`` accepts the result only if it is one whole
+    object, which confirms that the request has no other field.
     """
     if body[:12] != b'{"features":' or body[-1:] != b"}":
         return None

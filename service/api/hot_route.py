@@ -1,9 +1,8 @@
 """The hot routes: POST of instances, as plain ASGI applications beside FastAPI.
 
-A request for a hot route is recognised by its path before any middleware or routing runs. A request that
-arrives through
-the router (in a test, or in a mounted application) takes the same code. :class:`HotRoute` does everything that its
-handlers have in common: media types, limits, request ids, problem documents, metrics.
+A request for a hot route is recognised by its path before any middleware or routing runs. A request that arrives
+through the router (in a test, or in a mounted application) takes the same code. :class:`HotRoute` does everything
+that its handlers have in common: media types, limits, request ids, problem documents, metrics.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class LearnLines:
             raise line.error
         request = decode(learn_decoder, line.body)
         if request.instances is not None:
-            raise InvalidInstance("instances: a line is one instance", "instances")
+            raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         terms = self._learning.terms(request, request.key is not None)
         learned = await self._learning.again(model, request, request.source, request.durability)
         if learned is not None:

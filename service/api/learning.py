@@ -1,15 +1,12 @@
 """Turn labelled instances into checked records, and append them to the log.
 
 The limits of one learn request hold for the request as a whole, because all its parts are checked before any of
-them
-is learned: the bytes of its records, its new classes, and one vector configuration. New classes are counted
-over all
-requests in progress on this replica.
+them is learned: the bytes of its records, its new classes, and one vector configuration. New classes are counted
+over all requests in progress on this replica.
 
 Idempotency keys: the log decides whether a key is new (``abound.core.model.receipts``). The API looks up the
-receipts
-earlier for requests that can no longer be repeated: a remembered instance may have expired, but its first
-answer stands.
+receipts earlier for requests that can no longer be repeated: a remembered instance may have expired, but its
+first answer stands.
 """
 
 from __future__ import annotations
@@ -142,7 +139,7 @@ class Learning:
 
 
 def draft_of(instance: LabelledInstance, record: bytes, source: str | None, batch: int = 1) -> Draft:
-    """Return the draft of one instance; ``batch`` is as in the draft's own documentation."""
+    """Return the draft of one instance; ``batch`` drafts from this one on are learned whole or not at all."""
     body = body_hash([instance], source) if instance.key is not None else b""
     return Draft(record, 1, instance.key, body, source, batch)
 
@@ -174,9 +171,8 @@ class Room:
 class NewClasses:
     """Labels that pending requests of this replica would add to a model.
 
-    They are bounded by ``max_classes`` and by what the index can hold. A label counts from its check until it
-    is learned,
-    or until its request is known to have failed. Pending labels of other replicas are not known here.
+    They are bounded by ``max_classes`` and by what the index can hold. A label counts from its check until it is
+    learned, or until its request is known to have failed. Pending labels of other replicas are not known here.
     """
 
     def __init__(self, model: ModelReplica) -> None:

@@ -3,8 +3,7 @@
 Three tasks run concurrently:
 
 1. The **request pump** receives the body and never waits for the answers. The size of a request is bounded, and
-   so is
-   the memory that it holds. A client that sends everything before it reads anything is served.
+   so is the memory that it holds. A client that sends everything before it reads anything is served.
 2. The **worker** takes the lines that have arrived, in order, and puts an answer for each. It pauses while too many
    answers wait to be sent: a client that does not read gets no work done.
 3. The **answer pump** sends the answers that are ready, joined, as fast as the client reads.

@@ -1,8 +1,7 @@
 """The OpenAPI document: FastAPI's own, completed with the hot routes, which FastAPI does not know.
 
 The schemas of the hot routes are generated from the structs that decode and encode their messages, so the
-document cannot
-contradict the code.
+document cannot contradict the code.
 """
 
 from __future__ import annotations

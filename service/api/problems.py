@@ -1,8 +1,7 @@
 """Errors as RFC 9457 problem documents. Only this module maps errors to status codes.
 
 An error of the product becomes the problem document of its class. The document's ``type`` is a URI reference
-whose meaning
-never changes. The code around the application answers unexpected errors with 500 and logs them.
+whose meaning never changes. The code around the application answers unexpected errors with 500 and logs them.
 """
 
 from __future__ import annotations

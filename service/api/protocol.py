@@ -1,26 +1,21 @@
 """uvicorn's HTTP protocol with limits, problem documents for errors, and a fast path for requests answered from memory.
 
 **Limits** that uvicorn leaves open: the bytes of a request's head, the bytes of a whole request, the time until
-the head
-is complete, the time without progress of a body, and the connections of a process.
+the head is complete, the time without progress of a body, and the connections of a process.
 
 **Joined writes.** The server writes the head and the body of an answer one after the other. These two system
-calls cost
-more than ranking does. The transport holds a head until the next write, at most until the event loop's next
-turn. A head
-that no body follows is sent all the same.
+calls cost more than ranking does. The transport holds a head until the next write, at most until the event loop's
+next turn. A head that no body follows is sent all the same.
 
 **Fast path.** The normal path costs a task, a cycle of ASGI messages and a turn of the event loop, together as
-much as
-ranking. A POST skips them when:
+much as ranking. A POST skips them when:
 
 1. the head is complete, no other answer is in progress on the connection, and the path has a fast path
 2. the body arrived with the head, in the same piece of data
 3. the application returns an answer of status 200 without waiting
 
 In all other cases the request takes the normal path as if nothing had happened; refusals and failures do too.
-Pipelined
-requests are answered in order, a few per turn of the event loop, so that other connections get a turn.
+Pipelined requests are answered in order, a few per turn of the event loop, so that other connections get a turn.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The files of the page at ``/``: read and compressed once, served with caching and security headers.
 
 The page refers to its files below ``web/<digest>/``, where the digest covers all files together, so clients may
-cache them
-forever. Behind a load balancer, replicas of two releases can run side by side. A file requested with the digest
-of the
-other release is answered with this release's file and must not be cached.
+cache them forever. Behind a load balancer, replicas of two releases can run side by side. A file requested with
+the digest of the other release is answered with this release's file and must not be cached.
 """
 
 from __future__ import annotations

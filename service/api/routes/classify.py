@@ -1,10 +1,9 @@
 """``POST /classify``: rank the classes for an instance, a batch or a stream of instances.
 
 The live model is read between two turns of the event loop, so an answer and the offset that it names belong
-together.
-Answers come from memory. Three things wait: ``remember``, a ``min_offset`` that is not applied yet, and a
-version that is
-not loaded. Versions rank in threads (``replica/rankers.py``); the version is the one active at the answer's offset.
+together. Answers come from memory. Three things wait: ``remember``, a ``min_offset`` that is not applied yet, and
+a version that is not loaded. Versions rank in threads (``replica/rankers.py``). A request that names no
+version gets the one that is active at the answer's offset.
 """
 
 from __future__ import annotations

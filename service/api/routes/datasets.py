@@ -113,9 +113,8 @@ async def put_dataset(
     """Upload a file in the text format of the Extreme Classification repository, svmlight, or JSON lines.
 
     The file is plain, gzip or zstandard. The suffix of `filename`, of the name, or the media type gives the
-    format, in
-    this order. An existing data set is replaced as a whole. An error names the number of the invalid line and
-    changes nothing.
+    format, in this order. An existing data set is replaced as a whole. An error names the number of the invalid
+    line and changes nothing.
     """
     headers = dict(request.scope["headers"])
     check_coding(headers)

@@ -1,8 +1,7 @@
 """``POST /learn``: append labelled instances to the log, and return the result of applying them.
 
 The request is validated completely before anything is appended. A batch becomes one log entry, so it is learned
-whole or
-not at all.
+whole or not at all.
 """
 
 from __future__ import annotations

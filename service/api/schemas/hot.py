@@ -1,8 +1,7 @@
 """Schemas of the hot routes, and the base class of all others. Messages are validated while they are decoded.
 
 The hot routes use msgspec structs, which reject unknown fields and quoted numbers. ``features`` stays raw JSON,
-which the
-vectorizer parses. The other schemas are pydantic models, which FastAPI documents.
+which the vectorizer parses. The other schemas are pydantic models, which FastAPI documents.
 """
 
 from __future__ import annotations
