@@ -71,7 +71,7 @@ def vector_of(live: LiveModel, features: Any, text: str | None) -> bytes:
     raw = bytes(features)
     if raw in ABSENT:
         if text is None:
-            raise InvalidInstance("an instance has features, a text, or both", "features")
+            raise InvalidInstance("an instance needs features, a text, or both", "features")
         return live.vectorizer.vectorize(None, text)
     try:
         return live.vectorizer.vectorize(raw, text)

@@ -89,9 +89,7 @@ class Learning:
         return await self.first_time(model, instance.key, body_hash([instance], source), durability)
 
     async def first_time(self, model: ModelReplica, key: str, body: bytes, durability: str | None) -> Learned | None:
-        """Return the result of the first request with a key, with its durability confirmed up to the requested
-        level.
-        """
+        """Return the result of the first request with a key, confirmed up to the requested durability."""
         learned = first_time(model, key, body)
         if learned is None or (durability or self._durability) == "log":
             return learned
@@ -344,9 +342,7 @@ def key_of(headers: Headers) -> str | None:
 
 
 def body_hash(instances: list[LabelledInstance], source: str | None) -> bytes:
-    """Return the hash of instances as sent, labels and source; two requests with one key are the same if it is
-    equal.
-    """
+    """Return the hash of instances as sent, labels and source, by which requests with one key are compared."""
     parts = [(one.features, one.text, one.labels, one.prediction) for one in instances]
     return hashlib.blake2b(_encode((parts, source)), digest_size=16).digest()
 

@@ -100,9 +100,7 @@ class RequestLines:
         self._counted = 0
 
     async def groups(self) -> AsyncIterator[list[Line]]:
-        """Yield complete lines as they arrive, several at a time; raise Disconnected when the client has
-        disconnected.
-        """
+        """Yield groups of complete lines as they arrive; raise Disconnected when the client has disconnected."""
         number = taken = 0
         rest: list[bytes] = []
         rest_size = 0

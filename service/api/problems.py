@@ -207,9 +207,7 @@ def problem_headers(problem: Problem, allow: str | None = None) -> list[tuple[by
 
 
 def unreadable(error: Exception) -> AboundError:
-    """Convert the error of a JSON decoder: InvalidInstance (422) for a wrong field, Malformed (400) for invalid
-    JSON.
-    """
+    """Convert a JSON decoder's error: InvalidInstance (422) for a wrong field, Malformed (400) for invalid JSON."""
     if isinstance(error, msgspec.ValidationError):
         detail, _, path = str(error).partition(" - at `$")
         unknown = re.match(r"Object contains unknown field `(.*)`$", detail, re.DOTALL)

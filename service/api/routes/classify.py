@@ -69,9 +69,7 @@ class Results:
         self._size = 0
 
     def add(self, answer: bytes, remembering: Coroutine[Any, Any, bytes] | None) -> None:
-        """Add an answer, and the coroutine that gives its final form; raise TooLarge when the answers exceed
-        the limit.
-        """
+        """Add an answer, and the coroutine that gives its final form; raise TooLarge at the size limit."""
         if remembering is not None:
             self._waiting.append(remembering)
         self._answers.append(answer)

@@ -148,9 +148,7 @@ async def delete_dataset(
 
 
 def _named(name: str, filename: str | None, media: bytes) -> str:
-    """Return a file name whose suffix gives the format; raise InvalidInstance (field ``filename``) when nothing
-    does.
-    """
+    """Return a file name whose suffix gives the format; raise InvalidInstance if there is none."""
     plain = media.partition(b";")[0].strip().lower()
     for one in (filename, name, f"x{MEDIA[plain]}" if plain in MEDIA else None):
         if one is None or one == STANDARD_INPUT:
