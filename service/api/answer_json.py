@@ -1,8 +1,8 @@
 """Rankings as JSON.
 
-What an answer to classify looks like is :class:`~abound.service.api.schemas.hot.ClassifyAnswer`. The usual one, without
-reasons, is put together from bytes instead: a label's part is made once a class, and the scores are written all at
-once. Both ways give the same bytes.
+:class:`~abound.service.api.schemas.hot.ClassifyAnswer` defines the answer of ``/classify``. The usual answer,
+without explanations, is joined from bytes: the part of a label is encoded once per class, and all scores are
+encoded together. Both ways give the same bytes.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from abound.service.api.schemas.hot import Because, ClassifyAnswer, ScoredLabel,
 LIVE = "live"
 
 PROBABILITY = b',"probability":'
-"""What stands between the score of a label and its probability."""
+"""The JSON between the score of a label and its probability."""
 
 
 class Heads(dict[int, bytes]):
-    """By class id, what stands before its score: ``},{"label":"grain","score":``; made when first asked for."""
+    """The JSON before the score of each class: ``},{"label":"grain","score":``; encoded on first use."""
 
     def __init__(self, live: LiveModel) -> None:
         self._labels = live.labels
 
     def __missing__(self, class_id: int) -> bytes:
-        """Make one."""
+        """Encode the JSON of one class."""
         head = b'},{"label":%b,"score":' % encoder.encode(self._labels.key(class_id).decode())
         self[class_id] = head
         return head
 
 
 class Answers:
-    """Makes answers of rankings."""
+    """Encodes rankings as answers."""
 
     def __init__(self) -> None:
         self._heads: WeakKeyDictionary[LiveModel, Heads] = WeakKeyDictionary()
@@ -45,14 +45,14 @@ class Answers:
         self._tail = _tail(self._offset_text)
 
     def offset_text(self, offset: Offset) -> str:
-        """The offset as text; made once for as long as the same one is asked for."""
+        """Return the offset as text, cached while it does not change."""
         if offset is not self._offset:
             self._offset, self._offset_text = offset, str(offset)
             self._tail = _tail(self._offset_text)
         return self._offset_text
 
     def plain(self, live: LiveModel, ranking: Ranking, offset: Offset) -> bytes:
-        """The JSON of an answer without reasons."""
+        """Return the JSON of an answer without explanations."""
         heads = self._heads_newest if self._live_newest() is live else self._heads_of(live)
         if offset is not self._offset:
             self.offset_text(offset)
@@ -67,7 +67,7 @@ class Answers:
         return b'{"labels":[%b}%b' % (b"".join(parts)[2:], self._tail)
 
     def _heads_of(self, live: LiveModel) -> Heads:
-        """The heads of a model; the last one that was asked for is the next one as a rule, so it lies at hand."""
+        """Return the fragments of a model, and keep them for the next request, which is usually for the same model."""
         heads = self._heads.get(live)
         if heads is None:
             heads = self._heads[live] = Heads(live)
@@ -75,7 +75,7 @@ class Answers:
         return heads
 
     def whole(self, live: LiveModel, vector: bytes, ranking: Ranking, offset: Offset, explain: bool) -> ClassifyAnswer:
-        """The answer as a value, with reasons if they are asked for."""
+        """Return the answer as a struct, with explanations if ``explain``."""
         scores = ranking.scores.tolist()
         labels = [
             ScoredLabel(live.label(i), score) for i, score in zip(ranking.class_ids.tolist(), scores, strict=True)
@@ -90,5 +90,5 @@ class Answers:
 
 
 def _tail(offset: str) -> bytes:
-    """What stands behind the labels."""
+    """Return the JSON behind the labels."""
     return b'],"offset":"%b","version":"live"}' % offset.encode()

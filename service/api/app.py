@@ -1,4 +1,4 @@
-"""The application: the one place where the parts of the service are put together."""
+"""The application, and the one place where the parts of the service are assembled."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from abound.service.tasks import end
 from abound.service.versions.retention import VersionParams
 
 DESCRIPTION = """\
-Applications post instances to `/classify` and stream label feedback to `/learn`; an index in memory is updated on every
+Applications send instances to `/classify` and label feedback to `/learn`. An index in memory is updated with every
 event and answers in microseconds. Errors are problem documents (RFC 9457).
 """
 
@@ -59,21 +59,21 @@ Report = Callable[[str, float], None]
 
 
 def create_app(settings: Settings, report: Report | None = None) -> Application:
-    """The application, not started: its lifespan starts the replica, waits until it has caught up, and stops it.
+    """Return the application. Its lifespan starts the replica, waits until it has caught up with the log, and stops it.
 
     Parameters
     ----------
     report : callable, optional
-        Told the stage of the start, and how far it is, 0..1.
+        Called with the stage of the start and its progress, 0..1.
     """
     return Application(settings, report or _silent)
 
 
 class Application(FastAPI):
-    """FastAPI, with a way around it for the hot routes, and with what all answers have in common.
+    """FastAPI with a bypass for the hot routes and features common to all answers.
 
-    Every request gets its id and every answer carries it; ``HEAD`` is answered where ``GET`` is, ``OPTIONS`` wherever
-    there is a path.
+    Every request has an id, and its answer carries it. ``HEAD`` is answered wherever ``GET`` is, ``OPTIONS`` on
+    every path.
     """
 
     def __init__(self, settings: Settings, report: Report) -> None:
@@ -177,21 +177,21 @@ class Application(FastAPI):
             else:
                 await self._answer(scope, receive, send)
         except asyncio.CancelledError:
-            # The service stops, and nothing can be sent to this client any more: the server hangs up.
+            # The service is stopping and can send nothing more to this client: the server closes the connection.
             return
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document, hot routes and all."""
+        """Return the OpenAPI document, including the hot routes."""
         if self.openapi_schema is None:
             self.openapi_schema = document(self)
         return self.openapi_schema
 
     def unready(self) -> str | None:
-        """Why ``/readyz`` is 503; None: it is not."""
+        """Return why ``/readyz`` answers 503, or None."""
         return health.unready(self, self.state.parts.replica.status())
 
     def shortcut(self, url: bytes) -> AtOnce | None:
-        """What may answer a POST to a path at once."""
+        """Return the function that may answer a POST to a path immediately, or None."""
         if url == b"/classify":
             return self._classify_default
         if url.startswith(b"/models/") and url.endswith(b"/classify") and url.isascii():
@@ -201,7 +201,7 @@ class Application(FastAPI):
         return None
 
     def _target(self, path: str) -> tuple[HotRoute, str] | None:
-        """The hot route and the model that a path under ``/models`` names."""
+        """Return the hot route and the model that a path under ``/models`` names."""
         parts = path.split("/")
         if len(parts) == 4 and parts[1] == "models" and parts[2]:
             route = self._hot.get(f"/{parts[3]}")
@@ -209,7 +209,7 @@ class Application(FastAPI):
         return None
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer by way of the routes."""
+        """Answer through FastAPI's routes."""
         started = perf_counter()
         headers = dict(scope["headers"])
         request_id = request_id_of(headers)
@@ -261,7 +261,7 @@ async def _flush_for_ever(parts: Parts) -> None:
 
 
 async def _watch_jobs(parts: Parts) -> None:
-    """Keep the measures of jobs up to date, for ever."""
+    """Update the metrics of jobs periodically."""
     while True:
         with contextlib.suppress(StoreUnavailable):
             parts.telemetry.set_jobs(await parts.desk.figures())
@@ -269,9 +269,9 @@ async def _watch_jobs(parts: Parts) -> None:
 
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:
-    """The client is gone; what is sent now goes nowhere."""
+    """Answer a client that has disconnected; the response is not sent."""
     return Response(status_code=400)
 
 
 def _silent(stage: str, progress: float) -> None:
-    """Tell nobody."""
+    """Ignore the progress of the start."""

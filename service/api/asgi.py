@@ -1,6 +1,6 @@
-"""One HTTP exchange below any framework: what its headers say, its bounded body, its answer.
+"""One HTTP exchange without a framework: its headers, its bounded body, its answer.
 
-The hot routes use this directly; the other routes read their bodies through it.
+The hot routes use these functions directly; the other routes read their bodies with them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ JSON = b"application/json"
 NDJSON = b"application/x-ndjson"
 
 HELD_BYTES = 512 * 2**20
-"""Bytes of bodies in several pieces that one process holds at once; more is refused as overload."""
+"""Bytes of bodies in several pieces that one process holds at a time; it refuses more as overload."""
 
 _sane_request_id = re.compile(rb"[!-~]{1,128}").fullmatch
 _process = secrets.token_hex(6)
@@ -32,11 +32,11 @@ _numbers = itertools.count(1)
 
 
 class Disconnected(Exception):
-    """The other side is gone: there is nobody to answer."""
+    """The client has disconnected; there is no one to answer."""
 
 
 def request_id_of(headers: Headers) -> str:
-    """The ``X-Request-Id`` that came, if it is short and printable, else a new one."""
+    """Return the ``X-Request-Id`` of the client if it is short and printable, else a new id."""
     given = headers.get(b"x-request-id")
     if given is not None and _sane_request_id(given):
         return given.decode("ascii")
@@ -44,7 +44,7 @@ def request_id_of(headers: Headers) -> str:
 
 
 def media_of(headers: Headers, accepted: tuple[bytes, ...]) -> bytes:
-    """The media type of the body, JSON where none is named; UnsupportedMedia when it is not an accepted one."""
+    """Return the media type of the body, JSON by default; raise UnsupportedMedia unless it is accepted."""
     given = headers.get(b"content-type", JSON)
     if given == JSON and b"content-encoding" not in headers:
         return JSON
@@ -62,49 +62,49 @@ def media_of(headers: Headers, accepted: tuple[bytes, ...]) -> bytes:
 
 
 def check_coding(headers: Headers) -> None:
-    """UnsupportedMedia when the body is compressed."""
+    """Raise UnsupportedMedia when the body is compressed."""
     coding = headers.get(b"content-encoding", b"identity").strip().lower()
     if coding not in (b"identity", b""):
-        raise UnsupportedMedia("a compressed body is not read; send it plain")
+        raise UnsupportedMedia("the body is compressed; send it without Content-Encoding")
 
 
 def check_length(headers: Headers, limit: int) -> None:
-    """TooLarge when ``Content-Length`` tells that the body is over ``limit`` bytes."""
+    """Raise TooLarge when ``Content-Length`` is over ``limit`` bytes."""
     length = headers.get(b"content-length")
     if length is not None and len(length) > 3 and length.isdigit() and int(length[:20]) > limit:
         raise too_large(limit)
 
 
 def too_large(limit: int) -> TooLarge:
-    """The error for a body over ``limit`` bytes."""
-    return TooLarge(f"the body is over {limit} bytes")
+    """Return the error for a body over ``limit`` bytes."""
+    return TooLarge(f"the body is larger than {limit} bytes")
 
 
 class Held:
-    """Counts the bytes of bodies that came in several pieces and are not answered yet."""
+    """Counts the bytes of bodies that arrive in several pieces and are not answered yet."""
 
     def __init__(self, limit: int = HELD_BYTES) -> None:
         self._limit = limit
         self._bytes = 0
 
     def take(self, size: int) -> None:
-        """Count ``size`` more bytes; Overloaded when that is over the limit (they are not counted then)."""
+        """Count ``size`` more bytes; raise Overloaded, without counting them, when they exceed the limit."""
         if self._bytes + size > self._limit:
-            raise Overloaded("too many large bodies at once")
+            raise Overloaded("too many large request bodies at a time; try again")
         self._bytes += size
 
     def give_back(self, size: int) -> None:
-        """These bytes are let go."""
+        """Release ``size`` bytes."""
         self._bytes -= size
 
 
 async def read_body(receive: Receive, headers: Headers, limit: int, held: Held) -> bytes:
-    """The whole body.
+    """Return the whole body.
 
     Raises
     ------
     TooLarge
-        It is over ``limit`` bytes; known from Content-Length before anything is read, else as soon as it shows.
+        The body is over ``limit`` bytes, by its Content-Length or by the bytes received.
     Overloaded
         The process holds too many bytes of bodies.
     Disconnected
@@ -148,7 +148,7 @@ async def send_answer(
     request_id: str,
     more: Iterable[tuple[bytes, bytes]] = (),
 ) -> None:
-    """Send a whole answer."""
+    """Send a complete answer."""
     headers = [
         (b"content-type", media),
         (b"content-length", b"%d" % len(body)),

@@ -1,4 +1,4 @@
-"""From the bytes of a request to checked values: decoding, and instances to vectors."""
+"""Decoding of request bodies, and conversion of instances to vectors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _T = TypeVar("_T")
 ABSENT = (b"", b"null")
 
 LONGEST_WHOLE = 4300
-"""Characters of a whole number that the decoder reads."""
+"""Most digits of an integer that the decoder reads."""
 
 MOST_OF_A_PATH = 200
 
 
 def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
-    """Decode JSON; Malformed when it is none, InvalidInstance when a field is wrong, missing or unknown."""
+    """Decode JSON; raise Malformed when it is invalid, InvalidInstance when a field is wrong, missing or unknown."""
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -36,7 +36,10 @@ def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
 
 
 def _out_of_range(body: bytes) -> InvalidInstance | None:
-    """The refusal of the first number that is too large, by its path; the decoder does not tell keys of objects."""
+    """Return the error for the first number that is too large.
+
+    Unlike the decoder's error, it has the number's path with the keys of objects.
+    """
     try:
         whole = json.loads(body, parse_int=lambda digits: 0 if len(digits) <= LONGEST_WHOLE else math.inf)
     except (ValueError, RecursionError):
@@ -58,17 +61,17 @@ def _out_of_range(body: bytes) -> InvalidInstance | None:
 
 
 def vector_of(live: LiveModel, features: Any, text: str | None) -> bytes:
-    """The vector of an instance.
+    """Return the vector of an instance.
 
     Parameters
     ----------
     features : msgspec.Raw
-        The bytes of the JSON object as they came, empty or ``null`` when there is none.
+        The bytes of the JSON object as received; empty or ``null`` when there is none.
     """
     raw = bytes(features)
     if raw in ABSENT:
         if text is None:
-            raise InvalidInstance("an instance has features, a text, or both", "features")
+            raise InvalidInstance("an instance needs features, a text, or both", "features")
         return live.vectorizer.vectorize(None, text)
     try:
         return live.vectorizer.vectorize(raw, text)
@@ -78,10 +81,10 @@ def vector_of(live: LiveModel, features: Any, text: str | None) -> bytes:
 
 
 def features_alone(body: bytes) -> bytes | None:
-    """The features of a request that seems to have nothing else, None for any other.
+    """Return the features of a request that appears to have no other field, else None.
 
-    Only the first and the last bytes are looked at: it is such a request if ``Vectorizer.usual`` takes what this gives,
-    since that takes nothing but one whole object.
+    Only the first and the last bytes are checked. ``Vectorizer.usual`` accepts the result only if it is one whole
+    object, which confirms that the request has no other field.
     """
     if body[:12] != b'{"features":' or body[-1:] != b"}":
         return None
@@ -89,7 +92,7 @@ def features_alone(body: bytes) -> bytes | None:
 
 
 def is_empty(vector: bytes) -> bool:
-    """Whether a vector has no active feature."""
+    """Return whether a vector has no active feature."""
     return vector[:4] == b"\0\0\0\0"
 
 

@@ -1,4 +1,4 @@
-"""What the routes are given: the one replica of the process, a checked model name, a bounded JSON body."""
+"""Dependencies of the routes: the replica of the process, a checked model name, a bounded JSON body."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from abound.service.settings import Settings
 
 
 class Parts(NamedTuple):
-    """What the application is made of; lies in ``app.state.parts``."""
+    """The parts of the application, stored in ``app.state.parts``."""
 
     settings: Settings
     replica: Replica
@@ -43,7 +43,7 @@ class Parts(NamedTuple):
     ways: Ways
 
     def observe(self) -> None:
-        """Bring the measures up to date."""
+        """Update the metrics."""
         self.telemetry.flush()
         self.telemetry.count_refused(take_told())
         self.telemetry.count_unchecked(self.rates.let_through())
@@ -79,36 +79,36 @@ class Parts(NamedTuple):
 
 
 def parts(request: Request) -> Parts:
-    """The parts of the application that this request came to."""
+    """Return the parts of the application that received the request."""
     found: Parts = request.app.state.parts
     return found
 
 
 def replica(found: Annotated[Parts, Depends(parts)]) -> Replica:
-    """The replica."""
+    """Return the replica."""
     return found.replica
 
 
 def actor(request: Request) -> Actor:
-    """Who sent this request, for the audit log."""
+    """Return the sender of the request, for the audit log."""
     return actor_of(request.scope)
 
 
 def grant(request: Request) -> Grant | None:
-    """The key that this request showed; None where none is asked for."""
+    """Return the grant of the request's key; None where no key is required."""
     found: Grant | None = request.scope.get("grant")
     return found
 
 
 def trusted_model(replica: Replica, name: str) -> ModelReplica:
-    """The model of this name, to answer from or to teach.
+    """Return the model of this name, if it can answer and learn.
 
     Raises
     ------
     UnknownModel, InvalidInstance
-        There is none; there cannot be one of such a name.
+        There is no such model; the name is not valid.
     NotReady
-        Its state is not to be trusted now.
+        The state of the model cannot be trusted now.
     """
     try:
         model = replica.model(name)
@@ -120,7 +120,7 @@ def trusted_model(replica: Replica, name: str) -> ModelReplica:
 
 
 async def json_object(request: Request, found: Annotated[Parts, Depends(parts)]) -> dict[str, Any]:
-    """The body as a JSON object, empty when there is no body."""
+    """Return the body as a JSON object, empty when there is no body."""
     headers = dict(request.scope["headers"])
     media_of(headers, (JSON,))
     body = await read_body(request.receive, headers, found.settings.max_body_bytes, found.held)

@@ -1,8 +1,8 @@
-"""The hot routes' way through the service: POST of instances, as plain ASGI under FastAPI.
+"""The hot routes: POST of instances, as plain ASGI applications beside FastAPI.
 
-A request for a hot route is recognised by its path before any middleware or routing runs; what reaches the routes
-the usual way (in a test, or mounted somewhere) ends in the same place. One :class:`HotRoute` does for its
-:class:`Work` what all of them need: media types, bounds, request ids, problem documents, measures.
+A request for a hot route is recognised by its path before any middleware or routing runs. A request that arrives
+through the router (in a test, or in a mounted application) takes the same code. :class:`HotRoute` does everything
+that its handlers have in common: media types, limits, request ids, problem documents, metrics.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ BOTH_MEDIA = (JSON, NDJSON)
 
 
 class Work(Protocol):
-    """What a hot route does, below HTTP."""
+    """The handler of a hot route, below HTTP."""
 
     def at_once(self, model: str, body: bytes, grant: Grant | None) -> bytes | None:
-        """The JSON for a JSON body where it needs no waiting, else None; raises what ``answer`` raises."""
+        """Return the JSON answer to a JSON body if it needs no waiting, else None; raise what ``answer`` raises."""
 
     async def answer(self, model: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
-        """Status and JSON for a JSON body: one instance or a batch."""
+        """Return status and JSON for a JSON body: one instance or a batch."""
 
     async def answer_lines(
         self,
@@ -58,11 +58,11 @@ class Work(Protocol):
         answers: AnswerLines,
         grant: Grant | None,
     ) -> None:
-        """Put an answer for each line, in order. What is refused as a whole is raised before the first."""
+        """Put an answer for each line, in order; raise a refusal of the whole request before the first answer."""
 
 
 class HotRoute:
-    """An ASGI application for POST on ``/<name>`` and ``/models/{model}/<name>``; keys need ``scope`` for it."""
+    """An ASGI application for POST on ``/<name>`` and ``/models/{model}/<name>``; keys need ``scope`` to use it."""
 
     def __init__(self, work: Work, scope: str, meter: Meter, settings: Settings, held: Held, guard: Guard) -> None:
         self._work = work
@@ -76,13 +76,13 @@ class HotRoute:
         self._max_lines = settings.max_ndjson_lines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what came through the router."""
+        """Answer a request that arrived through the router."""
         await self.handle(scope["path_params"].get("model", DEFAULT_MODEL), scope, receive, send)
 
     def at_once(self, model: str, headers: Headers, body: bytes) -> tuple[bytes, str] | None:
-        """The answer to a whole request for ``model`` and the request's id.
+        """Return the answer to a complete request for ``model`` and the request's id.
 
-        None when ``handle`` has to answer it: it has to wait for something, is to be logged, or is refused.
+        Return None when ``handle`` has to answer it: the answer has to wait, must be logged, or is a refusal.
         """
         started = perf_counter()
         try:
@@ -124,7 +124,7 @@ class HotRoute:
         except Disconnected:
             status = 499
         except asyncio.CancelledError:
-            # The service stops and this request has had its time; a begun answer breaks off with the connection.
+            # The service is stopping and the grace period is over; a begun answer ends with the connection.
             problem = problem_of(stopping(), request_id)
             status = problem.status
             if not (begun or scope.get("answer_begun")):
@@ -132,7 +132,7 @@ class HotRoute:
                     send, problem.status, PROBLEM_JSON, encoder.encode(problem), request_id, problem_headers(problem)
                 )
         except Exception:
-            # Nobody meant this one. It goes on to the server, which logs it; the sender is told what can be told.
+            # An unexpected error: answer 500 if no answer has begun, and raise it for the server to log.
             status = 500
             if not (begun or scope.get("answer_begun")):
                 answer = encoder.encode(internal_problem(request_id))

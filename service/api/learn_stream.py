@@ -1,6 +1,6 @@
-"""The lines of an NDJSON request to ``/learn``: each stands alone, and is a draft of its own.
+"""NDJSON requests to ``/learn``: each line is a draft of its own and succeeds or fails independently.
 
-Drafts are appended in groups, several of which are on their way at once, in order.
+Drafts are appended in groups, in order; several groups of a request can be in progress.
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ GROUP_BYTES = 2**21
 """Bytes of records at which a group is full."""
 
 GROUPS_AT_ONCE = 4
-"""Groups of one request that may be on their way to the log."""
+"""Groups of one request that may wait for the log."""
 
 
 class Sent(NamedTuple):
-    """A group of lines on its way: what is wrong with a line or came of it before, and what becomes of the others."""
+    """A group of lines being appended.
+
+    ``lines`` has the number of each line and its error or earlier result, if any; ``learned`` gives the results
+    of the others.
+    """
 
     lines: list[tuple[int, AboundError | Learned | None]]
     learned: asyncio.Task[list[Learned]] | None
@@ -43,10 +47,10 @@ class LearnLines:
 
     Parameters
     ----------
-    learning : Learning
+    learning : LearnService
     rates : Rates
     request_bytes : int
-        Most that one line may be in the log.
+        Most bytes that one line may take in the log.
     """
 
     def __init__(self, learning: Learning, rates: Rates, request_bytes: int) -> None:
@@ -116,7 +120,7 @@ class LearnLines:
         return Sent(group.lines, learned)
 
     def _ended(self, learned: asyncio.Task[list[Learned]]) -> None:
-        """Let go of a group; its error, if any, is looked at even when the client is gone."""
+        """Forget a group; retrieve its error, which no task awaits when the client has disconnected."""
         self._under_way.discard(learned)
         if not learned.cancelled():
             learned.exception()
@@ -124,12 +128,12 @@ class LearnLines:
     async def _line(
         self, model: ModelReplica, config: ModelConfig, line: Line, new: Brought
     ) -> tuple[Terms, Draft | Learned]:
-        """What a line is to be learned as, or what came of it the first time."""
+        """Return the append options of a line, and its draft or its earlier result."""
         if line.error is not None:
             raise line.error
         request = decode(learn_decoder, line.body)
         if request.instances is not None:
-            raise InvalidInstance("instances: a line is one instance", "instances")
+            raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         terms = self._learning.terms(request, request.key is not None)
         learned = await self._learning.again(model, request, request.source, request.durability)
         if learned is not None:
@@ -153,17 +157,17 @@ class _Group:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to append."""
+        """Whether to append the group now."""
         return len(self.lines) >= GROUP_LINES or self.size >= GROUP_BYTES
 
     def takes(self, terms: Terms, config: ModelConfig, draft: Draft) -> bool:
-        """Whether a line fits to the ones before it."""
+        """Return whether a draft can join the lines of the group."""
         if self.terms is None:
             return True
         return self.terms == terms and self.config is config and self.size + len(draft.records) <= GROUP_BYTES
 
     def add(self, number: int, terms: Terms, config: ModelConfig, draft: Draft | Learned) -> None:
-        """A line that can be learned, or was."""
+        """Add a line with its draft or its earlier result."""
         if isinstance(draft, Learned):
             self.lines.append((number, draft))
             return

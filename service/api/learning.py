@@ -1,16 +1,12 @@
-"""What a labelled instance is learned as: everything about it checked, its record made, and its way into the log.
+"""Turn labelled instances into checked records, and append them to the log.
 
-What one request to learn may take in: bytes of its records, classes that are new, one way of reading instances.
+The limits of one learn request hold for the request as a whole, because all its parts are checked before any of
+them is learned: the bytes of its records, its new classes, and one vector configuration. New classes are counted
+over all requests in progress on this replica.
 
-Each is bounded over the whole request, since its parts are checked before any of them is learned; new classes over all
-requests that are on their way.
-
-What came of labelled instances, as answers to ``/learn``.
-
-Requests that come again: idempotency keys at the door, before the log decides.
-
-The log decides whether a key is new (``abound.core.model.receipts``). The door asks the receipts earlier for what could
-no longer be sent again: a remembered instance may be forgotten by then, and its first answer still stands.
+Idempotency keys: the log decides whether a key is new (``abound.core.model.receipts``). The API looks up the
+receipts earlier for requests that can no longer be repeated: a remembered instance may have expired, but its
+first answer stands.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ from abound.service.store.server_info import LEVELS
 
 
 class Terms(NamedTuple):
-    """How drafts are to be kept and what their answer waits for; the lines of one group share them."""
+    """How drafts are appended and what the answer waits for; shared by the lines of one group."""
 
     wait: Literal["applied", "log"]
     durability: str
@@ -55,9 +51,9 @@ class Learning:
     ----------
     replica : Replica
     settings : Settings
-        For the durability that is not asked for, and how long an answer waits.
+        For the default durability and the time an answer waits.
     remember_params : RememberParams
-    changing : Changing
+    changing : ConfigChanges
     budget : Budget
     """
 
@@ -78,33 +74,36 @@ class Learning:
         self._new_classes: dict[str, NewClasses] = {}
 
     def terms(self, request: LearnRequest, keyed: bool) -> Terms:
-        """Of a request: with a key it waits until it is applied, for only then is known whether it is a repeat."""
+        """Return the append options of a request.
+
+        A request with an idempotency key waits until it is applied: only then is it known whether it is a repeat.
+        """
         return Terms("applied" if keyed else request.wait, request.durability or self._durability)
 
     async def again(
         self, model: ModelReplica, instance: LabelledInstance, source: str | None, durability: str | None
     ) -> Learned | None:
-        """What came of a remembered instance under this key the first time: it may be forgotten by now."""
+        """Return the first result of a remembered instance with this key; the instance itself may have expired."""
         if instance.prediction is None or instance.key is None:
             return None
         return await self.first_time(model, instance.key, body_hash([instance], source), durability)
 
     async def first_time(self, model: ModelReplica, key: str, body: bytes, durability: str | None) -> Learned | None:
-        """What came of the first request under a key, and how safe that is by now, as far as is asked."""
+        """Return the result of the first request with a key, confirmed up to the requested durability."""
         learned = first_time(model, key, body)
         if learned is None or (durability or self._durability) == "log":
             return learned
         return msgspec.structs.replace(learned, durability=await self._replica.confirmed())
 
     def new_classes(self, model: ModelReplica) -> AbstractContextManager[Brought]:
-        """What a request to learn brings that the model does not know, as long as it is on its way."""
+        """Return a context that counts the classes of one learn request that the model does not know."""
         new = self._new_classes.get(model.name)
         if new is None or new.model is not model:
             new = self._new_classes[model.name] = NewClasses(model)
         return new.of_request(self._wait_seconds)
 
     async def record(self, model: ModelReplica, config: ModelConfig, instance: LabelledInstance, new: Brought) -> bytes:
-        """The record of one labelled instance, with everything checked."""
+        """Check one labelled instance and return its record."""
         if instance.labels is None:
             raise InvalidInstance("labels is missing", "labels")
         labels = pack_labels(instance.labels, model.live.limits)
@@ -112,13 +111,13 @@ class Learning:
         if instance.prediction is None:
             vector = vector_of(model.live, instance.features, instance.text)
         elif has_features or instance.text is not None:
-            raise InvalidInstance("prediction stands for an instance; give one or the other", "prediction")
+            raise InvalidInstance("prediction refers to a remembered instance; omit features and text", "prediction")
         else:
             store, keys = self._replica.store, model.keys
             vector = await recall(store, keys, instance.prediction, self._remember_params, reading_of(config))
         if is_empty(vector):
             field = "features" if has_features else "text" if instance.prediction is None else "prediction"
-            why = " (numbers below 0 count with `negative: split` alone)" if has_features else ""
+            why = " (numbers below 0 are active only with `negative: split`)" if has_features else ""
             raise InvalidInstance(f"{field}: no feature is active{why}, so there is nothing to learn from", field)
         new.check(instance.labels)
         return vector + labels
@@ -126,65 +125,65 @@ class Learning:
     async def append(
         self, model: ModelReplica, config: ModelConfig, drafts: list[Draft], terms: Terms
     ) -> list[Learned]:
-        """Append drafts of one request or of several lines, and await what they wait for.
+        """Append drafts of one request, or of several lines, and wait as ``terms`` says.
 
-        Raises what ``Replica.learn`` does, and what ``Budget.check`` does.
+        Raises what ``Replica.learn`` and ``Budget.check`` raise.
         """
         self._changing.check(model, config)
         receipts = model.live.receipts
         if any(draft.key is None or draft.key not in receipts for draft in drafts):
-            self._budget.check(model)  # not for what was learned before and only wants its answer again
+            self._budget.check(model)  # repeats only return their first answer and need no memory
         return await self._replica.learn(model.name, drafts, terms.wait, terms.durability, self._wait_seconds)
 
 
 def draft_of(instance: LabelledInstance, record: bytes, source: str | None, batch: int = 1) -> Draft:
-    """A draft of one instance; ``batch`` as in :class:`~abound.service.log.append_group.Draft`."""
+    """Return the draft of one instance; ``batch`` drafts from this one on are learned whole or not at all."""
     body = body_hash([instance], source) if instance.key is not None else b""
     return Draft(record, 1, instance.key, body, source, batch)
 
 
 READ_BY = ("boolean", "analyzer", "negative")
-"""Fields of a configuration that decide what vector an instance becomes."""
+"""Fields of a configuration that decide which vector an instance becomes."""
 
 LABELS_KEPT = 4096
-"""So many new labels are kept before those that have been learned meanwhile are let go."""
+"""Number of pending labels at which those learned in the meantime are removed."""
 
 
 class Room:
-    """Bytes for the vectors and records of one request: they can be many times those of its body."""
+    """Bytes left for the vectors and records of one request, which can be many times the size of its body."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._left = limit
 
     def take(self, size: int) -> None:
-        """Take ``size`` bytes; TooLarge when they are not left."""
+        """Reserve ``size`` bytes; raise TooLarge when fewer are left."""
         self._left -= size
         if self._left < 0:
             raise TooLarge(
-                f"the instances of this request are over {self._limit} bytes once they are vectors; "
-                "send fewer or smaller ones at once"
+                f"the instances of this request take more than {self._limit} bytes as vectors; "
+                "send fewer or smaller instances in one request"
             )
 
 
 class NewClasses:
-    """The labels that requests of this replica would add to a model, for ``max_classes`` and what its index can hold.
+    """Labels that pending requests of this replica would add to a model.
 
-    They count from when they are checked until they are learned, or until the request is known to have failed. What
-    other replicas have on its way is not known here.
+    They are bounded by ``max_classes`` and by what the index can hold. A label counts from its check until it is
+    learned, or until its request is known to have failed. Pending labels of other replicas are not known here.
     """
 
     def __init__(self, model: ModelReplica) -> None:
         self.model = model
-        self._coming: Counter[str] = Counter()  # how many requests bring each
+        self._coming: Counter[str] = Counter()  # number of pending requests per label
         self._look_again = LABELS_KEPT
         self._known = -1
 
     @contextmanager
     def of_request(self, seconds: float) -> Iterator[Brought]:
-        """The labels of one request, as long as it is on its way.
+        """Yield the labels of one request, counted while it is in progress.
 
-        What may be in the log and is not learned yet when the context ends counts for so many ``seconds`` more.
+        Labels that may be in the log but are not learned when the context ends count for ``seconds`` more.
         """
         brought = Brought(self)
         try:
@@ -199,7 +198,7 @@ class NewClasses:
             self._let_go_later(brought, seconds)
 
     def bring(self, labels: Collection[str], brought: set[str]) -> None:
-        """Count labels for a request that has ``brought`` some. Conflict when they would be too many classes."""
+        """Count new labels for a request that has ``brought`` some already; raise Conflict for too many classes."""
         live = self.model.live
         bounds = [bound for bound in (live.config.max_classes, live.index.most_classes) if bound is not None]
         if not bounds:
@@ -217,8 +216,8 @@ class NewClasses:
             self._known = known
         coming = len(self._coming)
         if new and known + coming + len(new) > most:
-            more = f" and {coming} more on their way" if coming else ""
-            raise Conflict(f"the model holds {known} classes{more} of at most {most}: {min(new)!r} is new")
+            more = f" and {coming} more pending" if coming else ""
+            raise Conflict(f"the model has {known} classes{more} of at most {most}: {min(new)!r} is new")
         self._coming.update(unknown)
         if len(brought) > self._look_again:
             brought.intersection_update(self._coming)
@@ -249,19 +248,19 @@ class Brought:
         self._new = new
 
     def check(self, labels: Collection[str]) -> None:
-        """Conflict when these labels would be too many classes, together with all that are on their way."""
+        """Raise Conflict when these labels, with all pending ones, would be too many classes."""
         self._new.bring(labels, self.labels)
 
 
 class Changing:
-    """Models whose configuration is being changed in what it makes of instances: nothing is learned meanwhile."""
+    """Models with a pending change of the configuration of their vectors; nothing is learned until it is applied."""
 
     def __init__(self) -> None:
         self._names: Counter[str] = Counter()
 
     @contextmanager
     def to(self, name: str, changes: Mapping[str, Any]) -> Iterator[None]:
-        """While ``changes`` of the model ``name`` are on their way."""
+        """Block learning on the model ``name`` while ``changes`` that affect its vectors are pending."""
         if not any(field in changes for field in READ_BY):
             yield
             return
@@ -274,16 +273,16 @@ class Changing:
                 del self._names[name]
 
     def check(self, model: ModelReplica, config: ModelConfig) -> None:
-        """NotReady unless a vector that was made by ``config`` can be appended now."""
+        """Raise NotReady unless a vector made with ``config`` can be appended now."""
         now = model.live.config
         if self._names and model.name in self._names:
-            raise NotReady("the configuration of the model is being changed; nothing was learned")
+            raise NotReady("the configuration of the model is being changed; nothing was learned, try again")
         if now is not config and reading_of(now) != reading_of(config):
-            raise NotReady("the configuration of the model has just been changed; nothing was learned")
+            raise NotReady("the configuration of the model has just changed; nothing was learned, try again")
 
 
 def answer_of(learned: Learned) -> LearnAnswer:
-    """The answer for one instance."""
+    """Return the answer for one instance."""
     if learned.ranks is None or learned.updated is None:
         return LearnAnswer(str(learned.offset), learned.applied, learned.durability, None, None)
     return LearnAnswer(
@@ -292,7 +291,7 @@ def answer_of(learned: Learned) -> LearnAnswer:
 
 
 def batch_answer_of(learned: list[Learned]) -> LearnBatchAnswer:
-    """The answer for a batch: the results in order, and the least that holds for all of them."""
+    """Return the answer for a batch: results in order, with the lowest durability and the last offset."""
     results = []
     for one in learned:
         stem = f"{one.offset.entry}."
@@ -308,7 +307,7 @@ def batch_answer_of(learned: list[Learned]) -> LearnBatchAnswer:
 
 
 def merged(known: list[Learned | None], learned: list[Learned]) -> list[Learned]:
-    """Outcomes in the order of the instances: those that were known, and those of the others, one each."""
+    """Return one result per instance, in order: the ``known`` one where there is one, else the next of ``learned``."""
     singly = [
         Learned(
             one.offset._replace(position=one.offset.position + at),
@@ -327,31 +326,31 @@ def merged(known: list[Learned | None], learned: list[Learned]) -> list[Learned]
 
 KEY_HEADER = b"idempotency-key"
 
-_encode = msgspec.json.Encoder().encode  # features are JSON still, and are taken as they are
+_encode = msgspec.json.Encoder().encode  # features are still raw JSON and are hashed as they came
 
 
 def key_of(headers: Headers) -> str | None:
-    """The idempotency key that the header gives; InvalidInstance when it is not 1 to 255 printable characters."""
+    """Return the idempotency key of the header; raise InvalidInstance unless it is 1 to 255 printable characters."""
     given = headers.get(KEY_HEADER)
     if given is None:
         return None
     if not 1 <= len(given) <= MAX_KEY_CHARACTERS or not all(32 <= byte < 127 for byte in given):
         raise InvalidInstance(
-            f"Idempotency-Key must be 1 to {MAX_KEY_CHARACTERS} printable characters", "Idempotency-Key"
+            f"Idempotency-Key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters", "Idempotency-Key"
         )
     return given.decode("ascii")
 
 
 def body_hash(instances: list[LabelledInstance], source: str | None) -> bytes:
-    """What makes two requests under one idempotency key the same: the instances as they were sent, and their labels."""
+    """Return the hash of instances as sent, labels and source, by which requests with one key are compared."""
     parts = [(one.features, one.text, one.labels, one.prediction) for one in instances]
     return hashlib.blake2b(_encode((parts, source)), digest_size=16).digest()
 
 
 def first_time(model: ModelReplica, key: str, body: bytes) -> Learned | None:
-    """What came of the first request under ``key``, which is in the log; None when none has come.
+    """Return the result of the first request with ``key`` that is applied; None when there is none.
 
-    InvalidInstance: it had another body.
+    Raise InvalidInstance when that request had another body.
     """
     receipt = model.live.receipts.get(key)
     if receipt is None:
@@ -364,17 +363,17 @@ def first_time(model: ModelReplica, key: str, body: bytes) -> Learned | None:
 def check_keys(
     model: ModelReplica, request: LearnRequest, instances: list[LabelledInstance], header_key: str | None
 ) -> None:
-    """InvalidInstance when a key of an instance in a batch cannot stand, so that the batch fails as a whole."""
+    """Raise InvalidInstance when the key of an instance is not usable, so that the batch fails as a whole."""
     seen: set[str] = set()
     for at, instance in enumerate(instances):
         key, field = instance.key, f"instances[{at}].key"
         if key is None:
             continue
         if header_key is not None:
-            raise InvalidInstance("the header Idempotency-Key covers this batch; its instances have no more", field)
+            raise InvalidInstance("do not give keys to single instances when the Idempotency-Key header is set", field)
         if key in seen:
-            raise InvalidInstance(f"{field} comes twice in this batch", field)
+            raise InvalidInstance(f"{field} occurs twice in this batch", field)
         seen.add(key)
         receipt = model.live.receipts.get(key)
         if receipt is not None and receipt.body != body_hash([instance], request.source):
-            raise InvalidInstance(f"{field} came before with another body", field)
+            raise InvalidInstance(f"{field} was used before with another body; use a new key", field)

@@ -1,12 +1,12 @@
-"""NDJSON in and out: a request read line by line, answers sent line by line, neither waiting for the other.
+"""NDJSON requests and answers: read and sent line by line, neither waiting for the other.
 
-Three parties work at once:
+Three tasks run concurrently:
 
-1. the **pump** takes the body as it comes and never stops for the answers. The request is bounded, so what it holds
-   is; a client that sends everything before it reads anything is served.
-2. the **work** takes lines at hand, in order, and puts an answer for each. It rests while too many answers wait to
-   be sent: a client that does not read is not worked for.
-3. the **sender** sends what is there, joined, as fast as the client reads.
+1. The **request pump** receives the body and never waits for the answers. The size of a request is bounded, and
+   so is the memory that it holds. A client that sends everything before it reads anything is served.
+2. The **worker** takes the lines that have arrived, in order, and puts an answer for each. It pauses while too many
+   answers wait to be sent: a client that does not read gets no work done.
+3. The **answer pump** sends the answers that are ready, joined, as fast as the client reads.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from abound.core.errors import AboundError, TooLarge
 from abound.service.api.asgi import NDJSON, Disconnected, Held, Receive, Send, too_large
 
 WAITING_BYTES = 2**20
-"""Bytes of answers that may wait to be sent before the work rests."""
+"""Bytes of answers that may wait to be sent before the worker pauses."""
 
 LINES_AT_ONCE = 512
 
 
 class Line:
-    """One line of a request: its number (from 1) and its bytes, or what is wrong with it."""
+    """One line of a request: its number (from 1) and its bytes, or its error."""
 
     __slots__ = ("body", "error", "number")
 
@@ -41,8 +41,8 @@ class RequestLines:
     Parameters
     ----------
     max_bytes, max_lines, max_line_bytes : int
-        A body over the first two ends with a line that says so; a line over the third is answered with a problem
-        and skipped. Lines without anything in them have a number, and no answer, and do not count.
+        A body over one of the first two limits ends with a line that has the error. A line over the third is
+        answered with a problem and skipped. Blank lines have a number, get no answer, and do not count.
     """
 
     def __init__(self, receive: Receive, held: Held, max_bytes: int, max_lines: int, max_line_bytes: int) -> None:
@@ -58,15 +58,15 @@ class RequestLines:
         self._ended = False
         self._gone = False
         self._refusal: AboundError | None = None
-        self.used = False  # something of it may be in the log
+        self.used = False  # part of the request may be in the log
 
     @property
     def at_hand(self) -> bool:
-        """Whether more of the body is here already."""
+        """Whether more of the body has arrived."""
         return bool(self._pieces) or self._ended
 
     async def pump(self) -> None:
-        """Take the body as it comes, to its end or its limit."""
+        """Receive the body, up to its end or its limit."""
         try:
             more = True
             while more and self._refusal is None:
@@ -95,12 +95,12 @@ class RequestLines:
         self._pieces.append(piece)
 
     def let_go(self) -> None:
-        """Give back what was counted as held."""
+        """Release the bytes that were counted as held."""
         self._held.give_back(self._counted)
         self._counted = 0
 
     async def groups(self) -> AsyncIterator[list[Line]]:
-        """Whole lines as they come, some at once; Disconnected when the client is gone."""
+        """Yield groups of complete lines as they arrive; raise Disconnected when the client has disconnected."""
         number = taken = 0
         rest: list[bytes] = []
         rest_size = 0
@@ -112,7 +112,7 @@ class RequestLines:
                 raise Disconnected
             last = not self._pieces
             piece = b"" if last else self._pieces.popleft()
-            if not rest_size:  # empty lines, of which there can be as many as there are bytes
+            if not rest_size:  # skip empty lines: a body can have as many of them as bytes
                 number += len(piece)
                 piece = piece.lstrip(b"\n")
                 number -= len(piece)
@@ -156,7 +156,7 @@ class RequestLines:
 
 
 class AnswerLines:
-    """The lines of an answer, sent while the request is still coming."""
+    """The lines of an answer, sent while the request still arrives."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -169,29 +169,29 @@ class AnswerLines:
         self.started = False
 
     def put(self, line: bytes) -> None:
-        """Answer the next line of the request."""
+        """Add the answer to the next line of the request."""
         self._lines.append(line)
         self._size += len(line) + 1
 
     def flush(self) -> None:
-        """Let what was put be sent."""
+        """Wake the pump to send the lines put so far."""
         if self._lines:
             self._something.set()
 
     async def room(self) -> None:
-        """Wait until the client has taken enough of what was put."""
+        """Wait until few enough bytes of answers wait to be sent."""
         self.flush()
         while self._size > WAITING_BYTES:
             self._room.clear()
             await self._room.wait()
 
     def end(self) -> None:
-        """Nothing more comes: the answer is whole."""
+        """Mark the answer as complete."""
         self._ended = True
         self._something.set()
 
     async def pump(self) -> None:
-        """Send what is put until the end."""
+        """Send the lines until the answer is complete."""
         while True:
             await self._something.wait()
             self._something.clear()

@@ -1,7 +1,7 @@
-"""The OpenAPI document: FastAPI's own, and the hot routes, which FastAPI does not see, beside it.
+"""The OpenAPI document: FastAPI's own, completed with the hot routes, which FastAPI does not know.
 
-Schemas of the hot routes are those of the structs that decode and encode them, so the document cannot say anything
-else than the code does.
+The schemas of the hot routes are generated from the structs that decode and encode their messages, so the
+document cannot contradict the code.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ NDJSON = "application/x-ndjson"
 
 WHEN = {
     400: "The body is not JSON.",
-    401: "A key is needed, or the one that came opens nothing.",
-    403: "The key lacks the scope, or is for other models.",
+    401: "The request has no API key, or the key is not valid.",
+    403: "The key lacks the scope, or is limited to other models.",
     404: "No such model, version, prediction or snapshot.",
     405: "The path answers other methods; see `Allow`.",
-    409: "Right in itself, but not in the present state of the model.",
-    413: "Over a limit of size.",
-    415: "Not a media type that is read here.",
-    422: "A field breaks a rule; `field` names it.",
-    429: "More instances than may come in a time; see `Retry-After`.",
-    500: "An error of the service.",
-    503: "Not now; see `Retry-After`.",
-    504: "Done or not: unknown. The same Idempotency-Key may be sent again.",
-    507: "The model may not take so much memory.",
+    409: "The request conflicts with the current state of the model.",
+    413: "A size limit is exceeded.",
+    415: "Unsupported media type.",
+    422: "A field is not valid; `field` names it.",
+    429: "A rate limit is exceeded; see `Retry-After`.",
+    500: "Internal error.",
+    503: "The service cannot answer now; see `Retry-After`.",
+    504: "The outcome is unknown. Retry with the same Idempotency-Key.",
+    507: "The memory limit is exceeded.",
 }
 
-KEYS = "Asked for as soon as there is a key (`abound keys create`). `admin` includes the other scopes."
+KEYS = "Required once a key exists (`abound keys create`). `admin` includes the other scopes."
 
 REQUEST_ID = {
     "name": "X-Request-Id",
     "in": "header",
     "required": False,
-    "description": "1 to 128 printable characters; given back with the answer.",
+    "description": "1 to 128 printable characters; returned with the answer.",
     "schema": {"type": "string"},
 }
 MODEL = {
@@ -69,8 +69,8 @@ IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "Covers a single or a batch request as a whole. A repeat with the same body answers as the first "
-    "time and learns nothing.",
+    "description": "Covers a single or a batch request as a whole. A repeat with the same body returns the first "
+    "answer and learns nothing.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]{1,255}$"},
 }
 
@@ -87,7 +87,7 @@ LEARN_EXAMPLES = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The entries of ``responses`` for problem documents with these statuses."""
+    """Return the entries of ``responses`` for problem documents with these statuses."""
     schema = {"$ref": REF.format(name="Problem")}
     return {
         status: {"description": WHEN[status], "content": {PROBLEM_JSON.decode(): {"schema": schema}}}
@@ -96,7 +96,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def config_schema() -> dict[str, Any]:
-    """The configuration as a request may have it: every field, none of them needed."""
+    """Return the schema of a configuration in a request: every field, all optional."""
     schema = ConfigShape.model_json_schema()
     analyzer = schema.pop("$defs")["AnalyzerShape"]
     schema["properties"]["analyzer"] = analyzer
@@ -106,7 +106,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """The whole document."""
+    """Return the complete OpenAPI document."""
     whole = get_openapi(
         title=app.title,
         version=app.version,
@@ -130,7 +130,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _tell_of_keys(whole: dict[str, Any]) -> None:
-    """Say of each operation which scope it asks for, and that it asks for none while there is no key."""
+    """Add the required scope to each operation; no key is required while none exists."""
     whole["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": KEYS}}
     for path, item in whole["paths"].items():
         for method, operation in item.items():
@@ -146,8 +146,8 @@ def _classify(path: str) -> dict[str, Any]:
     return {
         "tags": ["learner"],
         "summary": "Rank the classes for an instance",
-        "description": "One instance, a batch (`instances`), or NDJSON: one instance a line in, one answer a line "
-        "out, in order; a bad line is answered with its problem and does not stop the rest.",
+        "description": "One instance, a batch (`instances`), or NDJSON: one instance per line in, one answer per line "
+        "out, in order. An invalid line is answered with a problem and does not stop the rest.",
         "operationId": _operation_id("classify", path),
         "parameters": [*_model(path), REQUEST_ID],
         "requestBody": _body("ClassifyRequest", CLASSIFY_EXAMPLES),
@@ -163,14 +163,14 @@ def _learn(path: str) -> dict[str, Any]:
         "tags": ["learner"],
         "summary": "Learn a labelled instance",
         "description": "One instance, a batch (`instances`; learned whole or not at all), or NDJSON, where each line "
-        "stands alone. Answered with an error, nothing is learned, except 504.",
+        "is independent. After an error nothing is learned, except with 504.",
         "operationId": _operation_id("learn", path),
         "parameters": [*_model(path), IDEMPOTENCY_KEY, REQUEST_ID],
         "requestBody": _body("LearnRequest", LEARN_EXAMPLES),
         "responses": _responses(
             {
                 "200": ("Durable and applied.", ["LearnAnswer", "LearnBatchAnswer"]),
-                "202": ("Durable, not applied yet.", ["LearnAnswer", "LearnBatchAnswer"]),
+                "202": ("Durable, but not applied yet.", ["LearnAnswer", "LearnBatchAnswer"]),
             },
             (400, 404, 409, 413, 415, 422, 429, 500, 503, 504, 507),
         ),
@@ -205,7 +205,7 @@ def _lines(examples: dict[str, Any]) -> list[str]:
 
 
 def _responses(good: dict[str, tuple[str, list[str]]], bad: tuple[int, ...]) -> dict[str, Any]:
-    header = {"X-Request-Id": {"schema": {"type": "string"}, "description": "Of this request."}}
+    header = {"X-Request-Id": {"schema": {"type": "string"}, "description": "The id of this request."}}
     responses: dict[str, Any] = {}
     for status, (description, names) in good.items():
         schema = {"anyOf": [{"$ref": REF.format(name=name)} for name in names]}
@@ -219,7 +219,7 @@ def _responses(good: dict[str, tuple[str, list[str]]], bad: tuple[int, ...]) -> 
 
 
 def _tidy(schemas: dict[str, Any], limits: Limits, max_batch: int) -> None:
-    """Say in the schemas what the decoders do beyond their types."""
+    """Add the constraints that the decoders enforce beyond their types."""
     for schema in schemas.values():
         schema.pop("title", None)
     for name in ("ClassifyRequest", "LearnRequest", "Instance", "LabelledInstance"):
@@ -239,7 +239,7 @@ def _tidy(schemas: dict[str, Any], limits: Limits, max_batch: int) -> None:
 
 
 def _ways(fields: dict[str, Any]) -> list[dict[str, Any]]:
-    """The ways to say what a request is about: an instance, a remembered one, or a batch; one excludes the others."""
+    """Return the forms of a request, which exclude each other: an instance, a remembered one, or a batch."""
     ways = []
     labels = {"labels": {"type": "array"}} if "labels" in fields else {}
     for field, kind in (("features", "object"), ("text", "string"), ("prediction", "string"), ("instances", "array")):

@@ -1,7 +1,7 @@
-"""Errors as HTTP tells them: RFC 9457 problem documents. The one place that knows a status code of an error.
+"""Errors as RFC 9457 problem documents. Only this module maps errors to status codes.
 
-An error of the product becomes the document of its class; its ``type`` is a URI reference that never changes its
-meaning. An error that nobody meant is answered with 500 by the machinery around the application, which also logs it.
+An error of the product becomes the problem document of its class. The document's ``type`` is a URI reference
+whose meaning never changes. The code around the application answers unexpected errors with 500 and logs them.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ PROBLEM_JSON = b"application/problem+json"
 
 
 class UnsupportedMedia(AboundError):
-    """The body's media type, charset or coding is not one that this route reads."""
+    """The route does not read bodies of this media type, charset or content coding."""
 
 
 class MethodNotAllowed(AboundError):
-    """The path is there, but not for this method."""
+    """The path exists, but does not answer this method."""
 
     def __init__(self, detail: str, allow: str) -> None:
         super().__init__(detail)
@@ -64,11 +64,11 @@ class MethodNotAllowed(AboundError):
 
 
 class UnknownPath(AboundError):
-    """Nothing is served under this path."""
+    """No route or file has this path."""
 
 
 class Kind(NamedTuple):
-    """What every problem of one class of errors has in common."""
+    """The status, slug and title that all problems of one error class share."""
 
     status: int
     slug: str
@@ -77,48 +77,48 @@ class Kind(NamedTuple):
 
 KINDS: dict[type[AboundError], Kind] = {
     Malformed: Kind(400, "malformed", "The body cannot be read"),
-    Unauthorized: Kind(401, "unauthorized", "A key is needed"),
-    InvalidKey: Kind(401, "invalid-key", "The key opens nothing"),
-    Forbidden: Kind(403, "forbidden", "Not with this key"),
+    Unauthorized: Kind(401, "unauthorized", "An API key is required"),
+    InvalidKey: Kind(401, "invalid-key", "The API key is not valid"),
+    Forbidden: Kind(403, "forbidden", "The API key does not allow this"),
     UnknownPath: Kind(404, "unknown-path", "Nothing is served here"),
     UnknownModel: Kind(404, "unknown-model", "No such model"),
     UnknownVersion: Kind(404, "unknown-version", "No such version"),
     UnknownLabel: Kind(404, "unknown-label", "No such label"),
     UnknownPrediction: Kind(404, "unknown-prediction", "No such prediction is remembered"),
     UnknownSnapshot: Kind(404, "unknown-snapshot", "No such snapshot"),
-    UnknownOffset: Kind(422, "unknown-offset", "History does not go back so far"),
+    UnknownOffset: Kind(422, "unknown-offset", "History does not reach back this far"),
     UnknownArtifact: Kind(404, "unknown-artifact", "No such artifact"),
     UnknownJob: Kind(404, "unknown-job", "No such job"),
     UnknownDataset: Kind(404, "unknown-dataset", "No such data set"),
     UnknownKey: Kind(404, "unknown-key", "No such key"),
-    MethodNotAllowed: Kind(405, "method-not-allowed", "Not with this method"),
-    Conflict: Kind(409, "conflict", "Not in the present state"),
+    MethodNotAllowed: Kind(405, "method-not-allowed", "Method not allowed"),
+    Conflict: Kind(409, "conflict", "Conflict with the current state"),
     TooLarge: Kind(413, "too-large", "Too large"),
-    UnsupportedMedia: Kind(415, "unsupported-media-type", "Not a media type that is read here"),
+    UnsupportedMedia: Kind(415, "unsupported-media-type", "Unsupported media type"),
     InvalidInstance: Kind(422, "invalid-field", "A field breaks a rule"),
-    NeedsMemory: Kind(422, "needs-memory", "Needs more memory than there is"),
-    RateLimited: Kind(429, "rate-limited", "Too many in this time"),
+    NeedsMemory: Kind(422, "needs-memory", "Not enough memory"),
+    RateLimited: Kind(429, "rate-limited", "Rate limit exceeded"),
     NotReady: Kind(503, "not-ready", "This replica cannot answer now"),
-    Overloaded: Kind(503, "overloaded", "Too much at once"),
+    Overloaded: Kind(503, "overloaded", "Service overloaded"),
     StoreUnavailable: Kind(503, "store-unavailable", "The log cannot be reached"),
     ArtifactsUnavailable: Kind(503, "artifacts-unavailable", "The artifact store cannot be used"),
-    OutcomeUnknown: Kind(504, "outcome-unknown", "Done or not: unknown"),
-    NoRoom: Kind(507, "no-room", "The model may not take so much memory"),
-    Damaged: Kind(500, "damaged", "Stored data are damaged"),
+    OutcomeUnknown: Kind(504, "outcome-unknown", "Outcome unknown"),
+    NoRoom: Kind(507, "no-room", "Memory limit exceeded"),
+    Damaged: Kind(500, "damaged", "Stored data is corrupted"),
 }
 
-INTERNAL = Kind(500, "internal", "An error of the service")
+INTERNAL = Kind(500, "internal", "Internal error")
 
 _told: Counter[str] = Counter()
 
 LEARNED_OR_NOT = (
     "It may or may not have been learned; the same request with the same Idempotency-Key may be sent again."
 )
-DONE_OR_NOT = "It may or may not have been done; look whether it was before it is sent again."
+DONE_OR_NOT = "It may or may not have been done; check the current state before you send it again."
 
 
 class Problem(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A problem document (RFC 9457) with what this service adds to it."""
+    """A problem document (RFC 9457) with the fields that this service adds."""
 
     type: str
     title: str
@@ -134,7 +134,7 @@ class Problem(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 def kind_of(error: AboundError) -> Kind:
-    """The kind of the nearest class that has one."""
+    """Return the kind of the nearest ancestor class that has one."""
     for ancestor in type(error).__mro__:
         if ancestor in KINDS:
             return KINDS[ancestor]
@@ -142,9 +142,9 @@ def kind_of(error: AboundError) -> Kind:
 
 
 def problem_of(error: AboundError, request_id: str, line: int | None = None, unknown: str = LEARNED_OR_NOT) -> Problem:
-    """The document for ``error``; ``line`` is the line of an NDJSON request that it answers.
+    """Return the problem document for ``error``; ``line`` is the line of an NDJSON request that it answers.
 
-    ``unknown``: what an unknown outcome means to the sender.
+    ``unknown`` explains an unknown outcome to the client.
     """
     kind = kind_of(error)
     _told[kind.slug] += 1
@@ -167,31 +167,31 @@ def problem_of(error: AboundError, request_id: str, line: int | None = None, unk
 
 
 def take_told() -> Counter[str]:
-    """Problems told by this process, by slug, since this was last asked."""
+    """Return the number of problems answered by this process since the last call, by slug."""
     told = _told.copy()
     _told.clear()
     return told
 
 
 def internal_problem(request_id: str) -> Problem:
-    """The document for an error that nobody meant; what happened stands in the log under the same request id."""
+    """Return the problem document for an unexpected error; the log has the error under the same request id."""
     _told[INTERNAL.slug] += 1
     return Problem(
         type=f"/problems/{INTERNAL.slug}",
         title=INTERNAL.title,
         status=INTERNAL.status,
-        detail="Something went wrong in the service; its log says what, under this request id.",
+        detail="Something went wrong in the service; its log has the error under this request id.",
         request_id=request_id,
     )
 
 
 def stopping() -> NotReady:
-    """The error for a request that was still being answered when the service had to stop."""
-    return NotReady("the service is stopping; nothing of the request was taken")
+    """Return the error for a request in progress when the service has to stop."""
+    return NotReady("the service is stopping; nothing of the request was done, send it again")
 
 
 def problem_headers(problem: Problem, allow: str | None = None) -> list[tuple[bytes, bytes]]:
-    """``Retry-After``, ``Allow`` and ``WWW-Authenticate`` (RFC 6750) where the problem calls for them."""
+    """Return the ``Retry-After``, ``Allow`` and ``WWW-Authenticate`` (RFC 6750) headers of a problem."""
     headers = []
     if problem.status == 401:
         wrong = b', error="invalid_token"' if problem.type.endswith("/invalid-key") else b""
@@ -207,7 +207,7 @@ def problem_headers(problem: Problem, allow: str | None = None) -> list[tuple[by
 
 
 def unreadable(error: Exception) -> AboundError:
-    """What a JSON decoder's error says to the sender: a wrong field (422) or no JSON at all (400)."""
+    """Convert a JSON decoder's error: InvalidInstance (422) for a wrong field, Malformed (400) for invalid JSON."""
     if isinstance(error, msgspec.ValidationError):
         detail, _, path = str(error).partition(" - at `$")
         unknown = re.match(r"Object contains unknown field `(.*)`$", detail, re.DOTALL)
@@ -227,7 +227,7 @@ def unreadable(error: Exception) -> AboundError:
 
 
 class ProblemResponse(Response):
-    """A problem document as an answer of FastAPI's routes."""
+    """A problem document as a response of FastAPI's routes."""
 
     media_type = PROBLEM_JSON.decode()
 
@@ -237,7 +237,7 @@ class ProblemResponse(Response):
 
 
 def install(app: FastAPI) -> None:
-    """Make every error of ``app``'s routes a problem document."""
+    """Answer every error of the routes of ``app`` with a problem document."""
 
     def request_id(request: Request) -> str:
         return str(request.scope.get("request_id", "-"))
@@ -272,7 +272,7 @@ def install(app: FastAPI) -> None:
 
 
 def allowed_methods(app: FastAPI, scope: Mapping[str, Any]) -> str:
-    """The methods that the path of ``scope`` answers, for ``Allow``; empty when there is no such path."""
+    """Return the methods of the path of ``scope``, for ``Allow``; empty when there is no such path."""
     methods = []
     for method in ("DELETE", "GET", "POST", "PUT"):
         asked = {**scope, "method": method}
@@ -282,7 +282,7 @@ def allowed_methods(app: FastAPI, scope: Mapping[str, Any]) -> str:
 
 
 def _first(errors: Any) -> AboundError:
-    """The first complaint about a path or query parameter, by the parameter's name."""
+    """Return the first error of a path or query parameter, with the parameter's name."""
     first = errors[0]
     field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
     return InvalidInstance(f"{field}: {first['msg'][:1].lower()}{first['msg'][1:]}", field)

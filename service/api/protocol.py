@@ -1,25 +1,21 @@
-"""A client's connection to a replica, with bounds that uvicorn leaves open and errors in the form of all errors.
+"""uvicorn's HTTP protocol with limits, problem documents for errors, and a fast path for requests answered from memory.
 
-Bounded are the bytes of a request's head, the bytes of a whole request, the time until a head is whole, the time in
-which nothing of a body comes, and the connections of a process.
+**Limits** that uvicorn leaves open: the bytes of a request's head, the bytes of a whole request, the time until
+the head is complete, the time without progress of a body, and the connections of a process.
 
-A transport that sends the head of an answer together with its body.
+**Joined writes.** The server writes the head and the body of an answer one after the other. These two system
+calls cost more than ranking does. The transport holds a head until the next write, at most until the event loop's
+next turn. A head that no body follows is sent all the same.
 
-The server writes them one after the other, which is two system calls, and these cost more than ranking does. A head is
-held until the next write, at most until the event loop's next turn: nothing ever waits for long, and nothing that has
-a head and no body is lost.
+**Fast path.** The normal path costs a task, a cycle of ASGI messages and a turn of the event loop, together as
+much as ranking. A POST skips them when:
 
-uvicorn's HTTP connection, with a short cut: an answer that needs no waiting is given while the request is read.
+1. the head is complete, no other answer is in progress on the connection, and the path has a fast path
+2. the body arrived with the head, in the same piece of data
+3. the application returns an answer of status 200 without waiting
 
-The usual way costs a task, a cycle of messages and a turn of the event loop, which together are as much as ranking is.
-A whole POST for which the application knows an answer of status 200 at once goes without them:
-
-1. the head is complete, nothing else is being answered on the connection, and the path has a short cut
-2. the body came with it, in the same piece of data
-3. the application gives the answer, and it is sent
-
-Where one of these does not hold, the request goes the usual way as if nothing had happened; refusals and failures do
-too. What pipelining clients send at once is answered in order, a few requests at a time, so that others get a turn.
+In all other cases the request takes the normal path as if nothing had happened; refusals and failures do too.
+Pipelined requests are answered in order, a few per turn of the event loop, so that other connections get a turn.
 """
 
 from __future__ import annotations
@@ -37,13 +33,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from abound.service.api.asgi import JSON, Headers
 
 JOINED_BYTES = 65_536
-"""A longer body is not copied behind its head."""
+"""Longest body that is copied behind its head."""
 
 HEAD = b"HTTP/1.1 "
 
 
 class JoinedWrites(asyncio.Transport):
-    """Wraps ``transport``."""
+    """A transport that sends the head of an answer together with its body."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__()
@@ -52,7 +48,7 @@ class JoinedWrites(asyncio.Transport):
         self._head = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send, or hold a head for a moment."""
+        """Send data; hold the head of an answer until the next write or turn of the event loop."""
         if self._head:
             head, self._head = self._head, b""
             if len(data) <= JOINED_BYTES:
@@ -66,31 +62,31 @@ class JoinedWrites(asyncio.Transport):
         self._transport.write(data)
 
     def send(self, answer: bytes) -> None:
-        """Send a whole answer."""
+        """Send a complete answer."""
         self.flush()
         self._transport.write(answer)
 
     def flush(self) -> None:
-        """Send a head that is held."""
+        """Send a held head."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)
 
     def close(self) -> None:
-        """Send what is held, then close."""
+        """Send a held head, then close."""
         self.flush()
         self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Whether it is closing or closed."""
+        """Return whether the transport is closing or closed."""
         return self._transport.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What the transport knows about the connection."""
+        """Return information about the connection."""
         return self._transport.get_extra_info(name, default)
 
     def pause_reading(self) -> None:
@@ -98,75 +94,75 @@ class JoinedWrites(asyncio.Transport):
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Resume reading."""
         self._transport.resume_reading()
 
     def is_reading(self) -> bool:
-        """Whether it reads."""
+        """Return whether the transport is reading."""
         return self._transport.is_reading()
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that wait to be sent, a held head among them."""
+        """Return the number of bytes that wait to be sent, including a held head."""
         return self._transport.get_write_buffer_size() + len(self._head)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Hand the connection over."""
+        """Set the protocol of the connection."""
         self._transport.set_protocol(protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Whose the connection is."""
+        """Return the protocol of the connection."""
         return self._transport.get_protocol()
 
 
 AT_ONCE = 16
-"""Requests of one piece of data that are answered at once; those behind them go the usual way."""
+"""Requests of one piece of data that may take the fast path; the rest take the normal path."""
 
 AtOnce = Callable[[Headers, bytes], tuple[bytes, str] | None]
-"""Given headers and a whole body: the JSON of an answer of status 200 and the id of the request, or None."""
+"""Takes headers and a whole body; returns the JSON of an answer of status 200 and the request id, or None."""
 
 _NONE = object()
 
 Shortcuts = Callable[[bytes], AtOnce | None]
-"""By the path of a POST: what may know its answer at once, or None."""
+"""Returns the function that may answer a POST to a path immediately, or None."""
 
 
 def no_shortcut(path: bytes) -> AtOnce | None:
-    """Every request goes the usual way."""
+    """Return None: every request takes the normal path."""
     return None
 
 
 class Shortcut(HttpToolsProtocol):
-    """A connection; its transport is one with joined writes."""
+    """A connection with a fast path; its transport joins writes."""
 
     shortcuts: ClassVar[Shortcuts] = staticmethod(no_shortcut)
 
     transport: JoinedWrites
-    _at_once: AtOnce | None = None  # what may answer the request that is being read
+    _at_once: AtOnce | None = None  # the function that may answer the request being read
     _body = b""  # of that request
-    _left = 0  # requests of this piece of data that may still be answered at once
-    _answered: object = _NONE  # the scope of the request that was answered at once last
+    _left = 0  # requests of this piece of data that may still take the fast path
+    _answered: object = _NONE  # the scope of the last request that took the fast path
 
     @property
     def answered_at_once(self) -> bool:
-        """Whether the request that came last was answered at once, and none has begun since."""
+        """Whether the last request took the fast path and no other has begun since."""
         return self.scope is self._answered
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
+        """Parse data; move a request whose body is incomplete to the normal path."""
         self._left = AT_ONCE
         super().data_received(data)
         if self._at_once is not None:
-            self._turn_back()  # the body is still to come
+            self._turn_back()  # the rest of the body has not arrived
 
     def on_message_begin(self) -> None:
-        """A request begins. What only the usual way needs is made when it goes that way."""
+        """Begin a request. State that only the normal path needs is created when the request takes it."""
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
         self.scope = {}  # type: ignore[typeddict-item]
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """Choose the fast or the normal path when the head is complete."""
         if self._left and self._is_plain():
             self._at_once = type(self).shortcuts(self.url)
             if self._at_once is not None:
@@ -176,19 +172,19 @@ class Shortcut(HttpToolsProtocol):
         self._go_the_usual_way()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body is there."""
+        """Collect a piece of the body, or pass it to the normal path."""
         if self._at_once is None:
             super().on_body(body)
         else:
             self._body = self._body + body if self._body else body
 
     def on_message_complete(self) -> None:
-        """The request is there."""
+        """Answer the complete request immediately if possible, else pass it to the normal path."""
         if self._at_once is not None:
             try:
                 answer = self._at_once(dict(self.headers), self._body)
             except Exception:
-                answer = None  # the usual way meets it again, reports it and answers
+                answer = None  # the normal path raises it again, logs it and answers
             if answer is not None:
                 self._at_once = None
                 self._answered = self.scope
@@ -199,7 +195,7 @@ class Shortcut(HttpToolsProtocol):
         super().on_message_complete()
 
     def _is_plain(self) -> bool:
-        """Whether this is a POST to be kept alive after, and nothing is being answered or waits to be sent."""
+        """Return whether this is a keep-alive POST, no answer is in progress and no bytes wait to be sent."""
         return (
             (self.cycle is None or self.cycle.response_complete)
             and self.parser.get_method() == b"POST"
@@ -218,7 +214,7 @@ class Shortcut(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _turn_back(self) -> None:
-        """Go the usual way after all."""
+        """Move a request from the fast to the normal path."""
         self._at_once = None
         self._go_the_usual_way()
         if self._body:
@@ -226,7 +222,7 @@ class Shortcut(HttpToolsProtocol):
 
 
 def _whole(default_headers: list[tuple[bytes, bytes]], body: bytes, request_id: str) -> bytes:
-    """The bytes of an answer of status 200."""
+    """Return the bytes of an answer of status 200."""
     return b"HTTP/1.1 200 OK\r\n%bcontent-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n\r\n%b" % (
         b"".join([b"%b: %b\r\n" % header for header in default_headers]),
         JSON,
@@ -237,15 +233,15 @@ def _whole(default_headers: list[tuple[bytes, bytes]], body: bytes, request_id: 
 
 
 LOOK_SECONDS = 5.0
-"""How often each connection is looked at for having come to a stop."""
+"""Interval at which connections are checked for stalled requests."""
 
 LOOKS_AT_HEAD = 3
 LOOKS_AT_BODY = 12
-"""So many looks at an unfinished head, or at a body of which nothing comes, and the connection is closed."""
+"""A connection is closed after so many checks of an incomplete head, or of a body without progress."""
 
 
 class Connection(Shortcut):
-    """One connection; ``with_bounds`` makes the class to use."""
+    """A client's connection with limits; ``with_bounds`` makes the class to use."""
 
     most_head_bytes: ClassVar[int]
     most_request_bytes: ClassVar[int]
@@ -253,11 +249,11 @@ class Connection(Shortcut):
     most_dataset_bytes: ClassVar[int]
     most_connections: ClassVar[int]
 
-    _counted: object = None  # the scope of the request that the bytes belong to
-    _bytes = 0  # of that request, from its second piece on: a first piece is bounded by what is read at once
+    _counted: object = None  # the scope of the request whose bytes are counted
+    _bytes = 0  # of that request, from its second piece on: the size of one read bounds the first piece
     _looks = 0
     _looked_at: tuple[object, int] = (object(), 0)
-    _wrong = "this is not HTTP/1.1"
+    _wrong = "the request is not HTTP/1.1"
 
     @classmethod
     def with_bounds(
@@ -269,9 +265,9 @@ class Connection(Shortcut):
         import_bytes: int = 0,
         dataset_bytes: int = 0,
     ) -> type[Connection]:
-        """The class for the connections of a process.
+        """Return the class for the connections of a process.
 
-        ``import_bytes``: of a request that brings the file of a model or of a version; ``dataset_bytes``: a data set.
+        ``import_bytes`` bounds a request with a model or version file, ``dataset_bytes`` one with a data set.
         """
         bounds = {
             "most_head_bytes": head_bytes,
@@ -283,13 +279,13 @@ class Connection(Shortcut):
         return type("BoundedConnection", (cls,), {**bounds, "shortcuts": staticmethod(shortcuts)})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; refuse one connection too many."""
+        """Start the connection; refuse it when there are too many."""
         super().connection_made(JoinedWrites(transport))
         if len(self.connections) > self.most_connections:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "Too much at once", "too many connections")
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "Service overloaded", "too many connections")
 
     def data_received(self, data: bytes) -> None:
-        """Read on, unless the request has become too long."""
+        """Parse data, and refuse the request when it is too long."""
         super().data_received(data)
         if self.scope is not self._counted:
             self._counted, self._bytes = self.scope, 0
@@ -300,34 +296,37 @@ class Connection(Shortcut):
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
                 "too-large",
                 "Too large",
-                f"the head of a request is over {self.most_head_bytes} bytes",
+                f"the request head is larger than {self.most_head_bytes} bytes",
             )
         elif self._bytes > self.most_request_bytes and self._bytes > (most := self._most_bytes()):
             self._refuse(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 "too-large",
                 "Too large",
-                f"the request is over {most} bytes",
+                f"the request is larger than {most} bytes",
             )
 
     def on_headers_complete(self) -> None:
-        """Refuse a head of two minds about whom it is for or from: others before this service may go by the other."""
+        """Refuse a request with several ``Host`` or ``Authorization`` headers, or without ``Host`` (except HTTP/1.0).
+
+        A proxy in front of this service may use another one of several values than this service does.
+        """
         names = [name for name, _ in self.headers]
         if names.count(b"authorization") > 1:
-            self._wrong = "it has several headers Authorization"
+            self._wrong = "the request has several headers Authorization"
         elif names.count(b"host") > 1:
-            self._wrong = "it has several headers Host"
+            self._wrong = "the request has several headers Host"
         elif b"host" not in names and self.parser.get_http_version() != "1.0":
-            self._wrong = "it has no header Host"
+            self._wrong = "the request has no header Host"
         else:
             super().on_headers_complete()
             return
-        raise ValueError(self._wrong)  # what reads on says send_400_response
+        raise ValueError(self._wrong)  # the parser's caller answers with send_400_response
 
     def look(self) -> None:
-        """Close the connection if its request has not come on for too long. To be called every ``LOOK_SECONDS``."""
+        """Close the connection if its request has stalled. The server calls this every ``STALL_CHECK_SECONDS``."""
         if self.answered_at_once:
-            # The usual way sets a timer for this; here it would cost more than the answer's head.
+            # The normal path sets a keep-alive timer; here that would cost more than writing the answer's head.
             seen, limit = (self.scope, 0), math.ceil(self.timeout_keep_alive / LOOK_SECONDS)
         elif self._in_head():
             seen, limit = (self.scope, 0), LOOKS_AT_HEAD
@@ -343,15 +342,15 @@ class Connection(Shortcut):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP."""
+        """Answer a request that is not valid HTTP."""
         self._refuse(HTTPStatus.BAD_REQUEST, "malformed", "The request cannot be read", self._wrong)
 
     def _in_head(self) -> bool:
-        """Whether a request's head is awaited: of the first request, or begun and not whole."""
+        """Return whether a request's head is awaited: of the first request, or begun and incomplete."""
         return not self.answered_at_once and (self.cycle is None or self.cycle.scope is not self.scope)
 
     def _most_bytes(self) -> int:
-        """Of the request that comes: more if it brings a file, which its route reads piece by piece."""
+        """Return the limit of the current request: higher for uploads, which their routes read piece by piece."""
         method, path = self.scope.get("method"), self.scope.get("path", "")
         if method == "PUT" and path.startswith("/datasets/"):
             return self.most_dataset_bytes
@@ -360,7 +359,7 @@ class Connection(Shortcut):
         return self.most_request_bytes
 
     def _refuse(self, status: HTTPStatus, slug: str, title: str, detail: str) -> None:
-        """Answer with a problem document, where nothing is being answered, and close."""
+        """Answer with a problem document, unless another answer is in progress, and close."""
         if self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:

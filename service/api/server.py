@@ -1,8 +1,9 @@
-"""A replica's process: ``python -m abound.service.api.server --fd FD --status FD``, started by the supervisor.
+"""The process of a replica: ``python -m abound.service.api.server --fd FD --status FD``, started by the supervisor.
 
-It looks at the store, warms the kernels, makes the application, lets it catch up with the log, and only then accepts
-connections from the inherited socket. On SIGTERM it finishes what it is answering and ends with exit code 0; when it
-refuses to start it says why through the status pipe and ends with ``REFUSED``.
+It checks the store, warms the kernels and creates the application. Once the application has caught up with the
+log, the process accepts connections from the inherited socket. On SIGTERM it finishes the requests in progress
+and exits with code 0. When it refuses to start, it writes the reason to the status pipe and exits with
+``REFUSED``.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ if TYPE_CHECKING:
 
 
 READY_SECONDS = 0.25
-"""How often is looked whether ``/readyz`` has changed."""
+"""Interval at which a change of ``/readyz`` is noticed."""
 
 
 class ReplicaServer(uvicorn.Server):
-    """uvicorn's server for one application that is up already; signals are not its business."""
+    """uvicorn's server for an application that has already started; ``serve`` handles the signals."""
 
     def __init__(self, app: Application, settings: Settings, reporter: Reporter) -> None:
         from abound.service.datasets.repository import DatasetParams
 
-        # Routes bound bodies; what comes in chunks is longer than its body.
+        # Routes bound bodies; a chunked request is longer than its body.
         connection = Connection.with_bounds(
             settings.max_header_bytes,
             2 * max(settings.max_body_bytes, settings.max_ndjson_bytes) + MIB,
@@ -77,26 +78,26 @@ class ReplicaServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to ``serve``."""
+        """Leave signal handling to ``serve``."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections and say so."""
+        """Accept connections and report that the replica is ready."""
         await super().startup(sockets)
-        # What is here now stays: the collector need not look at it again.
+        # Objects that exist now live as long as the process: exclude them from garbage collection.
         gc.collect()
         gc.freeze()
         self._unready = self._app.unready()
         self._reporter.say(Report(stage="ready", progress=1.0, ready=True, unready=self._unready or ""))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, say so, and finish what is being answered."""
+        """Stop accepting connections, report it, and finish the requests in progress."""
         self._reporter.say(Report(stage="stopping", ready=False))
         self._app.state.stopping = True
         await super().shutdown(sockets)
 
     async def tell_of_ready(self) -> None:
-        """Say when ``/readyz`` comes to be 503, or 200 again; for ever."""
+        """Report every change of ``/readyz`` between 200 and 503."""
         while True:
             await asyncio.sleep(READY_SECONDS)
             unready = self._app.unready()
@@ -105,7 +106,7 @@ class ReplicaServer(uvicorn.Server):
                 self._reporter.say(Report(unready=unready or ""))
 
     async def look_at_connections(self) -> None:
-        """Close connections that have come to a stop, for ever."""
+        """Close stalled connections periodically."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for connection in list(self.server_state.connections):
@@ -141,17 +142,15 @@ async def serve(settings: Settings, listening: socket.socket, reporter: Reporter
 
 
 async def check_store(settings: Settings) -> None:
-    """Refuse a store that is not to be trusted, or has lost what it had, before anything that takes long.
+    """Raise CannotStart when the store is unsafe or has lost data, or the service is exposed without a key.
 
-    CannotStart says what mends it.
-
-    And refuse to be reached by others while it has no key.
+    This check precedes everything that takes long. The error says how to fix the problem.
     """
     store = Store(settings.store_url(), settings.group(StoreParams))
     try:
         await store.check()
         place = settings.artifacts_place()
-        with contextlib.suppress(StoreUnavailable, Damaged, UnknownApplyVersion):  # who loads it says so
+        with contextlib.suppress(StoreUnavailable, Damaged, UnknownApplyVersion):  # the loader reports these
             await Marks.of(settings, store, None if place is None else Artifacts(place)).check()
         if not is_loopback(settings.host):
             try:
@@ -164,20 +163,20 @@ async def check_store(settings: Settings) -> None:
 
 
 def main() -> int:
-    """Run the process; returns its exit code."""
+    """Run the process and return its exit code."""
     words = entry.parser("process", __doc__)
     words.add_argument("--fd", type=int, required=True, help="the inherited listening socket")
-    words.add_argument("--first", action="store_true", help="tell what all replicas would tell alike")
+    words.add_argument("--first", action="store_true", help="log the warnings that are the same for all replicas")
     options = words.parse_args()
     listening = socket.socket(fileno=options.fd)
     listening.set_inheritable(False)
 
     def work(settings: Settings, reporter: Reporter) -> None:
-        reporter("looking at the store", 0.0)
+        reporter("checking the store", 0.0)
         uvloop.run(check_store(settings))
         entry.warm(reporter, first=True)
         for sentence in unknown_variables(os.environ) if options.first else ():
-            if sentence not in unknown_variables(os.environ, groups=False):  # the parent has told these
+            if sentence not in unknown_variables(os.environ, groups=False):  # the supervisor has reported these
                 reporter.say(Report(warning=sentence))
         uvloop.run(serve(settings, listening, reporter))
 

@@ -1,8 +1,8 @@
-"""The page at ``/``: static files, read once, compressed once, with the headers that keep them safe and quick.
+"""The files of the page at ``/``: read and compressed once, served with caching and security headers.
 
-The page names its files below ``web/<digest>/``, where the digest is that of all files together. So they may be kept
-for ever; and behind a load balancer, while replicas of two releases stand side by side, a file that is asked for
-under the digest of the other release is answered with this one's and is kept by nobody.
+The page refers to its files below ``web/<digest>/``, where the digest covers all files together, so clients may
+cache them forever. Behind a load balancer, replicas of two releases can run side by side. A file requested with
+the digest of the other release is answered with this release's file and must not be cached.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from abound.service.api.asgi import Headers
 MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 CHART = "chart.js"
-"""Chart.js, as the package chartkick brings it."""
+"""Chart.js, as shipped by the package chartkick."""
 
 HERE = b"web/@/"
-"""What the page writes for ``web/<digest>/``."""
+"""The placeholder in the page for ``web/<digest>/``."""
 
 FOR_EVER = "public, max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"
@@ -42,7 +42,7 @@ POLICY = "; ".join(
         "trusted-types 'none'",
     ]
 )
-"""Nothing from elsewhere, nothing inline, and no text that becomes markup or script."""
+"""Only files of this service, nothing inline, and no text that becomes markup or script."""
 
 SAFE = {
     "content-security-policy": POLICY,
@@ -55,7 +55,7 @@ SAFE = {
 
 
 class Asset(NamedTuple):
-    """A file as it goes out, plain and compressed."""
+    """A file in plain and compressed form."""
 
     media: str
     plain: bytes
@@ -63,7 +63,7 @@ class Asset(NamedTuple):
     tag: str
 
     def answer(self, headers: Headers, caching: str) -> Response:
-        """The file, in the form that the client takes; 304 when it has it already."""
+        """Return the file in the encoding that the client accepts; 304 when the client has it already."""
         is_small = takes_gzip(headers.get(b"accept-encoding", b""))
         tag = f'"{self.tag}-gz"' if is_small else f'"{self.tag}"'
         told = {**SAFE, "cache-control": caching, "etag": tag, "vary": "Accept-Encoding"}
@@ -80,7 +80,7 @@ class Site:
     Attributes
     ----------
     digest : str
-        Of all files together, as it stands in their addresses.
+        Digest of all files together, part of their URLs.
     """
 
     def __init__(self) -> None:
@@ -97,17 +97,17 @@ class Site:
         self._assets = {name: asset(name, content) for name, content in contents.items()}
 
     def page(self, headers: Headers) -> Response:
-        """The page itself."""
+        """Return the page itself."""
         return self._page.answer(headers, ASK_AGAIN)
 
     def file(self, digest: str, name: str, headers: Headers) -> Response | None:
-        """One of the files that it loads; None when there is none of this name."""
+        """Return a file of the page; None when there is none of this name."""
         found = self._assets.get(name)
         return None if found is None else found.answer(headers, FOR_EVER if digest == self.digest else FOR_NOBODY)
 
 
 def asset(name: str, content: bytes) -> Asset:
-    """A file, ready to go out."""
+    """Return a file in both forms."""
     media = MEDIA[_kind(name)]
     return Asset(media, content, gzip.compress(content, 6, mtime=0), hashlib.sha256(content).hexdigest()[:24])
 
@@ -117,7 +117,7 @@ def _kind(name: str) -> str:
 
 
 def takes_gzip(accepted: bytes) -> bool:
-    """Whether an ``Accept-Encoding`` names gzip, and does not refuse it."""
+    """Return whether an ``Accept-Encoding`` names gzip and does not refuse it."""
     for coding in accepted.decode("latin-1").lower().split(","):
         name, _, quality = coding.partition(";")
         if name.strip() == "gzip":
@@ -126,6 +126,6 @@ def takes_gzip(accepted: bytes) -> bool:
 
 
 def is_known(known: bytes, tag: str) -> bool:
-    """Whether an ``If-None-Match`` names this tag, strong or weak, or any."""
+    """Return whether an ``If-None-Match`` names this tag, strong or weak, or any tag."""
     named = [one.strip().removeprefix("W/") for one in known.decode("latin-1").split(",")]
     return tag in named or "*" in named

@@ -295,7 +295,7 @@ def test_a_word_that_is_too_long_for_a_feature_is_passed_over(service: Served) -
     assert learn(service, model, json.dumps({"text": text, "labels": ["grain"]}).encode()).status_code == 200
     assert service.http.get(f"/models/{model}").json()["features"] == 2
     described = service.http.get("/openapi.json").json()["components"]["schemas"]["Instance"]["properties"]["text"]
-    assert "(512) is passed over" in json.dumps(described)
+    assert "(512 bytes) is ignored" in json.dumps(described)
 
 
 async def test_an_unknown_outcome_is_told_in_sentences_and_by_what_was_asked(service: Served) -> None:

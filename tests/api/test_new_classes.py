@@ -61,7 +61,7 @@ async def test_classes_that_are_on_their_way_count_for_all_requests() -> None:
     new = NewClasses(model(live))
     with new.of_request(60) as first:
         first.check(["a", "b"])
-        lacks = "0 classes and 2 more on their way of at most 3: 'c' is new"
+        lacks = "0 classes and 2 more pending of at most 3: 'c' is new"
         with pytest.raises(Conflict, match=lacks), new.of_request(60) as second:
             second.check(["a", "c", "d"])  # one is on its way already
         with new.of_request(60) as third:

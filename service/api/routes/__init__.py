@@ -1,1 +1,1 @@
-"""The HTTP resources, a file each."""
+"""The HTTP resources, one module each."""

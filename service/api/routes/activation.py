@@ -1,4 +1,4 @@
-"""``POST /models/{model}/activate``: which version answers whoever names none."""
+"""``POST /models/{model}/activate``: choose the version that answers requests without ``version``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BODY = {
         "content": {
             JSON: {
                 "schema": {"$ref": REF.format(name="ActivateRequest")},
-                "examples": {"index": {"summary": "The index again", "value": {"version": LIVE, "reason": "rollback"}}},
+                "examples": {"index": {"summary": "Back to index", "value": {"version": LIVE, "reason": "rollback"}}},
             }
         },
     }
@@ -34,12 +34,15 @@ BODY = {
 
 @router.post(
     "/models/{model}/activate",
-    summary="Let a version answer",
+    summary="Activate a version",
     responses=problems(400, 404, 409, 413, 415, 422, 500, 503, 504, 507),
     openapi_extra=BODY,
 )
 async def activate_version(model: ModelName, given: JsonObject, parts: PartsDep, actor: ActorDep) -> ActivatedAnswer:
-    """All replicas load it and switch at one offset, which takes as long as they need; the way back is the same."""
+    """Load the version in all replicas and switch all of them at one offset. The answer waits for that.
+
+    Activate the former version to roll back.
+    """
     try:
         request = msgspec.convert(given, ActivateRequest)
     except msgspec.ValidationError as error:
@@ -52,7 +55,7 @@ async def activate_version(model: ModelName, given: JsonObject, parts: PartsDep,
         place = Place(replica.store, replica.artifacts, known.keys, parts.settings.prepare_seconds)
         at = await activate(place, request.version, request.reason)
         details |= {"offset": str(at), "reason": request.reason}
-        with contextlib.suppress(NotReady):  # it is active all the same
+        with contextlib.suppress(NotReady):  # the version is active even if this replica lags
             await replica.wait_for(model, at, parts.settings.wait_seconds)
         former = (await active(replica.store, known.keys)).former
     return ActivatedAnswer(version=request.version, offset=str(at), former=former)

@@ -1,9 +1,9 @@
-"""``POST /classify``: rank the classes for an instance, a batch or a stream of them.
+"""``POST /classify``: rank the classes for an instance, a batch or a stream of instances.
 
-Everything here reads the live model between two turns of the event loop, so an answer and the offset it names belong
-together. Answers come from memory; only ``remember``, a ``min_offset`` that is still to come and a version that is not
-loaded wait for something else. Versions rank in threads (``ways.py``), by what was active at the offset that their
-answer names.
+The live model is read between two turns of the event loop, so an answer and the offset that it names belong
+together. Answers come from memory. Three things wait: ``remember``, a ``min_offset`` that is not applied yet, and
+a version that is not loaded. Versions rank in threads (``replica/rankers.py``). A request that names no
+version gets the one that is active at the answer's offset.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from abound.service.tasks import Pace
 from abound.service.versions.ranking import Asked, Labels
 
 REMEMBERED_BYTES = 2**21
-"""Of vectors of one NDJSON request that wait at once for being remembered, about."""
+"""Approximate bytes of vectors of one NDJSON request that wait for being stored at a time."""
 
 MAX_ANSWER_BYTES = 64 * 2**20
-"""Of a batch: asking for many labels of many instances is refused past this, before memory is short."""
+"""Largest answer to a batch: a request for many labels of many instances is refused before memory runs out."""
 
 
 NOTHING_MORE = ClassifyRequest()
-"""What a request asks for that has only an instance."""
+"""The options of a request that has only an instance."""
 
 
 class Later(NamedTuple):
-    """A line that a thread has to rank, and what made its vector."""
+    """A line to be ranked in a thread, and the configuration that made its vector."""
 
     asked: Asked
     remember: bool
@@ -61,7 +61,7 @@ class Later(NamedTuple):
 
 
 class Results:
-    """The answers of a batch, as they come."""
+    """The answers of a batch."""
 
     def __init__(self) -> None:
         self._answers: list[bytes] = []
@@ -69,22 +69,22 @@ class Results:
         self._size = 0
 
     def add(self, answer: bytes, remembering: Coroutine[Any, Any, bytes] | None) -> None:
-        """The next one, and what gives it in the end; TooLarge when there is too much."""
+        """Add an answer, and the coroutine that gives its final form; raise TooLarge at the size limit."""
         if remembering is not None:
             self._waiting.append(remembering)
         self._answers.append(answer)
         self._size += len(answer)
         if self._size > MAX_ANSWER_BYTES:
             self.abandon()
-            raise TooLarge("the answer would be too large; ask for fewer labels, or send NDJSON")
+            raise TooLarge("the answer would be too large; request fewer labels (k), or send NDJSON")
 
     def abandon(self) -> None:
-        """Nobody is going to be told."""
+        """Close the coroutines of answers that are not needed."""
         for coroutine in self._waiting:
             coroutine.close()
 
     async def packed(self, offset: str, version: str) -> bytes:
-        """The JSON of the whole, once instances are remembered that have to be."""
+        """Return the JSON of the whole batch after storing the instances to be remembered."""
         results = await asyncio.gather(*self._waiting) if self._waiting else self._answers
         return b'{"results":[%b],"offset":"%b","version":"%b"}' % (
             b",".join(results),
@@ -94,7 +94,7 @@ class Results:
 
 
 class Classify:
-    """The work of the route."""
+    """The handler of ``/classify``."""
 
     def __init__(
         self, replica: Replica, settings: Settings, remember_params: RememberParams, rates: Rates, ways: Ways
@@ -109,7 +109,7 @@ class Classify:
         self._answers = Answers()
 
     def at_once(self, name: str, body: bytes, grant: Grant | None) -> bytes | None:
-        """The answer for one instance that nothing has to be asked of the store for; else None."""
+        """Return the answer for one instance that needs nothing from the store, else None."""
         model = trusted_model(self._replica, name)
         features = features_alone(body)
         if features is not None and model.live.serving.is_live and not self._rates.watches(grant):
@@ -125,7 +125,7 @@ class Classify:
         return self._rank(model, vector, request, model.live.config)[0]
 
     async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
-        """Status and answer for one instance or a batch."""
+        """Return status and answer for one instance or a batch."""
         model = trusted_model(self._replica, name)
         request = decode(classify_decoder, body)
         if self._rates.watches(grant):
@@ -153,7 +153,7 @@ class Classify:
         answers: AnswerLines,
         grant: Grant | None,
     ) -> None:
-        """An answer a line, each request standing alone."""
+        """Put one answer per line; each line is an independent request."""
         model = trusted_model(self._replica, name)
         pace = Pace()
         async for group in lines.groups():
@@ -185,12 +185,12 @@ class Classify:
     async def _line(
         self, name: str, model: ModelReplica, line: Line
     ) -> tuple[bytes | Later, Coroutine[Any, Any, bytes] | None, int]:
-        """The answer to a line, or what gives it, and the bytes of its vector."""
+        """Return the answer to a line, the coroutine that gives its final form, and the bytes of its vector."""
         if line.error is not None:
             raise line.error
         request = decode(classify_decoder, line.body)
         if request.instances is not None:
-            raise InvalidInstance("instances: a line is one instance", "instances")
+            raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         if request.min_offset is not None:
             await self._wait(name, model, request.min_offset)
         way = await self._ways.of(model, request)
@@ -203,7 +203,7 @@ class Classify:
     async def _put(
         self, model: ModelReplica, waiting: list[bytes | asyncio.Task[bytes] | Later], answers: AnswerLines
     ) -> None:
-        """Put what is waited for, in order; what threads have to rank goes to one of them together."""
+        """Put answers in order, after a thread has ranked all deferred lines together."""
         places = [at for at, kept in enumerate(waiting) if isinstance(kept, Later)]
         later = [kept for kept in waiting if isinstance(kept, Later)]
         if later:
@@ -216,7 +216,7 @@ class Classify:
                 answers.put(kept if isinstance(kept, bytes) else await kept)
 
     async def _wait(self, name: str, model: ModelReplica, min_offset: str) -> None:
-        """Wait for the offset that is asked for."""
+        """Wait until the requested offset is applied."""
         try:
             offset = Offset.parse(min_offset)
         except ValueError as error:
@@ -252,7 +252,7 @@ class Classify:
                     await pace.rest()
             if self._ways.is_still(model, request, serving):
                 break
-            results.abandon()  # another version is active now, so what is answered past here is an answer by that one
+            results.abandon()  # another version has become active meanwhile: rank again with that one
         offset = self._answers.offset_text(model.offset)
         if way is not None:
             ranked = await self._ways.rank(asked)
@@ -265,9 +265,9 @@ class Classify:
     def _rank(
         self, model: ModelReplica, vector: bytes, request: ClassifyRequest, config: ModelConfig
     ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
-        """Rank one vector by the live index: the answer, and what gives the one to send if it is to be remembered.
+        """Rank one vector with the index; return the answer, and the coroutine that stores the instance if requested.
 
-        ``config`` made the vector. Synchronous, so that labels and offset are of one state.
+        ``config`` made the vector. This method is synchronous, so that labels and offset belong to one state.
         """
         live = model.live
         filters = (request.k, request.include, request.exclude, request.threshold)
@@ -283,7 +283,7 @@ class Classify:
     def _answer_later(
         self, model: ModelReplica, later: Later, labels: Labels
     ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
-        """The answer by what a thread has ranked, and what gives the one to send if it is to be remembered."""
+        """Return the answer for labels ranked in a thread, and the coroutine that stores the instance if requested."""
         asked = later.asked
         scored = [ScoredLabel(label, score) for label, score in labels]
         answer = ClassifyAnswer(scored, str(asked.offset), asked.way.name)
@@ -301,9 +301,9 @@ class Classify:
 
 
 def check_batch(features: Any, text: str | None, n: int, limit: int) -> None:
-    """InvalidInstance when a batch has an instance beside it, or too many in it."""
+    """Raise InvalidInstance when a batch request has an instance of its own, or too many instances."""
     if bytes(features) not in ABSENT or text is not None:
         field = "text" if text is not None else "features"
-        raise InvalidInstance(f"{field} belongs into the instances of a batch", field)
+        raise InvalidInstance(f"{field}: a batch has none; move it into instances", field)
     if n > limit:
         raise InvalidInstance(f"instances: a batch has at most {limit}, not {n}", "instances")

@@ -1,4 +1,4 @@
-"""``/models/{model}/contenders``: versions that are scored on live traffic, and take over when they are better."""
+"""``/models/{model}/contenders``: versions that are scored on live traffic and promoted when they are better."""
 
 from __future__ import annotations
 
@@ -27,20 +27,26 @@ router = APIRouter(tags=["versions"])
 VersionId = Annotated[str, Path(alias="version", pattern=r"^[0-9a-z]{8,32}$", description="Id of the version.")]
 
 
-@router.get("/models/{model}/contenders", summary="Who contends, and how it stands", responses=problems(404, 422, 503))
+@router.get("/models/{model}/contenders", summary="The contenders and their scores", responses=problems(404, 422, 503))
 async def get_contenders(model: ModelName, parts: PartsDep) -> ContendersAnswer:
-    """Every instance is ranked by each of them before it is learned; nobody is answered by a contender."""
+    """Return the versions that contend and their scores.
+
+    Every contender ranks each instance before the model learns it; contenders answer no requests.
+    """
     return await _answer(parts.replica, parts.settings, parts.replica.model(model).keys)
 
 
 @router.post(
     "/models/{model}/contenders",
     status_code=201,
-    summary="Let a version contend",
+    summary="Enter a version as a contender",
     responses=problems(400, 404, 409, 413, 415, 422, 503),
 )
 async def enter(model: ModelName, request: EnterRequest, parts: PartsDep, actor: ActorDep) -> ContendersAnswer:
-    """It is scored from now on, and activated when it proves better than what is served. At most four at a time."""
+    """Score a version from now on, and activate it once it proves better than the served one.
+
+    At most four versions contend at a time.
+    """
     replica = parts.replica
     known = replica.model(model)
     keys = known.keys
@@ -56,16 +62,16 @@ async def enter(model: ModelName, request: EnterRequest, parts: PartsDep, actor:
 @router.delete(
     "/models/{model}/contenders/{version}",
     status_code=204,
-    summary="Let a version contend no more",
+    summary="Withdraw a contender",
     responses=problems(404, 422, 503),
 )
 async def leave(model: ModelName, version: VersionId, parts: PartsDep, actor: ActorDep) -> Response:
-    """It stays a version, and active if it is."""
+    """Stop scoring a version. It stays a version, and active if it is."""
     replica = parts.replica
     keys = replica.model(model).keys
     async with act(replica.store, actor, "contender.leave", model=model, version=version):
         if not await contenders.leave(replica.store, keys, version):
-            raise UnknownVersion(f"no version {version} of {model} contends")
+            raise UnknownVersion(f"version {version} of {model} does not contend")
     return Response(status_code=204)
 
 
@@ -81,11 +87,11 @@ async def _standing(replica: Replica, keys: ModelKeys) -> standings.Standing | N
     try:
         return await standings.read(replica.store, keys)
     except Damaged:
-        return None  # of another release; who follows the contest begins anew
+        return None  # written by another release; the worker starts the contest again
 
 
 def contest_of(found: standings.Standing | None, settings: Settings) -> ContestShape | None:
-    """How a contest stands, for people; None while nobody is compared, nor should be and cannot."""
+    """Return the state of a contest; None when no version is compared and none failed to load."""
     if found is None or not (found.contest.scores or found.trouble):
         return None
     return ContestShape.model_validate(standings.told(found, settings.group(GateParams)))

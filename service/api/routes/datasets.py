@@ -1,4 +1,4 @@
-"""``/datasets``: files that jobs can learn from in the place of history."""
+"""``/datasets``: uploaded files that jobs can learn from instead of history."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEDIA = {
     b"text/x-svmlight": ".svm",
     b"text/plain": ".txt",
 }
-"""Formats by media type, where nothing else tells."""
+"""Formats by media type, used when neither file name nor data set name has a known suffix."""
 
 FILE = {
     media: {"schema": {"type": "string", "format": "binary"}}
@@ -40,27 +40,27 @@ class DatasetAnswer(Shape):
     """A data set."""
 
     name: str
-    upload: str = Field(description="Which of all files that came under the name.")
+    upload: str = Field(description="Id of the upload; each file uploaded under the name has another.")
     format: str
     compression: str
-    bytes: int = Field(ge=0, description="As it came.")
+    bytes: int = Field(ge=0, description="Bytes of the file as uploaded.")
     instances: int = Field(ge=0)
     labelled: int = Field(ge=0, description="Instances with a label.")
-    features: int = Field(ge=0, description="Different ones.")
+    features: int = Field(ge=0, description="Distinct features.")
     classes: int = Field(ge=0)
-    nnz: int = Field(ge=0, description="Active features of all instances together.")
-    assertions: int = Field(ge=0, description="Labels of all instances together.")
+    nnz: int = Field(ge=0, description="Total active features of all instances.")
+    assertions: int = Field(ge=0, description="Total labels of all instances.")
     pairs: int | None = Field(
         ge=0,
-        description="Pairs of instances that share a label, once a label. null: checked before these were counted.",
+        description="Pairs of instances that share a label, counted per label. null: uploaded to an older release.",
     )
-    label_pairs: int | None = Field(ge=0, description="Pairs of labels that come together, once an instance.")
-    feature_labels: int | None = Field(ge=0, description="Pairs of a feature and a label, once an instance.")
+    label_pairs: int | None = Field(ge=0, description="Pairs of labels of one instance, counted per instance.")
+    feature_labels: int | None = Field(ge=0, description="Pairs of a feature and a label, counted per instance.")
     created: float = Field(description="Seconds since 1970.")
 
     @classmethod
     def of(cls, card: DatasetCard) -> DatasetAnswer:
-        """As it is told."""
+        """Convert a card to its answer."""
         return cls(**{name: getattr(card, name) for name in cls.model_fields})
 
 
@@ -71,7 +71,7 @@ class DatasetsAnswer(Shape):
 
 
 def datasets(request: Request, parts: PartsDep) -> Datasets:
-    """The data sets of this service."""
+    """Return the data sets of this service."""
     found: Datasets | None = getattr(request.app.state, "datasets", None)
     if found is None:
         found = request.app.state.datasets = Datasets(parts.replica.store, parts.settings.group(DatasetParams))
@@ -83,7 +83,7 @@ DatasetsDep = Annotated[Datasets, Depends(datasets)]
 
 @router.get("/datasets", summary="All data sets", responses=problems(503))
 async def list_datasets(known: DatasetsDep) -> DatasetsAnswer:
-    """By name."""
+    """List the data sets by name."""
     return DatasetsAnswer(datasets=[DatasetAnswer.of(card) for card in await known.all()])
 
 
@@ -105,15 +105,16 @@ async def put_dataset(
         str | None,
         Query(
             max_length=256,
-            description="Whose end tells the format: `train.jsonl`, `train.txt.gz`, `train.svm.zst`.",
+            description="Its suffix gives the format: `train.jsonl`, `train.txt.gz`, `train.svm.zst`.",
             json_schema_extra={"pattern": r"\.(txt|svm|jsonl)(\.(gz|zst))?$"},
         ),
     ] = None,
 ) -> DatasetAnswer:
-    """In the text of the Extreme Classification repository, svmlight, or JSON lines; plain, gzip or zstandard.
+    """Upload a file in the text format of the Extreme Classification repository, svmlight, or JSON lines.
 
-    The format is told by `filename`, else by the end of the name, else by the media type. One that is there already is
-    replaced, as a whole; a line that is wrong is named by its number, and nothing is changed.
+    The file is plain, gzip or zstandard. The suffix of `filename`, of the name, or the media type gives the
+    format, in this order. An existing data set is replaced as a whole. An error names the number of the invalid
+    line and changes nothing.
     """
     headers = dict(request.scope["headers"])
     check_coding(headers)
@@ -132,7 +133,7 @@ async def put_dataset(
 
 @router.get("/datasets/{dataset}", summary="A data set", responses=problems(404, 422, 503))
 async def get_dataset(dataset: DatasetName, known: DatasetsDep) -> DatasetAnswer:
-    """What is in it."""
+    """Return the format and the size of a data set."""
     return DatasetAnswer.of(await known.get(dataset))
 
 
@@ -140,14 +141,14 @@ async def get_dataset(dataset: DatasetName, known: DatasetsDep) -> DatasetAnswer
 async def delete_dataset(
     dataset: DatasetName, parts: PartsDep, known: DatasetsDep, place: ArtifactsDep, actor: ActorDep
 ) -> Response:
-    """Versions that were fitted on it stay."""
+    """Delete a data set. Versions that were fitted on it stay."""
     async with act(parts.replica.store, actor, "dataset.delete", dataset=dataset):
         await known.delete(place, dataset)
     return Response(status_code=204)
 
 
 def _named(name: str, filename: str | None, media: bytes) -> str:
-    """A file's name whose end tells the format; InvalidInstance (field ``filename``) when nothing does."""
+    """Return a file name whose suffix gives the format; raise InvalidInstance if there is none."""
     plain = media.partition(b";")[0].strip().lower()
     for one in (filename, name, f"x{MEDIA[plain]}" if plain in MEDIA else None):
         if one is None or one == STANDARD_INPUT:
@@ -159,4 +160,4 @@ def _named(name: str, filename: str | None, media: bytes) -> str:
                 break
             continue
         return one
-    raise InvalidInstance("filename must end in .txt, .svm or .jsonl, then .gz, .zst or nothing", "filename")
+    raise InvalidInstance("filename must end in .txt, .svm or .jsonl, optionally followed by .gz or .zst", "filename")

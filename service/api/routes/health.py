@@ -1,4 +1,4 @@
-"""``/livez``, ``/readyz``, ``/metrics``, ``/docs``: how the process does, and what it is."""
+"""``/livez``, ``/readyz``, ``/metrics`` and ``/docs``: health, metrics and documentation of the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from abound.service.replica.health import Status
 router = APIRouter(tags=["health"])
 
 ASSETS = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css", "favicon.png": "image/png"}
-"""What the page at ``/docs`` loads, from this service: a machine without the internet shows it as well."""
+"""Files of the page at ``/docs``. This service serves them, so the page works without internet access."""
 
 
 class LiveAnswer(Shape):
@@ -30,46 +30,49 @@ class LiveAnswer(Shape):
 
 
 class DurabilityAnswer(Shape):
-    """What the store promises of an event that it has in its log."""
+    """The durability that the store offers for events in its log."""
 
-    appendfsync: str | None = Field(description="`always`, `everysec` or `no`; null when it does not tell.")
-    levels: list[str] = Field(description="The levels of durability that a request can ask for.")
-    warning: str | None = Field(description="What may be lost, and what mends it; null when nothing may.")
+    appendfsync: str | None = Field(description="`always`, `everysec` or `no`; null when the store does not report it.")
+    levels: list[str] = Field(description="The durability levels that a request can ask for.")
+    warning: str | None = Field(description="What can be lost and how to prevent it; null when nothing can be lost.")
 
 
 class ReadyAnswer(Shape):
-    """This replica answers."""
+    """The replica is ready."""
 
     status: Literal["ready"]
     log: Literal["connected", "cut off"]
-    lag: int | None = Field(description="Entries behind the log, as far as is known.")
+    lag: int | None = Field(description="Entries behind the log, as far as the replica knows.")
     since: float | None = Field(default=None, description="Seconds since the log was cut off.")
-    durability: DurabilityAnswer | None = Field(default=None, description="As the store said last.")
-    history: str = Field(description="`kept`, or why there is none, or why the log is not trimmed.")
-    keys: bool = Field(description="Whether requests must show a key.")
+    durability: DurabilityAnswer | None = Field(default=None, description="As last reported by the store.")
+    history: str = Field(description="`kept`, or why there is no history, or why the log is not trimmed.")
+    keys: bool = Field(description="Whether requests need a key.")
 
 
 def unready(app: FastAPI, status: Status) -> str | None:
-    """Why this replica should get no requests; None: it should."""
+    """Return why this replica should get no requests, or None."""
     if app.state.draining:
         return "draining: this replica is about to stop"
     if not status.ready:
         return status.reason or "starting"
     bound = app.state.parts.settings.max_staleness
     if bound is not None and status.since is not None and status.since > bound:
-        return f"cut off from the log for {status.since:.1f} s, over the bound of {bound:g} s"
+        return f"cut off from the log for {status.since:.1f} s, more than max_staleness ({bound:g} s)"
     return None
 
 
-@router.get("/livez", summary="The process runs")
+@router.get("/livez", summary="Liveness")
 async def livez() -> LiveAnswer:
-    """Asks no dependency."""
+    """Answer without checking any dependency."""
     return LiveAnswer(status="alive")
 
 
-@router.get("/readyz", summary="This replica answers", responses=problems(503), response_model_exclude_unset=True)
+@router.get("/readyz", summary="Readiness", responses=problems(503), response_model_exclude_unset=True)
 async def readyz(request: Request, parts: PartsDep) -> ReadyAnswer:
-    """Ready since it caught up with the log; cut off from the store it stays ready, and says so."""
+    """Answer 200 once the replica has caught up with the log.
+
+    A replica that is cut off from the store stays ready, and `log` and `since` say so.
+    """
     status = parts.replica.status()
     reason = unready(request.app, status)
     if reason is not None:
@@ -86,19 +89,19 @@ async def readyz(request: Request, parts: PartsDep) -> ReadyAnswer:
 
 @router.get(
     "/metrics",
-    summary="Measures for Prometheus",
+    summary="Metrics for Prometheus",
     response_class=Response,
     responses={200: {"description": "Text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(parts: PartsDep) -> Response:
-    """All processes of this service on this host together."""
+    """Return the metrics of all processes of this service on this host."""
     parts.observe()
     return Response(parts.telemetry.exposition(), media_type=parts.telemetry.content_type)
 
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
-    """The OpenAPI document, for people."""
+    """Show the OpenAPI document as a page."""
     return get_swagger_ui_html(
         openapi_url="openapi.json",
         title=f"{request.app.title}: the HTTP interface",
@@ -110,7 +113,7 @@ async def docs(request: Request) -> HTMLResponse:
 
 @router.get("/docs/{asset}", include_in_schema=False)
 async def docs_asset(asset: str) -> FileResponse:
-    """One file of Swagger UI."""
+    """Return a file of Swagger UI."""
     if asset not in ASSETS:
         raise UnknownPath(f"nothing is served under /docs/{asset[:100]}")
     path = files("fastapi_offline").joinpath("static", asset)

@@ -1,4 +1,4 @@
-"""``/jobs`` and ``/methods``: work that takes longer than a request, in the background."""
+"""``/jobs`` and ``/methods``: background work that takes longer than a request."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from abound.service.jobs.submission import Desk, JobRequest, load_methods
 from abound.service.security.audit import act
 
 FOLLOW_SECONDS = 0.2
-"""How often a job that is followed is looked at."""
+"""Interval at which a followed job is read."""
 
 MOST_FOLLOWERS = 256
-"""A process."""
+"""Most requests per process that follow a job."""
 
 router = APIRouter(tags=["jobs"])
 
@@ -34,7 +34,7 @@ JOB_BODY = {
             JSON: {
                 "schema": {"$ref": REF.format(name="JobRequest")},
                 "examples": {
-                    "refit": {"summary": "Learn again from history", "value": {"method": "refit", "params": {}}},
+                    "refit": {"summary": "Relearn from history", "value": {"method": "refit", "params": {}}},
                 },
             }
         },
@@ -46,22 +46,22 @@ JobKey = Annotated[
     Header(
         alias="Idempotency-Key",
         pattern=f"^[ -~]{{1,{MAX_KEY_CHARACTERS}}}$",
-        description="A repeat with the same body answers the job of the first time, as it is by then; with another "
-        "body it is refused. Known as long as the record of the job is kept.",
+        description="A repeat with the same body returns the first job in its current state; one with another body is "
+        "refused. The key is known as long as the record of the job is kept.",
     ),
 ]
 JobId = Annotated[str, Path(alias="id", description="Id of the job.")]
 Accepted: dict[int | str, dict[str, Any]] = {
     202: {
         "model": JobAnswer,
-        "description": "Taken, and not ended yet.",
-        "headers": {"Location": {"description": "Of the job.", "schema": {"type": "string"}}},
+        "description": "Accepted, and not ended yet.",
+        "headers": {"Location": {"description": "Path of the job.", "schema": {"type": "string"}}},
     }
 }
 
 
 def desk(parts: PartsDep) -> Desk:
-    """The desk of this replica."""
+    """Return the job submission of this replica."""
     return parts.desk
 
 
@@ -69,16 +69,16 @@ DeskDep = Annotated[Desk, Depends(desk)]
 
 
 async def known_job(job: JobId, desk: DeskDep) -> Job:
-    """The record of the job that a path names."""
+    """Return the record of the job in the path."""
     return await desk.jobs.get(job)
 
 
 KnownJob = Annotated[Job, Depends(known_job)]
 
 
-@router.get("/methods", summary="What jobs can do")
+@router.get("/methods", summary="The job methods")
 async def list_methods() -> MethodsAnswer:
-    """Each with the JSON Schema of its parameters."""
+    """List the methods, each with the JSON Schema of its parameters."""
     return MethodsAnswer(
         methods=[
             MethodShape(name=name, summary=method.about, kind=method.kind, params=method.schema)
@@ -90,14 +90,14 @@ async def list_methods() -> MethodsAnswer:
 @router.post(
     "/jobs",
     status_code=202,
-    summary="Ask for a job",
+    summary="Submit a job",
     responses={**Accepted, **problems(400, 404, 413, 415, 422, 503)},
     openapi_extra=JOB_BODY,
 )
 async def submit_job(
     body: JsonObject, parts: PartsDep, desk: DeskDep, actor: ActorDep, response: Response, key: JobKey = None
 ) -> JobAnswer:
-    """It is done in the background, by a worker; where it stands is told at `Location`."""
+    """Submit a job, which a worker runs in the background. `Location` shows its state."""
     request = read_request(body)
     replica = parts.replica
     model = trusted_model(replica, request.model)
@@ -113,18 +113,19 @@ async def submit_job(
 async def list_jobs(
     desk: DeskDep,
     state: Annotated[
-        Literal["queued", "running", "succeeded", "failed", "cancelled"] | None, Query(description="Only in this one.")
+        Literal["queued", "running", "succeeded", "failed", "cancelled"] | None,
+        Query(description="Only jobs in this state."),
     ] = None,
-    model: Annotated[str | None, Query(max_length=64, description="Only of this model.")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
+    model: Annotated[str | None, Query(max_length=64, description="Only jobs of this model.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of jobs.")] = 100,
 ) -> JobsAnswer:
-    """Newest first. Ended ones are kept for a while."""
+    """List the jobs, newest first. Ended jobs are kept for a while."""
     return JobsAnswer(jobs=[shape(job) for job in await desk.jobs.all(state, model, limit)])
 
 
 @router.get("/jobs/{id}", summary="A job", responses=problems(404, 422, 503))
 async def get_job(job: KnownJob) -> JobAnswer:
-    """Where it stands, and what came of it."""
+    """Return the state and the result of a job."""
     return shape(job)
 
 
@@ -134,9 +135,9 @@ async def get_job(job: KnownJob) -> JobAnswer:
     responses={**Accepted, **problems(404, 409, 422, 503)},
 )
 async def cancel_job(job: KnownJob, parts: PartsDep, desk: DeskDep, actor: ActorDep, response: Response) -> JobAnswer:
-    """It stops within seconds, and leaves nothing behind. One that has ended stays as it is.
+    """Cancel a job. It stops within seconds and leaves nothing behind; a job that has ended stays as it is.
 
-    Answers 202 while it has not stopped yet, 200 when it has ended; 409 when it is about to take effect.
+    Returns 202 while the job has not stopped yet, 200 when it has ended, and 409 when it is about to take effect.
     """
     if job.has_ended:
         return shape(job)
@@ -150,15 +151,15 @@ async def cancel_job(job: KnownJob, parts: PartsDep, desk: DeskDep, actor: Actor
 
 
 class Followers:
-    """How many requests of this process follow a job."""
+    """Counts the requests of this process that follow a job."""
 
     count = 0
 
     @classmethod
     def check(cls) -> None:
-        """Overloaded when no further one is let in."""
+        """Raise Overloaded when too many requests follow a job."""
         if cls.count >= MOST_FOLLOWERS:
-            raise Overloaded(f"{MOST_FOLLOWERS} requests follow jobs here already", retry_after=5.0)
+            raise Overloaded(f"this replica has {MOST_FOLLOWERS} followers of jobs already", retry_after=5.0)
 
 
 @router.get(
@@ -170,9 +171,9 @@ class Followers:
 async def follow_job(
     job: KnownJob, desk: DeskDep, request: Request, room: Annotated[None, Depends(Followers.check)]
 ) -> AsyncIterator[ServerSentEvent]:
-    """Server-sent events: `progress` whenever something changed, and `ended` as the last one; each a job.
+    """Follow a job by server-sent events: `progress` on every change, and finally `ended`; each carries the job.
 
-    Whoever connects again gets the job as it is then. The events end early when the service stops.
+    A client that reconnects gets the current state of the job. The events end early when the service stops.
     """
     Followers.count += 1
     try:
@@ -197,7 +198,7 @@ async def follow_job(
 
 
 def shape(job: Job) -> JobAnswer:
-    """The record as it is told."""
+    """Convert a job record to its answer."""
     own = ("progress", "worker", "data_range")
     return JobAnswer(
         **{name: getattr(job, name) for name in JobAnswer.model_fields if name not in own},
@@ -208,7 +209,7 @@ def shape(job: Job) -> JobAnswer:
 
 
 def read_request(given: dict[str, Any]) -> JobRequest:
-    """A request from its JSON object; InvalidInstance names the field that is wrong."""
+    """Decode a job request from its JSON object; raise InvalidInstance with the name of a wrong field."""
     from abound.service.api.problems import unreadable
 
     try:

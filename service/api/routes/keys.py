@@ -1,4 +1,4 @@
-"""``/keys`` and ``/audit``: who may do what, and who did what. For the scope ``admin``, not limited to models."""
+"""``/keys`` and ``/audit``: API keys and the audit log, for keys with scope ``admin`` for all models."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ KeyId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="Public id of 
 DEFAULT_GRACE = 3600.0
 
 
-# What ``Terms.check`` asks for, said in the document.
+# The rules that the key terms' check enforces, for the OpenAPI document.
 ModelName = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": MODEL_NAME})]
 PRINTABLE = {"pattern": r"^[^\x00-\x1f\x7f]*$", "description": "Printable characters."}
 RATE = {
     "pattern": r"^\s*[0-9]+\s*(/|[Pp][Ee][Rr])\s*[0-9]*\s*[A-Za-z]+",
-    "description": "1 to 1,000,000,000 instances in a second to a day.",
+    "description": "1 to 1,000,000,000 instances per period, from a second to a day.",
 }
 
 
 class NewKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a new key is to be. ``seconds``: how long it lives; ``admin`` includes the other scopes."""
+    """A key to be created. ``seconds``: its lifetime; ``admin`` includes the other scopes."""
 
     scopes: Annotated[list[Literal["classify", "learn", "admin"]], msgspec.Meta(min_length=1)]
     models: Annotated[list[ModelName], msgspec.Meta(min_length=1, max_length=MOST_MODELS)] | None = None
@@ -46,36 +46,36 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Rotation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How the old key ends: ``grace`` seconds from now."""
+    """The end of the old key: ``grace`` seconds from now."""
 
     grace: Annotated[float, msgspec.Meta(ge=0, le=LONGEST)] = DEFAULT_GRACE
 
 
 class KeyShape(Shape):
-    """A key, without its secret. Times are seconds since 1970, of the store's clock."""
+    """A key without its secret. Times are seconds since 1970, of the store's clock."""
 
     id: str
     scopes: list[str]
-    models: list[str] | None = Field(description="The models that it is for; null: all.")
+    models: list[str] | None = Field(description="The models that the key is for; null: all.")
     description: str
     state: Literal["valid", "expired", "revoked"]
     created: float
     expires: float | None
     revoked: float | None
-    used: float | None = Field(description="When it was used last, to some seconds; null: never.")
-    rate: str | None = Field(description="Instances that it may send.")
-    source_rate: str | None = Field(description="Instances to learn that it may send with one source.")
-    replaces: str | None = Field(description="The key that it was rotated from.")
+    used: float | None = Field(description="Time of last use, accurate to some seconds; null: never.")
+    rate: str | None = Field(description="Rate limit of instances.")
+    source_rate: str | None = Field(description="Rate limit of instances to learn, per source.")
+    replaces: str | None = Field(description="The key that it replaces after a rotation.")
 
 
 class MadeKeyShape(KeyShape):
-    """A key that was just made: ``key`` is shown this once."""
+    """A new key: the secret in ``key`` is shown only this once."""
 
     key: str
 
 
 class KeysAnswer(Shape):
-    """All keys, oldest first, revoked ones too."""
+    """All keys, including revoked ones, oldest first."""
 
     keys: list[KeyShape]
 
@@ -86,9 +86,9 @@ class ActShape(Shape):
     id: str
     at: float = Field(description="Seconds since 1970, of the store's clock.")
     action: str
-    key: str | None = Field(description="Id of the key that was shown; null: none, or the command line.")
+    key: str | None = Field(description="Id of the key; null: no key, or the command line.")
     address: str
-    forwarded: str | None = Field(description="What the request said of addresses before; not checked.")
+    forwarded: str | None = Field(description="Forwarding headers of the request; not verified.")
     request_id: str | None
     details: dict[str, Any]
     outcome: Literal["done", "refused", "unknown"]
@@ -109,7 +109,7 @@ def _body(kind: type[msgspec.Struct], example: dict[str, Any], required: bool) -
 
 @router.get("/keys", summary="All keys", responses=problems(503))
 async def list_keys(replica: ReplicaDep) -> KeysAnswer:
-    """Without their secrets, which nobody has but who was given them."""
+    """List the keys without their secrets, which the service does not store."""
     listed = await keys.listed(replica.store)
     return KeysAnswer(keys=[KeyShape(**shape_of(one.key, one.state, one.used)) for one in listed])
 
@@ -117,14 +117,14 @@ async def list_keys(replica: ReplicaDep) -> KeysAnswer:
 @router.post(
     "/keys",
     status_code=201,
-    summary="Make a key",
+    summary="Create a key",
     responses=problems(400, 409, 413, 415, 422, 503),
     openapi_extra=_body(NewKey, {"scopes": ["classify"], "models": ["default"], "description": "shop"}, True),
 )
 async def create_key(body: JsonObject, parts: PartsDep, actor: ActorDep, response: Response) -> MadeKeyShape:
-    """The answer is the only place where the secret is ever shown. All replicas know the key within about a second."""
+    """Create a key. Only this answer shows the secret. All replicas know the key within about a second."""
     if not parts.ring.required:
-        raise Conflict("no key is asked for yet; the first one is made where the store is: abound keys create")
+        raise Conflict("there is no key yet; create the first one on the machine of the store: abound keys create")
     new = _converted(body, NewKey)
     terms = Terms(new.scopes, new.models, new.description, new.seconds, new.rate, new.source_rate)
     store = parts.replica.store
@@ -145,7 +145,7 @@ async def create_key(body: JsonObject, parts: PartsDep, actor: ActorDep, respons
 async def rotate_key(
     key_id: KeyId, body: JsonObject, replica: ReplicaDep, actor: ActorDep, response: Response
 ) -> MadeKeyShape:
-    """A new key that may do the same; the old one ends when its grace is over."""
+    """Create a new key with the same permissions; the old one ends after the grace period."""
     grace = _converted(body, Rotation).grace
     async with act(replica.store, actor, "key.rotate", key=key_id, grace=grace) as details:
         made = await keys.rotate(replica.store, key_id, grace)
@@ -156,9 +156,10 @@ async def rotate_key(
 
 @router.delete("/keys/{key_id}", status_code=204, summary="Revoke a key", responses=problems(404, 422, 503))
 async def revoke_key(key_id: KeyId, replica: ReplicaDep, actor: ActorDep) -> Response:
-    """For good. It opens nothing any more within about a second.
+    """Revoke a key permanently. Replicas refuse it within about a second.
 
-    503 where the store has copies and none of them has confirmed it: it is revoked, and a failover could lose that.
+    Returns 503 when the store has replicas and none has confirmed: the key is revoked, but a failover could
+    undo that.
     """
     async with act(replica.store, actor, "key.revoke", key=key_id) as details:
         revoked = await keys.revoke(replica.store, key_id)
@@ -167,21 +168,21 @@ async def revoke_key(key_id: KeyId, replica: ReplicaDep, actor: ActorDep) -> Res
     return Response(status_code=204)
 
 
-@router.get("/audit", summary="What was done", responses=problems(422, 503))
+@router.get("/audit", summary="The audit log", responses=problems(422, 503))
 async def list_acts(
     replica: ReplicaDep,
-    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of acts.")] = 100,
     before: Annotated[
         str | None, Query(pattern="^[0-9]{1,15}-[0-9]{1,15}$", description="Only acts older than this id.")
     ] = None,
 ) -> AuditAnswer:
-    """Administrative acts, newest first."""
+    """List administrative acts, newest first."""
     found = await acts(replica.store, limit, before)
     return AuditAnswer(acts=[ActShape(**msgspec.structs.asdict(one)) for one in found])
 
 
 def shape_of(key: Key, state: str, used: float | None) -> dict[str, Any]:
-    """What may be told of a key."""
+    """Return the public fields of a key."""
     plain = msgspec.structs.asdict(key) | {"state": state, "used": used}
     del plain["digest"]
     return plain

@@ -1,4 +1,4 @@
-"""``/models/{model}/labels``: the labels that a model knows, and what speaks for one."""
+"""``/models/{model}/labels``: the labels that a model knows, and the features that vote for each."""
 
 from __future__ import annotations
 
@@ -22,52 +22,55 @@ MAX_LABELS_LISTED = 10_000
 MAX_FEATURES_LISTED = 1000
 
 SLICE = 4096
-"""Features that are looked at before others have their turn."""
+"""Features that are read before other tasks get a turn."""
 
 MOST_SEARCHES = 4
-"""Searches for features at once, a process."""
+"""Most concurrent searches for features, per process."""
 
-Limit = Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="At most so many features.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="Maximum number of features.")]
 
 router = APIRouter(tags=["models"])
 
 
 class LabelsAnswer(Shape):
-    """Labels in the order in which they were first seen."""
+    """Labels, in the order in which they were first learned."""
 
     labels: list[str]
-    learned: list[int] = Field(description="How often each was learned.")
-    total: int = Field(description="Labels that begin with `prefix` and have `contains` in them.")
+    learned: list[int] = Field(description="How often each label was learned.")
+    total: int = Field(description="Number of labels that start with `prefix` and contain `contains`.")
 
 
 class PointingShape(Shape):
     """A feature that votes for a label."""
 
     feature: str
-    weight: float = Field(description="What it adds to the score alone and with the value 1.")
+    weight: float = Field(description="Contribution to the score if it is the only feature, with the value 1.")
 
 
 class LabelAnswer(Shape):
-    """A label, and the features that vote for it."""
+    """A label and the features that vote for it."""
 
     label: str
-    learned: int = Field(description="How often it was learned.")
-    features: list[PointingShape] = Field(description="The heaviest first.")
-    total: int = Field(description="Features that vote for it.")
+    learned: int = Field(description="How often the label was learned.")
+    features: list[PointingShape] = Field(description="Features by descending weight.")
+    total: int = Field(description="Number of features that vote for the label.")
 
 
-@router.get("/models/{model}/labels", summary="Labels that a model knows", responses=problems(404, 422, 503))
+@router.get("/models/{model}/labels", summary="The labels of a model", responses=problems(404, 422, 503))
 async def get_labels(
     model: ModelName,
     replica: ReplicaDep,
-    prefix: Annotated[str, Query(max_length=512, description="Only labels that begin with this.")] = "",
+    prefix: Annotated[str, Query(max_length=512, description="Only labels that start with this.")] = "",
     contains: Annotated[
-        str, Query(max_length=512, description="Only labels that have this in them, in capitals or not.")
+        str, Query(max_length=512, description="Only labels that contain this; case-insensitive.")
     ] = "",
-    limit: Annotated[int, Query(ge=1, le=MAX_LABELS_LISTED, description="At most so many.")] = 100,
-    offset: Annotated[int, Query(ge=0, le=2**31, description="Leave out so many.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_LABELS_LISTED, description="Maximum number of labels.")] = 100,
+    offset: Annotated[int, Query(ge=0, le=2**31, description="Number of labels to skip.")] = 0,
 ) -> LabelsAnswer:
-    """In the order in which they were first seen. With `prefix` or `contains` all of them are looked at, in slices."""
+    """List labels in the order in which they were first learned.
+
+    With `prefix` or `contains` the service scans all labels, in slices.
+    """
     live = replica.model(model).live
     if not (prefix or contains):
         n = len(live.labels)
@@ -88,15 +91,15 @@ async def get_labels(
 
 
 class Searches:
-    """How many searches for features are under way in this process."""
+    """Counts the searches for features in progress in this process."""
 
     count = 0
 
     @classmethod
     def check(cls) -> None:
-        """Overloaded when no further one is let in."""
+        """Raise Overloaded when too many searches are in progress."""
         if cls.count >= MOST_SEARCHES:
-            raise Overloaded(f"{MOST_SEARCHES} searches for the features of labels are under way", retry_after=1.0)
+            raise Overloaded(f"{MOST_SEARCHES} searches for features of labels are already running", retry_after=1.0)
 
 
 @router.get(
@@ -111,7 +114,10 @@ async def get_label(
     room: Annotated[None, Depends(Searches.check)],
     limit: Limit = 100,
 ) -> LabelAnswer:
-    """In the index as it is. All its connections are looked at for this, in slices: it is for people, now and then."""
+    """Return a label and its heaviest features in the index.
+
+    The service scans all connections of the index, in slices; do not call this for every request.
+    """
     return await _label_of(replica.model(model).live, model, label, limit)
 
 
@@ -122,19 +128,19 @@ async def get_label(
 )
 async def get_label_by_name(
     model: ModelName,
-    name: Annotated[str, Query(max_length=512, description="The label, whatever stands in it.", examples=["grain"])],
+    name: Annotated[str, Query(max_length=512, description="The label.", examples=["grain"])],
     replica: ReplicaDep,
     room: Annotated[None, Depends(Searches.check)],
     limit: Limit = 100,
 ) -> LabelAnswer:
-    """As `/labels/{label}`, for those labels too that no path can carry: `.` and `..`."""
+    """Do the same as `/labels/{label}`, also for the labels `.` and `..`, which cannot be part of a path."""
     return await _label_of(replica.model(model).live, model, name, limit)
 
 
 async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> LabelAnswer:
     class_id = live.labels.find(label.encode("utf-8", "surrogatepass"))
     if class_id < 0:
-        raise UnknownLabel(f"the model {model} was never taught the label {label[:100]!r}")
+        raise UnknownLabel(f"the model {model} has never learned the label {label[:100]!r}")
     Searches.count += 1
     try:
         features, total = await _pointing(live, class_id, limit)
@@ -144,7 +150,7 @@ async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> Labe
 
 
 async def _pointing(live: LiveModel, class_id: int, limit: int) -> tuple[list[PointingShape], int]:
-    """The heaviest features of a class, and how many there are."""
+    """Return the heaviest features of a class, and the number of features that vote for it."""
     best: list[tuple[float, str]] = []
     total = 0
     pace = Pace()

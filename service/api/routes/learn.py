@@ -1,6 +1,6 @@
-"""``POST /learn``: append labelled instances to the log, and tell what applying them found.
+"""``POST /learn``: append labelled instances to the log, and return the result of applying them.
 
-All that can be wrong with a request is found before anything is appended; a batch goes into one entry, so it is learned
+The request is validated completely before anything is appended. A batch becomes one log entry, so it is learned
 whole or not at all.
 """
 
@@ -41,7 +41,7 @@ from abound.service.tasks import Pace
 
 
 class Learn:
-    """The work of the route."""
+    """The handler of ``/learn``."""
 
     def __init__(self, replica: Replica, learning: Learning, rates: Rates, max_batch: int) -> None:
         self._replica = replica
@@ -52,10 +52,10 @@ class Learn:
         self._lines = LearnLines(learning, rates, self._request_bytes)
 
     def at_once(self, name: str, body: bytes, grant: Grant | None) -> None:
-        """Never: learning waits for the log."""
+        """Return None: learning waits for the log."""
 
     async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
-        """Status and answer for one instance or a batch."""
+        """Return status and answer for one instance or a batch."""
         model = trusted_model(self._replica, name)
         header_key = key_of(headers)
         request = decode(learn_decoder, body)
@@ -66,7 +66,7 @@ class Learn:
             return await self._batch(model, request, request.instances, header_key)
         if header_key is not None:
             if request.key is not None and request.key != header_key:
-                raise InvalidInstance("key is not the one of the header Idempotency-Key", "key")
+                raise InvalidInstance("key differs from the header Idempotency-Key; give only one of them", "key")
             request.key = header_key
         learned = await self._learning.again(model, request, request.source, request.durability)
         if learned is None:
@@ -91,11 +91,11 @@ class Learn:
         answers: AnswerLines,
         grant: Grant | None,
     ) -> None:
-        """An answer a line, each request standing alone."""
+        """Put one answer per line; each line is an independent request."""
         model = trusted_model(self._replica, name)
         if headers.get(KEY_HEADER) is not None:
             raise InvalidInstance(
-                "the header Idempotency-Key cannot cover NDJSON; give each line its key", "Idempotency-Key"
+                "the header Idempotency-Key does not apply to NDJSON; give each line its own key", "Idempotency-Key"
             )
         await self._lines.answer(model, request_id, lines, answers, grant)
 
@@ -105,7 +105,7 @@ class Learn:
         check_batch(request.features, request.text, len(instances), self._max_batch)
         for field in ("labels", "prediction", "key"):
             if getattr(request, field) is not None:
-                instead = "the header Idempotency-Key covers a batch" if field == "key" else "it goes into instances"
+                instead = "use the header Idempotency-Key" if field == "key" else "move it into instances"
                 raise InvalidInstance(f"{field}: a batch has none; {instead}", field)
         check_keys(model, request, instances, header_key)
         if header_key is not None and any(instance.prediction is not None for instance in instances):
@@ -156,7 +156,7 @@ class Learn:
         instances: list[LabelledInstance],
         new: Brought,
     ) -> tuple[list[Learned | None], list[bytes]]:
-        """For each instance of a batch what came of it the first time, else None; and the records of the latter."""
+        """Return the earlier result or None for each instance of a batch, and the records of those without a result."""
         pace = Pace()
         room = Room(self._request_bytes)
         outcomes: list[Learned | None] = []
@@ -176,7 +176,7 @@ class Learn:
         return outcomes, records
 
     async def _surely(self, learning: Coroutine[Any, Any, list[Learned]]) -> list[Learned]:
-        """Await learning; when the service stops meanwhile, nobody knows what becomes of it."""
+        """Await learning; raise OutcomeUnknown when the service stops meanwhile."""
         try:
             return await learning
         except asyncio.CancelledError:
@@ -184,7 +184,7 @@ class Learn:
 
 
 def _refuse_batch(learned: list[Learned]) -> None:
-    """Raise when a key of a batch turned out, while applying, to be taken by another body."""
+    """Raise the refusal of a batch whose key turned out to belong to another body when it was applied."""
     refused = next((one.refused for one in learned if one.refused is not None), None)
     if refused is None:
         return

@@ -1,4 +1,4 @@
-"""``/models``: the models, their configuration, and how well they do."""
+"""``/models``: the models, their configuration and their statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from abound.service.versions.promotion import standings
 router = APIRouter(tags=["models"])
 
 TOLD_SECONDS = 1.0
-"""So long the store is waited for with what it alone knows; the rest of an answer is in memory."""
+"""Time that an answer waits for facts that only the store has; the rest of it is in memory."""
 
 CONFIG_BODY = {
     "requestBody": {
@@ -44,7 +44,7 @@ CONFIG_BODY = {
 
 @router.get("/models", summary="All models")
 async def list_models(replica: ReplicaDep, grant: GrantDep) -> ModelsAnswer:
-    """By name, without their digests: those that the key is for. And what the key may do."""
+    """List the models that the key is for, by name and without digests, and the permissions of the key."""
     names = [name for name in sorted(replica.models.names()) if grant is None or grant.is_for(name)]
     rights = {"scopes": grant.scopes, "all_models": grant.is_for(None)} if grant is not None else None
     return ModelsAnswer.model_validate({"models": [_summary(replica.model(name)) for name in names], "key": rights})
@@ -52,7 +52,7 @@ async def list_models(replica: ReplicaDep, grant: GrantDep) -> ModelsAnswer:
 
 @router.get("/models/{model}", summary="A model", responses=problems(404, 422, 503))
 async def get_model(model: ModelName, replica: ReplicaDep) -> ModelAnswer:
-    """Its configuration, size, and the digest of its state at the offset named beside it."""
+    """Return the configuration and size of a model, and the digest of its state at `offset`."""
     return await whole(replica.model(model))
 
 
@@ -65,7 +65,10 @@ async def get_model(model: ModelName, replica: ReplicaDep) -> ModelAnswer:
 async def put_model(
     model: ModelName, changes: JsonObject, parts: PartsDep, actor: ActorDep, response: Response
 ) -> ModelAnswer:
-    """Fields that are not named keep their value; on a model that has learned some cannot change (409)."""
+    """Create a model or change its configuration.
+
+    Omitted fields keep their values. Some fields cannot change on a model that has learned (409).
+    """
     replica = parts.replica
     if model not in replica.models.names():
         async with act(replica.store, actor, "model.create", model=model, config=changes):
@@ -86,16 +89,16 @@ async def put_model(
 
 @router.delete("/models/{model}", status_code=204, summary="Delete a model", responses=problems(404, 422, 503, 504))
 async def delete_model(model: ModelName, replica: ReplicaDep, actor: ActorDep) -> Response:
-    """Deletes what it learned, too. The name can be used again."""
+    """Delete a model and everything it has learned. The name can be used again."""
     learned = replica.model(model).live.n_learned
     async with act(replica.store, actor, "model.delete", model=model, learned=learned):
         await replica.models.delete(model)
     return Response(status_code=204)
 
 
-@router.get("/models/{model}/stats", summary="How well a model does", responses=problems(404, 422, 503))
+@router.get("/models/{model}/stats", summary="Statistics of a model", responses=problems(404, 422, 503))
 async def get_stats(model: ModelName, parts: PartsDep) -> StatsAnswer:
-    """Every event is ranked before it is learned; these are the measures over those ranks."""
+    """Return the accuracy of the model, measured by ranking every event before it is learned, and its size."""
     replica = parts.replica
     present = replica.model(model)
     figures = {"offset": str(present.offset)} | present.live.stats() | _memory(present)
@@ -133,7 +136,7 @@ def _kept(kept: Kept) -> dict[str, Any]:
 
 
 async def whole(model: ModelReplica) -> ModelAnswer:
-    """A model as it is answered, digest and all."""
+    """Return the answer for a model, including its digest."""
     digest = await model.take_digest()
     return ModelAnswer(**_summary(model), digest=str(digest))
 

@@ -1,4 +1,4 @@
-"""``/``: the page for people, and the files that it loads."""
+"""``/``: the web page and its files."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ router = APIRouter(include_in_schema=False)
 
 @cache
 def site() -> Site:
-    """The files; read and compressed when they are asked for the first time."""
+    """Return the files, read and compressed on first use."""
     return Site()
 
 
 @router.get("/")
 async def page(request: Request) -> Response:
-    """The page: it asks for no key, since it tells nothing; what it shows it asks for with the user's."""
+    """Return the page. It needs no key because it contains no data; it fetches them with the user's key."""
     return (await asyncio.to_thread(site)).page(dict(request.scope["headers"]))
 
 
 @router.get("/web/{digest}/{name}")
 async def page_file(digest: str, name: str, request: Request) -> Response:
-    """One file of the page."""
+    """Return a file of the page."""
     found = (await asyncio.to_thread(site)).file(digest, name, dict(request.scope["headers"]))
     if found is None:
         raise UnknownPath(f"nothing is served under /web/{digest[:100]}/{name[:100]}")

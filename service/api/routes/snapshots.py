@@ -1,4 +1,4 @@
-"""``/models/{model}/snapshots``: states of a model that a start begins from."""
+"""``/models/{model}/snapshots``: saved states from which a replica starts."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class SnapshotsAnswer(Shape):
 
 @router.get("/models/{model}/snapshots", summary="Snapshots of a model", responses=problems(404, 422, 503))
 async def list_snapshots(model: ModelName, replica: ReplicaDep) -> SnapshotsAnswer:
-    """Newest first; damaged ones are left out."""
+    """List the snapshots, newest first, without damaged ones."""
     return SnapshotsAnswer(snapshots=[_shape(manifest) for manifest in await replica.snapshots(model)])
 
 
 @router.post(
     "/models/{model}/snapshots",
     status_code=201,
-    summary="Make a snapshot",
+    summary="Create a snapshot",
     responses=problems(404, 422, 503),
 )
 async def make_snapshot(model: ModelName, replica: ReplicaDep, actor: ActorDep) -> SnapshotShape:
-    """The worker makes it, from the log up to here or a little further; answers when it is there."""
+    """Let the worker write a snapshot of the current offset or a later one, and wait until it is stored."""
     replica.model(model)
     async with act(replica.store, actor, "snapshot.make", model=model) as details:
         manifest = await replica.request_snapshot(model)

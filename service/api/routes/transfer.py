@@ -24,12 +24,15 @@ FILE = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
 
 @router.get(
     "/models/{model}/export",
-    summary="A model as one file",
+    summary="Export a model to a file",
     response_class=StreamingResponse,
     responses={200: {"description": "The file.", "content": FILE}, **problems(404, 422, 503)},
 )
 async def export(model: ModelName, parts: PartsDep, actor: ActorDep) -> StreamingResponse:
-    """All that it has learned, at its present offset or a little past it. Imported again, it has the same digest."""
+    """Return everything the model has learned, at its current offset or shortly after.
+
+    An imported copy has the same digest.
+    """
     replica = parts.replica
     replica.model(model)
     async with act(replica.store, actor, "model.export", model=model) as details:
@@ -45,14 +48,14 @@ async def export(model: ModelName, parts: PartsDep, actor: ActorDep) -> Streamin
 @router.put(
     "/models/{model}/import",
     status_code=201,
-    summary="Take over a model from a file",
+    summary="Import a model from a file",
     responses=problems(400, 409, 413, 415, 422, 503, 504, 507),
     openapi_extra={"requestBody": {"required": True, "content": FILE}},
 )
 async def import_(model: ModelName, request: Request, parts: PartsDep, actor: ActorDep) -> ModelAnswer:
-    """The model is created; one that is there already must not have learned anything. All replicas have it then.
+    """Create a model from a file in all replicas. An existing model of the name must not have learned anything.
 
-    Nothing is changed before the file has come whole. A model that takes more memory than is left is refused (507).
+    Nothing changes until the whole file has arrived. A model that needs more memory than is left is refused (507).
     """
     check_name(model)
     replica, limit = parts.replica, parts.settings.max_import_bytes
@@ -68,7 +71,7 @@ async def import_(model: ModelName, request: Request, parts: PartsDep, actor: Ac
 
 
 async def pieces_of(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """The body as it comes; TooLarge as soon as it is over ``limit`` bytes."""
+    """Yield the body as it arrives; raise TooLarge as soon as it exceeds ``limit`` bytes."""
     size = 0
     more = True
     while more:

@@ -1,4 +1,4 @@
-"""``/models/{model}/versions``: what fitted a model's past, to look at, compare, copy and delete."""
+"""``/models/{model}/versions``: fitted versions of a model: list, compare, copy and delete them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VersionId = Annotated[str, Path(alias="version", pattern=r"^[0-9a-z]{8,32}$", de
 
 
 async def artifacts(parts: PartsDep) -> Artifacts:
-    """The artifact store, visible."""
+    """Return the artifact store, joined."""
     found = parts.replica.artifacts
     if found is None:
         raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL")
@@ -41,32 +41,33 @@ async def artifacts(parts: PartsDep) -> Artifacts:
 ArtifactsDep = Annotated[Artifacts, Depends(artifacts)]
 
 
-@router.get("/models/{model}/versions", summary="The versions of a model", responses=problems(404, 422, 503))
+@router.get("/models/{model}/versions", summary="All versions of a model", responses=problems(404, 422, 503))
 async def list_versions(model: ModelName, parts: PartsDep, place: ArtifactsDep) -> VersionsAnswer:
-    """Newest first, each with what it was made of and how it was judged."""
+    """List the versions, newest first, with their parameters and metrics."""
     replica = parts.replica.model(model)
     needed = await version_retention.uses(parts.replica.store, replica.keys)
     cards = await versions.cards(place, replica.keys)
     return VersionsAnswer(versions=[card_shape(card, needed) for card in cards])
 
 
-@router.get("/models/{model}/comparison", summary="Versions side by side", responses=problems(404, 422, 503))
+@router.get("/models/{model}/comparison", summary="Compare versions", responses=problems(404, 422, 503))
 async def compare_versions(
     model: ModelName,
     parts: PartsDep,
     place: ArtifactsDep,
     ids: Annotated[
-        list[str], Query(alias="id", min_length=1, max_length=MOST_COMPARED, description="Ids, best two or more.")
+        list[str],
+        Query(alias="id", min_length=1, max_length=MOST_COMPARED, description="Ids of the versions; repeat for each."),
     ],
 ) -> Comparison:
-    """Every measure, size and parameter that any of them has, a list with a value for each."""
+    """Compare versions: every metric, size and parameter that any of them has, as a list with a value for each."""
     keys = parts.replica.model(model).keys
     return Comparison.of([await versions.card_of(place, keys, name) for name in dict.fromkeys(ids)])
 
 
 @router.get("/models/{model}/versions/{version}", summary="A version", responses=problems(404, 422, 503))
 async def get_version(model: ModelName, version: VersionId, parts: PartsDep, place: ArtifactsDep) -> CardAnswer:
-    """Its card."""
+    """Return the card of a version."""
     keys = parts.replica.model(model).keys
     card = await versions.card_of(place, keys, version)
     return card_shape(card, await version_retention.uses(parts.replica.store, keys))
@@ -81,7 +82,7 @@ async def get_version(model: ModelName, version: VersionId, parts: PartsDep, pla
 async def delete_version(
     model: ModelName, version: VersionId, parts: PartsDep, place: ArtifactsDep, actor: ActorDep
 ) -> Response:
-    """One that is active, contends, or is the way back from what is active stays (409)."""
+    """Delete a version. A version that is active, contends, or is needed for a rollback is kept (409)."""
     store, keys = parts.replica.store, parts.replica.model(model).keys
     async with act(store, actor, "version.delete", model=model, version=version):
         await version_retention.delete(store, place, keys, version)
@@ -90,14 +91,14 @@ async def delete_version(
 
 @router.get(
     "/models/{model}/versions/{version}/export",
-    summary="A version as one file",
+    summary="Export a version to a file",
     response_class=StreamingResponse,
     responses={200: {"description": "The file.", "content": FILE}, **problems(404, 422, 503)},
 )
 async def export(
     model: ModelName, version: VersionId, parts: PartsDep, place: ArtifactsDep, actor: ActorDep
 ) -> StreamingResponse:
-    """All that it takes to answer by it, for this service or another."""
+    """Return everything needed to answer with the version, in this service or another one."""
     keys = parts.replica.model(model).keys
     async with act(parts.replica.store, actor, "version.export", model=model, version=version):
         exported = await export_version(place, keys, version)
@@ -111,14 +112,17 @@ async def export(
 @router.post(
     "/models/{model}/versions",
     status_code=201,
-    summary="Take over a version from a file",
+    summary="Import a version from a file",
     responses=problems(400, 404, 409, 413, 415, 422, 503),
     openapi_extra={"requestBody": {"required": True, "content": FILE}},
 )
 async def import_(
     model: ModelName, request: Request, parts: PartsDep, place: ArtifactsDep, actor: ActorDep, response: Response
 ) -> CardAnswer:
-    """It gets an id of its own, and serves when it is activated. The oldest that are not needed may go for it."""
+    """Import a version under a new id. It answers once it is activated.
+
+    The oldest versions that are not needed may be deleted to make space.
+    """
     replica, limit = parts.replica, parts.settings.max_import_bytes
     known = replica.model(model)
     headers = dict(request.scope["headers"])

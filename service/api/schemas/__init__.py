@@ -1,1 +1,1 @@
-"""The shapes of requests and answers."""
+"""Schemas of requests and answers."""

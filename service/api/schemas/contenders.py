@@ -1,4 +1,4 @@
-"""What is told of contests over HTTP."""
+"""Schemas of contests between versions."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from abound.service.api.schemas.hot import Shape
 
 
 class RankedShape(Shape):
-    """Measures over some instances, 0..1; null without one."""
+    """Metrics over some instances, 0..1; null without an instance."""
 
-    n: int = Field(description="Instances that it was asked about.")
+    n: int = Field(description="Instances that it ranked.")
     r_at_1: float | None = Field(alias="R@1", ge=0, le=1)
     r_at_5: float | None = Field(alias="R@5", ge=0, le=1)
     mrr: float | None = Field(alias="MRR", ge=0, le=1)
 
 
 class DifferenceShape(Shape):
-    """Reciprocal ranks minus those of what is served, on the same instances, since both are what they are."""
+    """Reciprocal ranks minus those of the served version, on the instances that both have ranked since they exist."""
 
     n: int
     mean: float = Field(ge=-1, le=1)
     low: float = Field(
-        description="The mean lies between `low` and `high`, at all times at once. More cautious than the evidence, "
-        "which may decide while 0 is still between them.",
+        description="The mean lies between `low` and `high`, simultaneously at all times. The interval is more "
+        "cautious than the evidence, which may decide while 0 is still inside.",
         ge=-1,
         le=1,
     )
     high: float = Field(ge=-1, le=1)
-    evidence: float = Field(description="That it is better than what is served; see `gate`.")
+    evidence: float = Field(description="Evidence that it is better than the served version; see `gate`.")
 
 
 class ContenderShape(RankedShape):
-    """One of those that are asked. What ranks beyond the 50th label counts as not ranked."""
+    """One of the versions that are compared. A label below rank 50 counts as not ranked."""
 
     version: str = Field(description="`live`: the index; `blend`; or the id of a version.")
     window: RankedShape = Field(description="Over the newest 4,500 to 5,000 instances.")
-    difference: DifferenceShape | None = Field(description="Null for what is served.")
+    difference: DifferenceShape | None = Field(description="Null for the served version.")
     decision: Literal["served", "waits", "too few", "better", "worse", "undecided"] = Field(
-        description="`better`: its evidence is what is needed. `worse`: all of the interval is below 0."
+        description="`better`: it has the needed evidence. `worse`: the whole interval is below 0."
     )
 
 
 class DecisionShape(Shape):
     """A decision of the gate."""
 
-    offset: str = Field(description="Where it was taken.")
+    offset: str = Field(description="Offset of the decision.")
     outcome: str
     kind: Literal["promote", "roll back"]
     version: str
     instead_of: str
-    n: int = Field(description="Instances on which both were compared.")
+    n: int = Field(description="Instances on which both versions were compared.")
     difference: float
     low: float
     high: float
@@ -60,43 +60,43 @@ class DecisionShape(Shape):
 
 
 class GateShape(Shape):
-    """The rule: `needed` evidence after at least `min_events` instances."""
+    """The promotion rule: `needed` evidence after at least `min_events` instances."""
 
-    alpha: float = Field(description="Largest chance that something takes over though it is not better.")
+    alpha: float = Field(description="Upper bound of the probability of promoting a version that is not better.")
     min_events: int
     needed: float
 
 
 class BlendShape(Shape):
-    """What is learned of the blend."""
+    """The learned blend."""
 
-    version: str | None = Field(description="Blended with the index; null without one.")
-    weights: list[float] = Field(description="Of the index and the version that lead by now.")
+    version: str | None = Field(description="The version blended with the index; null without one.")
+    weights: list[float] = Field(description="The leading weights of the index and the version.")
 
 
 class ContestShape(Shape):
-    """All that are asked about what the model learns, before it does."""
+    """The versions that rank every instance before the model learns it."""
 
     served: str
-    offset: str = Field(description="All up to this one is counted.")
-    since: str = Field(description="Where the counting began.")
+    offset: str = Field(description="Events up to this offset are counted.")
+    since: str = Field(description="Offset at which the counting began.")
     gate: GateShape
-    share: float = Field(description="Of the instances, how many are asked about; below 1 while it lags.")
-    passed: int = Field(description="Instances that were not asked about.")
-    gaps: int = Field(description="How often instances were passed over since what was needed to go on was gone.")
+    share: float = Field(description="Share of the instances that are ranked; below 1 while the contest lags.")
+    passed: int = Field(description="Instances that were skipped.")
+    gaps: int = Field(description="How often instances were skipped because the data to continue was gone.")
     versions: list[ContenderShape]
     blend: BlendShape
     decisions: list[DecisionShape] = Field(description="The newest, oldest first.")
     promotions: int
     rollbacks: int
-    trouble: dict[str, str] = Field(description="Versions that cannot be asked, and why.")
+    trouble: dict[str, str] = Field(description="Versions that cannot rank, and why.")
 
 
 class DriftMarkShape(Shape):
-    """A change of the running score."""
+    """A detected change of the running score."""
 
-    offset: str = Field(description="Where it was found; it began before.")
-    learned: int = Field(description="Instances learned by then.")
+    offset: str = Field(description="Offset at which the change was detected; it began before.")
+    learned: int = Field(description="Instances learned up to this offset.")
     measure: str
     before: float
     after: float
@@ -111,14 +111,14 @@ class EnteredShape(Shape):
 
 
 class ContendersAnswer(Shape):
-    """Which versions contend, and how they stand."""
+    """The versions that contend, and the state of the contest."""
 
-    contenders: list[EnteredShape] = Field(description="In the order in which they came; at most four.")
-    contest: ContestShape | None = Field(description="Null until the worker has looked.")
+    contenders: list[EnteredShape] = Field(description="In the order of their entry; at most four.")
+    contest: ContestShape | None = Field(description="Null until the worker has followed the contest.")
 
 
 class EnterRequest(Shape):
     """A version to be scored on live traffic."""
 
-    version: str = Field(pattern=r"^[0-9a-z]{8,32}$", description="Its id.")
+    version: str = Field(pattern=r"^[0-9a-z]{8,32}$", description="Id of the version.")
     reason: str = Field("asked for", min_length=1, max_length=1000)

@@ -1,7 +1,7 @@
-"""What travels over HTTP: requests and answers, checked while they are decoded.
+"""Schemas of the hot routes, and the base class of all others. Messages are validated while they are decoded.
 
-The hot routes' shapes are msgspec structs: unknown fields are refused, and so is a number in quotes. ``features``
-stays as the bytes it came in, for the vectorizer to read. The rest are pydantic models, which FastAPI documents.
+The hot routes use msgspec structs, which reject unknown fields and quoted numbers. ``features`` stays raw JSON,
+which the vectorizer parses. The other schemas are pydantic models, which FastAPI documents.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ MAX_K = 1000
 MAX_CHOSEN = 10_000
 
 EXPLAIN = (
-    "Tell which features brought each label its score, as `because`. Of the index: a version that answers because it "
-    "is active gives none, one that is asked for is refused."
+    "Return the contribution of each feature to the score of a label, as `because`. Only for the index: an active "
+    "version answers without it, and a request that names another `version` is refused."
 )
 
 MIN_PROBABILITY = (
-    "Least probability of a label in an answer. For the index of a model that calibrates; refused where something else "
-    "ranks."
+    "Minimum probability of the labels in an answer. Only for the index of a model with `calibrate`; refused with "
+    "any other version."
 )
-PROBABILITY = "Of being true: what scored like this came true so often. Only of the index of a model that calibrates."
+PROBABILITY = "Share of true labels among those with such a score. Only for the index of a model with `calibrate`."
 
 FEATURES_SCHEMA: dict[str, Any] = {
     "type": ["object", "null"],
@@ -39,12 +39,10 @@ FEATURES_SCHEMA: dict[str, Any] = {
         ]
     },
     "examples": [{"wheat": 0.4, "price": 3, "country": "FI", "tags": ["a", "b"], "urgent": True}],
-    "description": "A number is a value (<= 0 is ignored), a string the feature `name=string`, a list several of "
-    "these, true the value 1, false nothing.",
+    "description": "A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a "
+    "list is several of these, true is the value 1, false is ignored.",
 }
-TEXT = (
-    "Text, taken apart by the model's analyzer. A word of more bytes than a feature key may have (512) is passed over."
-)
+TEXT = "Text, split by the model's analyzer. A word that is longer than a feature key may be (512 bytes) is ignored."
 
 Durability = Literal["log", "fsync", "replica"]
 Reached = Annotated[str, Meta(extra_json_schema={"enum": ["log", "fsync", "replica"]})]
@@ -55,17 +53,17 @@ Labels = Annotated[list[str], Meta(min_length=1, description="The true labels, 1
 
 
 class Instance(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """What is to be labelled: features, a text, or both."""
+    """An instance: features, a text, or both."""
 
     features: Features = msgspec.field(default_factory=Raw)
     text: Text | None = None
 
 
 class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """An instance, or a batch of ``instances``, and how it is to be ranked."""
+    """An instance, or a batch of ``instances``, and options of the ranking."""
 
-    k: Annotated[int, Meta(ge=1, le=MAX_K, description="Most labels in an answer.")] = 10
-    threshold: Annotated[float, Meta(description="Least score of a label in an answer.")] | None = None
+    k: Annotated[int, Meta(ge=1, le=MAX_K, description="Maximum number of labels in an answer.")] = 10
+    threshold: Annotated[float, Meta(description="Minimum score of the labels in an answer.")] | None = None
     min_probability: Annotated[float, Meta(ge=0, le=1, description=MIN_PROBABILITY)] | None = None
     include: Annotated[Chosen, Meta(description="Rank only these labels.")] | None = None
     exclude: Annotated[Chosen, Meta(description="Do not rank these labels.")] | None = None
@@ -75,7 +73,7 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
             str,
             Meta(
                 description="`live`: the index; `blend`: the index and the active version together; or the id of a "
-                "version. Without it the active one.",
+                "version. Default: the active version.",
                 examples=["live"],
             ),
         ]
@@ -85,32 +83,33 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
         Annotated[
             str,
             Meta(
-                description="Answer from a state that has applied this offset.",
+                description="Answer from a state that has applied this offset (read your writes).",
                 examples=["0-0.0"],
                 extra_json_schema={"pattern": r"^[0-9]{1,20}-[0-9]{1,20}\.[0-9]{1,9}$"},
             ),
         ]
         | None
     ) = None
-    remember: Annotated[bool, Meta(description="Keep the instance for a late label.")] = False
+    remember: Annotated[bool, Meta(description="Store the instance for a later label.")] = False
     instances: Annotated[list[Instance], Meta(min_length=1, description="A batch.")] | None = None
 
 
 class LabelledInstance(Instance, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """An instance with its labels, or the id of a remembered one with them."""
+    """An instance, or the id of a remembered instance, with its labels."""
 
     labels: Labels | None = None
-    prediction: Annotated[str, Meta(description="Id of an instance that classify remembered.")] | None = None
+    prediction: Annotated[str, Meta(description="Id of an instance that `/classify` remembered.")] | None = None
     key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY_CHARACTERS, description="Idempotency key.")] | None = None
 
 
 class LearnRequest(LabelledInstance, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """A labelled instance, or a batch of ``instances``, and how it is to be kept."""
+    """A labelled instance, or a batch of ``instances``, and options of the append."""
 
     wait: Annotated[Literal["applied", "log"], Meta(description="What the answer waits for.")] = "applied"
-    durability: Annotated[Durability, Meta(description="How safe the event is when answered.")] | None = None
+    durability: Annotated[Durability, Meta(description="Durability of the event when answered.")] | None = None
     source: (
-        Annotated[str, Meta(min_length=1, max_length=MAX_SOURCE_CHARACTERS, description="Kept with the event.")] | None
+        Annotated[str, Meta(min_length=1, max_length=MAX_SOURCE_CHARACTERS, description="Stored with the event.")]
+        | None
     ) = None
     instances: (
         Annotated[list[LabelledInstance], Meta(min_length=1, description="A batch, learned whole or not at all.")]
@@ -119,14 +118,14 @@ class LearnRequest(LabelledInstance, forbid_unknown_fields=True, kw_only=True, g
 
 
 class Because(Struct, gc=False):
-    """One feature's part in a score."""
+    """The contribution of one feature to a score."""
 
     feature: str
     contribution: float
 
 
 class ScoredLabel(Struct, gc=False):
-    """A label and its score; ``because`` sums to the score."""
+    """A label and its score; the contributions in ``because`` sum to the score."""
 
     label: str
     score: float
@@ -141,11 +140,11 @@ class ClassifyAnswer(Struct, gc=False):
     offset: str
     version: str
     id: Annotated[str, Meta(description="Only with `remember`.")] | UnsetType = UNSET
-    remembered: Annotated[bool, Meta(description="False: it could not be kept.")] | UnsetType = UNSET
+    remembered: Annotated[bool, Meta(description="False: the instance could not be stored.")] | UnsetType = UNSET
 
 
 class ClassifyBatchAnswer(Struct, gc=False):
-    """An answer each, in order."""
+    """One answer per instance, in order."""
 
     results: list[ClassifyAnswer]
     offset: str
@@ -153,10 +152,10 @@ class ClassifyBatchAnswer(Struct, gc=False):
 
 
 class LearnAnswer(Struct, gc=False):
-    """Where the event lies in the log, and what applying it found.
+    """The offset of the event in the log, and the result of applying it.
 
-    ``rank`` is that of the best true label before learning, None when it was not retrieved; both ``rank`` and
-    ``updated`` are None while the event is not applied.
+    ``rank`` is the rank of the best true label before learning, null when it was not retrieved. Both ``rank`` and
+    ``updated`` are null while the event is not applied.
     """
 
     offset: str
@@ -167,7 +166,7 @@ class LearnAnswer(Struct, gc=False):
 
 
 class LearnResult(Struct, gc=False):
-    """One instance of a batch."""
+    """The result of one instance of a batch."""
 
     offset: str
     rank: int | None
@@ -175,7 +174,7 @@ class LearnResult(Struct, gc=False):
 
 
 class LearnBatchAnswer(Struct, gc=False):
-    """A result each, in order; ``offset`` is the last one."""
+    """One result per instance, in order; ``offset`` is the last one."""
 
     results: list[LearnResult]
     offset: str
@@ -189,6 +188,6 @@ encoder = msgspec.json.Encoder()
 
 
 class Shape(BaseModel):
-    """An answer whose fields are all named here."""
+    """Base class of answers; other fields than the declared ones are refused."""
 
     model_config = ConfigDict(extra="forbid")

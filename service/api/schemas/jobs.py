@@ -1,4 +1,4 @@
-"""What is told of jobs over HTTP."""
+"""Schemas of jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from abound.service.api.schemas.hot import Shape
 
 
 class RangeShape(Shape):
-    """The events that a job read: those after one offset, up to another."""
+    """The range of events that a job read: after one offset, up to another."""
 
     after: str | None
     until: str | None
@@ -23,26 +23,26 @@ class JobAnswer(Shape):
     state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
     model: str
     method: str
-    kind: str = Field(description="Which workers do it.")
-    params: dict[str, Any] = Field(description="With the defaults of what was not named.")
+    kind: str = Field(description="The kind of workers that run it.")
+    params: dict[str, Any] = Field(description="Parameters, including defaults.")
     data: str
-    upload: str | None = Field(description="Which of all files that came under the name of the data set.")
+    upload: str | None = Field(description="Id of the upload of the data set.")
     activate: str
-    reason: str | None = Field(description="The user's, for methods that ask for one.")
+    reason: str | None = Field(description="The user's reason, for methods that require one.")
     progress: float = Field(ge=0, le=1)
-    stage: str | None = Field(description="What is being done.")
-    attempt: int = Field(description="How often it was begun: more than once when its worker died.")
-    cancelling: bool = Field(description="It was told to stop, and has not yet.")
+    stage: str | None = Field(description="The current stage.")
+    attempt: int = Field(description="Number of starts; more than one when a worker died.")
+    cancelling: bool = Field(description="Whether it was cancelled but has not stopped yet.")
     data_range: RangeShape | None
     metrics: dict[str, Any]
-    outcome: dict[str, Any] = Field(description="What came of it, as the method says.")
-    version: str | None = Field(description="The version that it made.")
-    error: str | None = Field(description="Why it failed, or who cancelled it; why it waits to be begun again.")
+    outcome: dict[str, Any] = Field(description="Result; its fields depend on the method.")
+    version: str | None = Field(description="The version that it produced.")
+    error: str | None = Field(description="Why it failed, who cancelled it, or why it waits for a restart.")
     worker: str | None
     created: float
-    started: float | None = Field(description="The last time that it was begun.")
+    started: float | None = Field(description="Time of the last start.")
     ended: float | None
-    heartbeat: float | None = Field(description="When its process last said that it is at work.")
+    heartbeat: float | None = Field(description="Time of the last heartbeat of its process.")
 
 
 class JobsAnswer(Shape):
@@ -52,7 +52,7 @@ class JobsAnswer(Shape):
 
 
 class MethodShape(Shape):
-    """What a job can do."""
+    """A job method."""
 
     name: str
     summary: str
@@ -61,6 +61,6 @@ class MethodShape(Shape):
 
 
 class MethodsAnswer(Shape):
-    """The methods, by name."""
+    """The job methods, by name."""
 
     methods: list[MethodShape]

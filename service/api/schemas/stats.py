@@ -1,4 +1,4 @@
-"""What is told of how well a model does."""
+"""Schemas of the statistics of a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from abound.service.api.schemas.hot import Shape
 
 
 class ScoreShape(Shape):
-    """Measures over ranks; None before the first event."""
+    """Metrics over ranks; null before the first event."""
 
     n: int
     r_at_1: float | None = Field(alias="R@1", ge=0, le=1, description="Share ranked first.")
@@ -20,7 +20,7 @@ class ScoreShape(Shape):
 
 
 class GroupsShape(Shape):
-    """Labels by how often they had been learned before: fewer than 10 times, fewer than 100, more."""
+    """Labels by how often they had been learned before: `tail` under 10 times, `torso` under 100, `head` more."""
 
     head: ScoreShape
     torso: ScoreShape
@@ -28,13 +28,13 @@ class GroupsShape(Shape):
 
 
 class ScoresShape(ScoreShape):
-    """Measures over instances, by the best of their labels, and over single labels by frequency."""
+    """Metrics over instances, by the best of their labels, and over single labels by frequency."""
 
     groups: GroupsShape
 
 
 class DriftShape(Shape):
-    """The measures over the newest window less those over all time; None before the first event."""
+    """The metrics over the newest window minus those over all time; null before the first event."""
 
     r_at_1: float | None = Field(alias="R@1", ge=-1, le=1)
     r_at_5: float | None = Field(alias="R@5", ge=-1, le=1)
@@ -42,31 +42,31 @@ class DriftShape(Shape):
 
 
 class ReplicaShape(Shape):
-    """One replica, as it said of itself."""
+    """One replica, as reported by its last heartbeat."""
 
     replica: str
     offset: str
     digest: str | None
-    digest_offset: str | None = Field(description="Where it had this digest.")
+    digest_offset: str | None = Field(description="Offset of this digest.")
     host: str
     pid: int
     ready: bool
     lag: int | None = Field(description="Entries behind the log.")
-    versions: list[str] = Field(description="Versions that it has loaded.")
+    versions: list[str] = Field(description="The loaded versions.")
 
 
 class LogShape(Shape):
-    """The log of a model in the store, and what was archived of it."""
+    """The log of a model in the store, and its archived part."""
 
     entries: int
-    bytes: int = Field(description="As far as it has been applied here.")
-    trimmed: int = Field(description="Entries that were archived and trimmed off.")
+    bytes: int = Field(description="Bytes up to the last event applied by this replica.")
+    trimmed: int = Field(description="Entries that were archived and trimmed.")
 
 
 class HistoryShape(Shape):
-    """What the artifact store has of the log's past."""
+    """The archived log in the artifact store."""
 
-    beginning: str = Field(description="Every event after this offset can be had.")
+    beginning: str = Field(description="Every event after this offset is available.")
     end: str
     segments: int
     bytes: int
@@ -76,20 +76,20 @@ class NewestShape(Shape):
     """The newest snapshot."""
 
     offset: str
-    age: float = Field(description="Seconds.")
+    age: float = Field(description="Age in seconds.")
 
 
 class KeptShape(Shape):
-    """What the stores keep of a model."""
+    """What the store and the artifact store hold of a model."""
 
     log: LogShape
-    history: HistoryShape | None = Field(description="Null while there is none.")
-    snapshot: NewestShape | None = Field(description="Null while there is none.")
-    trouble: str | None = Field(description="What keeps the log from being trimmed; null while nothing is known to.")
+    history: HistoryShape | None = Field(description="Null while there is no history.")
+    snapshot: NewestShape | None = Field(description="Null while there is no snapshot.")
+    trouble: str | None = Field(description="Why the log is not being trimmed; null without a known problem.")
 
 
 class SeriesShape(Shape):
-    """Measures over time, a number a point, 0..1; null where nothing was ranked in between."""
+    """Metrics over time, one number per point, 0..1; null where no instance was ranked since the point before."""
 
     r_at_1: list[float | None] = Field(alias="R@1")
     r_at_5: list[float | None] = Field(alias="R@5")
@@ -97,13 +97,13 @@ class SeriesShape(Shape):
 
 
 class GroupSeriesShape(SeriesShape):
-    """Measures over time, of the labels of a group."""
+    """Metrics over time for the labels of a group."""
 
-    n: list[int] = Field(description="Labels of the group that came in between.")
+    n: list[int] = Field(description="Labels of the group since the point before.")
 
 
 class TraceShape(SeriesShape):
-    """The score over time: a point is over the `stride` instances that end with it. At most 256 points."""
+    """The score over time: each point covers the `stride` instances that end with it. At most 256 points."""
 
     stride: int
     learned: list[int] = Field(description="Instances learned by each point.")
@@ -111,20 +111,22 @@ class TraceShape(SeriesShape):
 
 
 class TenthShape(Shape):
-    """Pairs of a label and its outcome whose estimate was in one tenth of 0..1; null where there are none."""
+    """Pairs of a label and its outcome with an estimate in one tenth of 0..1; null where there are none."""
 
     n: int
     estimate: float | None = Field(ge=0, le=1, description="Mean estimate.")
-    true: float | None = Field(ge=0, le=1, description="Share that was true.")
+    true: float | None = Field(ge=0, le=1, description="Share of true outcomes.")
 
 
 class ReliabilityShape(Shape):
-    """How far estimates, each made before its outcome was known, were right; null where there are none."""
+    """Comparison of estimates, each made before its outcome was known, with the outcomes; null where there are none."""
 
-    n: int = Field(description="Pairs of a label and its outcome: up to five an instance.")
-    error: float | None = Field(ge=0, le=1, description="Mean distance of estimate and share: the calibration error.")
-    brier: float | None = Field(ge=0, le=1, description="Mean squared distance of estimate and outcome.")
-    bins: list[TenthShape] = Field(description="By tenths of the estimate.")
+    n: int = Field(description="Pairs of a label and its outcome: up to five per instance.")
+    error: float | None = Field(
+        ge=0, le=1, description="Expected calibration error: mean distance of estimate and share."
+    )
+    brier: float | None = Field(ge=0, le=1, description="Brier score: mean squared distance of estimate and outcome.")
+    bins: list[TenthShape] = Field(description="Tenths of the estimate.")
 
 
 class CalibrationShape(Shape):
@@ -135,24 +137,24 @@ class CalibrationShape(Shape):
 
 
 class StatsAnswer(Shape):
-    """How well a model does, and how large it is."""
+    """The accuracy and the size of a model."""
 
     offset: str
     learned: int = Field(description="Events applied.")
-    updated: int = Field(description="Of these, the ones that changed the index.")
+    updated: int = Field(description="Events that changed the index.")
     all: ScoresShape = Field(description="Over all time.")
     window: ScoresShape = Field(description="Over the newest 10,000.")
-    drift: DriftShape = Field(description="How far the window is from all time; below 0: it has become worse.")
-    drift_marks: list[DriftMarkShape] = Field(description="Where the running score was found changed, oldest first.")
-    contenders: ContestShape | None = Field(description="Null while nobody contends.")
+    drift: DriftShape = Field(description="The window minus all time; below 0: the model has become worse.")
+    drift_marks: list[DriftMarkShape] = Field(description="Detected changes of the running score, oldest first.")
+    contenders: ContestShape | None = Field(description="Null while no version contends.")
     trace: TraceShape
-    calibration: CalibrationShape | None = Field(description="Null where the model does not calibrate.")
+    calibration: CalibrationShape | None = Field(description="Null without `calibrate`.")
     connections: int
     features: int
     classes: int
     mean_out_degree: float
-    in_rows: bool = Field(description="Whether every feature is connected to every class just now: see `rows`.")
+    in_rows: bool = Field(description="Whether every feature is currently connected to every class; see `rows`.")
     memory: int
     memory_parts: dict[str, int]
-    kept: KeptShape | None = Field(description="As it was seen last; null until then.")
-    replicas: list[ReplicaShape] = Field(description="Empty while the store is away.")
+    kept: KeptShape | None = Field(description="As last checked; null before the first check.")
+    replicas: list[ReplicaShape] = Field(description="Empty while the store cannot be reached.")

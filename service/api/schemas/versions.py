@@ -1,4 +1,4 @@
-"""What is told of versions over HTTP."""
+"""Schemas of versions."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from abound.service.versions.card import Card
 
 
 class ActivateRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which version is to answer whoever names none."""
+    """The version that is to answer requests without `version`."""
 
     version: Annotated[str, Meta(min_length=1, max_length=64, description="Id of a version, or `live`: the index.")]
-    reason: Annotated[str, Meta(max_length=1000, description="Kept with the event.")] = ""
+    reason: Annotated[str, Meta(max_length=1000, description="Stored with the event.")] = ""
 
 
 class ActivatedAnswer(Shape):
-    """From the offset on, every replica answers with the version."""
+    """The offset from which every replica answers with the version."""
 
     version: str
     offset: str
-    former: str = Field(description="What was active before: the way back.")
+    former: str = Field(description="The version that was active before, for a rollback.")
 
 
 class VersionSizes(Shape):
-    """What a version was fitted on."""
+    """The size of the data that a version was fitted on."""
 
     instances: int = Field(ge=0)
     features: int = Field(ge=0)
-    classes: int = Field(ge=0, description="Labels that an instance had.")
-    nnz: int = Field(ge=0, description="Active features of all instances together.")
-    assertions: int = Field(ge=0, description="Labels of all instances together.")
+    classes: int = Field(ge=0, description="Distinct labels.")
+    nnz: int = Field(ge=0, description="Total active features of all instances.")
+    assertions: int = Field(ge=0, description="Total labels of all instances.")
 
 
 class CardAnswer(Shape):
-    """A version: a batch method that was fitted, and can answer in the place of the index."""
+    """A version: a fitted batch method, which can answer in place of the index."""
 
     id: str
     model: str
@@ -47,17 +47,17 @@ class CardAnswer(Shape):
     params: dict[str, Any]
     seed: int
     data: str = Field(description="`history`, the data set, or `import`.")
-    upload: str | None = Field(description="Which of all files that came under the name of the data set.")
+    upload: str | None = Field(description="Id of the upload of the data set.")
     data_range: RangeShape | None = Field(description="The events of history that it was fitted on.")
-    offset: str = Field(description="Of the model, when it was fitted.")
+    offset: str = Field(description="Offset of the model when the version was fitted.")
     created: float = Field(description="Seconds since 1970.")
-    metrics: dict[str, Any] = Field(description="On instances that it had not seen: the newest of its data.")
+    metrics: dict[str, Any] = Field(description="Metrics on held-out instances, the newest of its data.")
     sizes: VersionSizes
     bytes: int = Field(ge=0)
     libraries: dict[str, str]
-    digest: str = Field(description="Of all that it answers by: the same wherever it is copied to.")
-    job: str | None = Field(description="What made it.")
-    origin: dict[str, str] | None = Field(description="What it was before it was imported.")
+    digest: str = Field(description="Digest of everything that determines its answers; equal for all copies.")
+    job: str | None = Field(description="The job that produced it.")
+    origin: dict[str, str] | None = Field(description="The version that it was imported from.")
     needed: str | None = Field(description="Why it cannot be deleted.")
 
 
@@ -68,9 +68,9 @@ class VersionsAnswer(Shape):
 
 
 class Comparison(Shape):
-    """Versions side by side: each list has a value for each of them, null where one has none."""
+    """A comparison of versions: each list has one value per version, null where a version has none."""
 
-    versions: list[str] = Field(description="Their ids.")
+    versions: list[str] = Field(description="Ids of the versions.")
     methods: list[str]
     created: list[float]
     bytes: list[int]
@@ -80,7 +80,7 @@ class Comparison(Shape):
 
     @classmethod
     def of(cls, cards: list[Card]) -> Comparison:
-        """The comparison of these."""
+        """Compare the versions of these cards."""
         return cls(
             versions=[card.id for card in cards],
             methods=[card.method for card in cards],
@@ -93,7 +93,7 @@ class Comparison(Shape):
 
 
 def card_shape(card: Card, needed: Mapping[str, str]) -> CardAnswer:
-    """A card as it is told."""
+    """Convert a card to its answer."""
     own = ("bytes", "upload", "data_range", "sizes", "needed")
     return CardAnswer(
         **{name: getattr(card, name) for name in CardAnswer.model_fields if name not in own},
