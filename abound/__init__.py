@@ -1,7 +1,7 @@
-"""Abound, a self-hosted online classification service: the clients, the scikit-learn classifier and the service itself.
+"""Abound, a self-hosted online classification service: clients, scikit-learn classifier and server.
 
-``core`` and ``service`` are the folders of these names at the top of the repository. The public names are loaded when
-they are first used, so that the command line and the supervisor start without them.
+In the repository, ``core`` and ``service`` are symbolic links to the top-level folders of these names. The public
+names are imported on first use, which keeps the start of the command line and of the supervisor fast.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The commands of ``abound``, a file a group. They import what is heavy when they run, not when they are listed."""
+"""The commands of ``abound``, one file for each group. They import heavy modules when they run, not when listed."""

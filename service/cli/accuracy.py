@@ -1,4 +1,4 @@
-"""The running accuracy of a stream: over all of it and over its newest part."""
+"""The running accuracy of a stream: over all instances and over a window of the newest."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 WINDOW = 10_000
-"""Length of the newest part, in instances."""
+"""Length of the window, in instances."""
 
 Score = dict[str, float | int | None]
 
 
 class Tally:
-    """Ranks of the best true label, one after the other.
+    """Accuracy over a sequence of ranks, each that of the best true label of an instance.
 
-    R_k is the share of ranks of at most k, MRR the mean of 1/rank, where a label that was not retrieved has no rank
-    and counts as 0 (Madani, Connor and Greiner, JMLR 2009, section 3.3).
+    R_k is the fraction of ranks of at most k. MRR is the mean of 1/rank; an instance whose true labels were not
+    retrieved counts as 0 (Madani, Connor and Greiner, JMLR 2009, section 3.3).
     """
 
     def __init__(self, window: int = WINDOW) -> None:
@@ -25,7 +25,7 @@ class Tally:
         self._length = window
 
     def add(self, rank: int | None) -> None:
-        """Count one instance; None: its true labels were not retrieved."""
+        """Count one instance. A rank of None means that its true labels were not retrieved."""
         place = rank or 0
         self._all[place] += 1
         self._window[place] += 1
@@ -34,22 +34,22 @@ class Tally:
             self._window[self._newest.popleft()] -= 1
 
     def all(self) -> Score:
-        """``n``, ``R@1``, ``R@5`` and ``MRR`` over everything; the three are None before the first instance."""
+        """Return ``n``, ``R@1``, ``R@5`` and ``MRR`` over all instances; the last three are None if ``n`` is 0."""
         return _score(self._all)
 
     def window(self) -> Score:
-        """The same over the newest part."""
+        """Return the same over the window."""
         return _score(self._window)
 
 
 def rank_in(labels: Iterable[str], true: Iterable[str]) -> int | None:
-    """The rank, from 1, of the first of ``labels`` that is true; None when none is."""
+    """Return the rank, from 1, of the first of ``labels`` in ``true``. None if there is none."""
     wanted = set(true)
     return next((rank for rank, label in enumerate(labels, start=1) if label in wanted), None)
 
 
 def shown(score: Score) -> str:
-    """One line for people: ``R@1 0.312  R@5 0.520  MRR 0.401``."""
+    """Format a score for people: ``R@1 0.312  R@5 0.520  MRR 0.401``."""
     if not score["n"]:
         return "no accuracy yet"
     return "  ".join(f"{name} {score[name]:.3f}" for name in ("R@1", "R@5", "MRR"))

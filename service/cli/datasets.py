@@ -1,4 +1,4 @@
-"""``abound datasets``: files that jobs can learn from in the place of history."""
+"""``abound datasets``: files that jobs can learn from instead of the history."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from abound.service.cli.progress import meter
 
 datasets = typer.Typer(name="datasets", help="Data sets: put, list, show, delete.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="Of the data set.")]
+Name = Annotated[str, typer.Argument(help="Name of the data set.")]
 COLUMNS = ("name", "format", "instances", "features", "classes", "bytes")
 
 
 @datasets.command("put")
 def put_dataset(
     name: Name,
-    file: Annotated[Path, typer.Argument(help="Its name tells the format.", exists=True, dir_okay=False)],
+    file: Annotated[
+        Path, typer.Argument(help="File to upload; its suffix names the format.", exists=True, dir_okay=False)
+    ],
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Upload a file, in the place of the one of this name."""
+    """Upload a file. It replaces a data set of the same name."""
     from abound.service.client import Client
     from abound.service.datasets.files import format_of
 
@@ -45,17 +47,17 @@ def put_dataset(
                     yield piece
                     sent += len(piece)
                     bar.reach(float(sent))
-                bar.say("being checked")
+                bar.say("checking")
 
             answer = client.put_dataset(name, file.name, pieces())
     except OSError as error:
         raise Refusal(f"cannot read {file}: {error}") from error
-    tell(answer, f"took {name}: {answer['instances']:,} instances, {answer['classes']:,} classes", as_json)
+    tell(answer, f"stored {name}: {answer['instances']:,} instances, {answer['classes']:,} classes", as_json)
 
 
 @datasets.command("list")
 def list_datasets(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
-    """The data sets, by name."""
+    """List the data sets by name."""
     from rich.console import Console
     from rich.table import Table
 
@@ -66,7 +68,7 @@ def list_datasets(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = Fal
     if as_json:
         print_json(answer)
         return
-    table = Table(*COLUMNS, "made", box=None, padding=(0, 2, 0, 0))
+    table = Table(*COLUMNS, "created", box=None, padding=(0, 2, 0, 0))
     for one in answer["datasets"]:
         table.add_row(*(in_words(one[column]) for column in COLUMNS), moment(one["created"]))
     Console(highlight=False).print(table)
@@ -74,7 +76,7 @@ def list_datasets(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = Fal
 
 @datasets.command("show")
 def show_dataset(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
-    """What is in a data set."""
+    """Show one data set."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -87,7 +89,7 @@ def show_dataset(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: A
 
 @datasets.command("delete")
 def delete_dataset(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
-    """Delete a data set; versions that were fitted on it stay."""
+    """Delete a data set. Versions fitted on it are kept."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:

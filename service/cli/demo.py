@@ -1,4 +1,4 @@
-"""``abound demo``: Jane Austen's novels, word by word, through a running service."""
+"""``abound demo``: learn Jane Austen's novels word by word through a running service."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONTEXTS = (
     ("I am very much obliged", "you for your kindness"),
     ("it was impossible for her to", "that he had been"),
 )
-"""Gaps that the trained model fills in: what stands before and after."""
+"""Gaps that the trained model fills in: the text before and after each."""
 
 BAR = 24
 
@@ -36,14 +36,14 @@ BAR = 24
 def demo(
     url: Url = DEFAULT_URL,
     key: Key = None,
-    instances: Annotated[int, typer.Option("--instances", "-n", min=1, help="How many words.")] = 100_000,
-    everything: Annotated[bool, typer.Option("--all", help="All 724,858 words.")] = False,
+    instances: Annotated[int, typer.Option("--instances", "-n", min=1, help="Number of words.")] = 100_000,
+    everything: Annotated[bool, typer.Option("--all", help="Use all 724,858 words.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Stream Jane Austen's novels through a service: predict each word from its neighbours, then learn it.
 
-    The demo makes the model `austen`, anew if there is one, and touches no other. When no service answers at the URL
-    it starts one by itself, with a temporary data directory, and stops it afterwards.
+    The demo creates the model `austen`, and replaces it if it exists. It touches no other model. If no service answers
+    at the URL, the demo starts one with a temporary data directory, and stops it afterwards.
     """
     from abound.service.client import Interrupted, refusal_of
     from abound.service.datasets.austen import stream
@@ -92,7 +92,7 @@ def demo(
 
 @contextmanager
 def _service(url: str, key: str | None) -> Iterator[tuple[Client, bool]]:
-    """A client of the service at the URL, or of one started for the demo, and whether it was."""
+    """Provide a client, and True if a private service was started for the demo."""
     from abound.service.client import Client, Unreachable
     from abound.service.client.local_service import own_service
 
@@ -121,7 +121,7 @@ def _make_model(client: Client) -> None:
 
 
 def _fill(client: Client, before: str, after: str) -> dict[str, Any]:
-    """What the model would put between two pieces of text, with its reasons."""
+    """Return the labels that the model puts between two pieces of text, with explanations."""
     import msgspec
 
     from abound.service.datasets.austen import context
@@ -138,7 +138,7 @@ def _show(result: dict[str, Any]) -> None:
     stats = result["stats"]
     console.print(
         f"\n[bold]{result['instances']:,} words[/], each predicted from its neighbours and then learned, "
-        f"in {result['seconds']:.1f} s: {result['per_second']:,.0f} a second"
+        f"in {result['seconds']:.1f} s: {result['per_second']:,.0f} per second"
     )
     console.print(f"  over all             {shown(result['accuracy']['all'])}")
     console.print(f"  over the last {result['accuracy']['window']['n']:<7,}{shown(result['accuracy']['window'])}")

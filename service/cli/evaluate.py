@@ -1,4 +1,4 @@
-"""``abound evaluate``: in process, without a service."""
+"""``abound evaluate`` and ``abound methods``: evaluation in this process, without a service."""
 
 from __future__ import annotations
 
@@ -21,49 +21,54 @@ LIVE = "ff"
 """The method that is the live index itself."""
 
 AUTO = "params=auto"
-"""Search for the parameters; of the live index, for passes and margin."""
+"""Assignment that searches for the parameters; for the live index, for passes and margin."""
 
 PROBABILITIES = {
     "prequential": "probabilities while learning",
     "test": "probabilities on the test part",
     "score": "the score for one, 0 to 1",
 }
-"""How the parts of ``calibration`` are called."""
+"""Display names of the parts of ``calibration``."""
 
 FACTS = ("recall_of_neighbors", "nearest_labels_that_are_siblings")
-"""What methods tell of their models besides measures, shares of 1."""
+"""Further figures that some methods report about their models, as fractions of 1."""
 
 
 def evaluate(
-    train: Annotated[list[str], typer.Option("--train", metavar="FILE", help="To learn. May be given several times.")],
-    test: Annotated[list[str], typer.Option("--test", metavar="FILE", help="To classify. May be given several times.")],
-    method: Annotated[str, typer.Option("--method", help="One of `abound methods`; ff is the live index.")] = LIVE,
+    train: Annotated[list[str], typer.Option("--train", metavar="FILE", help="Training data. May be repeated.")],
+    test: Annotated[list[str], typer.Option("--test", metavar="FILE", help="Test data. May be repeated.")],
+    method: Annotated[
+        str, typer.Option("--method", help="A method listed by `abound methods`; ff is the live index.")
+    ] = LIVE,
     assignments: Assignments = None,
-    passes: Annotated[int, typer.Option("--passes", min=1, help="How often the training data are gone through.")] = 1,
+    passes: Annotated[int, typer.Option("--passes", min=1, help="Number of passes over the training data.")] = 1,
     shuffle: Annotated[int | None, typer.Option("--shuffle", metavar="SEED", help="Learn in a random order.")] = None,
     propensity_a: Annotated[float | None, typer.Option("--propensity-a", help="A of PSP, PSnDCG.  [0.55]")] = None,
     propensity_b: Annotated[float | None, typer.Option("--propensity-b", help="B of PSP, PSnDCG.  [1.5]")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of what a batch method draws.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of a batch method.")] = 0,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Threads of a batch method.")] = 1,
     hide_labels: Annotated[
         float,
-        typer.Option("--hide-labels", min=0.0, max=1.0, help="Share of training labels to hide from a batch method."),
+        typer.Option(
+            "--hide-labels", min=0.0, max=1.0, help="Fraction of training labels to hide from a batch method."
+        ),
     ] = 0.0,
-    depth: Annotated[int, typer.Option("--depth", min=5, help="Labels that a batch method ranks.")] = 100,
+    depth: Annotated[int, typer.Option("--depth", min=5, help="Number of labels that a batch method ranks.")] = 100,
     memory: Annotated[
-        float | None, typer.Option("--memory", metavar="GB", help="A batch method may take so much.  [what is free]")
+        float | None,
+        typer.Option("--memory", metavar="GB", help="Memory limit of a batch method.  [default: free memory]"),
     ] = None,
     hierarchy: Annotated[
         Path | None,
-        typer.Option("--hierarchy", metavar="FILE", help="Lines of a label or class, a tab and a class above it."),
+        typer.Option("--hierarchy", metavar="FILE", help="Lines of a label or class, a tab and its parent class."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit on one file and evaluate on another, in this process: measures, time, connections, work.
+    """Fit on training files and evaluate on test files, in this process: metrics, time, connections, work.
 
-    Training instances without labels are not learned. R@k, MRR and HR (1/MRR) are over the test instances that have
-    labels, the other measures over all of them. ``--set`` takes the fields of the method, of a model's ``analyzer`` and
-    ``negative``, and for batch methods ``idf`` (true, false; for text true by default) or ``params=auto``.
+    Training instances without labels are not learned. R@k, MRR and HR (1/MRR) are averaged over the test instances with
+    labels, the other metrics over all of them. ``--set`` takes the parameters of the method, a model's ``analyzer`` and
+    ``negative``, and for batch methods ``idf`` (true or false; true by default for text) or ``params=auto``.
     """
     check_files([*train, *test])
     propensity = _propensity(propensity_a, propensity_b)
@@ -85,7 +90,7 @@ def evaluate(
 
 
 def methods(as_json: AsJson = False) -> None:
-    """The methods: their parameters with defaults, what they cost in n, d and L, and when to use which."""
+    """List the methods: parameters with defaults, cost in terms of n, d and L, and recommended use."""
     from abound.core.methods.registry import METHODS
 
     described = {name: _described(method) for name, method in METHODS.items()}
@@ -95,7 +100,7 @@ def methods(as_json: AsJson = False) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print("n instances, d features, L labels, l active features an instance, nnz of all instances\n")
+    console.print("n instances, d features, L labels, l active features per instance, nnz nonzeros of all instances\n")
     for name, method in described.items():
         console.print(f"[bold]{name}[/bold]", end="  ")
         console.print(method["use"], markup=False)
@@ -126,7 +131,7 @@ def _propensity(a: float | None, b: float | None) -> Propensity:
 
 
 def _pairs(path: Path) -> tuple[tuple[str, str], ...]:
-    """The lines of a hierarchy."""
+    """Return the lines of a hierarchy file as (child, parent) pairs."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -135,7 +140,7 @@ def _pairs(path: Path) -> tuple[tuple[str, str], ...]:
     for number, line in enumerate(lines, start=1):
         child, tab, parent = line.partition("\t")
         if line and not (tab and child and parent):
-            raise typer.BadParameter(f"line {number} is not two names with a tab between", param_hint="--hierarchy")
+            raise typer.BadParameter(f"line {number} is not two names separated by a tab", param_hint="--hierarchy")
         if line:
             pairs.append((child, parent))
     return tuple(pairs)
@@ -230,9 +235,9 @@ def _show(result: dict[str, Any]) -> None:
     console.print(f"model      {result['features']:,} features, {result['classes']:,} classes")
     console.print(f"           {result['connections']:,} connections, {result['bytes']:,} bytes")
     if "memory_needed" in result:
-        console.print(f"           {result['memory_needed']:,} bytes needed at most to fit it")
+        console.print(f"           {result['memory_needed']:,} bytes of memory at most during the fit")
     if result["work_per_feature"] is not None:
-        console.print(f"work       {result['work_per_feature']:.2f} connections an active feature")
+        console.print(f"work       {result['work_per_feature']:.2f} connections per active feature")
     for name, value in result.get("params", {}).items():
         console.print(f"{name:<10} {in_words(value)}", markup=False)
     for name in FACTS:

@@ -1,4 +1,4 @@
-"""Files that commands write and read whole; ``-`` is standard output, or standard input."""
+"""Input and output files of commands; ``-`` is standard input or standard output."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from abound.core.errors import AboundError
 
 PIECE_BYTES = 2**20
 
-Written = Annotated[Path, typer.Argument(help="The file to write; - is standard output.", dir_okay=False)]
-Read = Annotated[Path, typer.Argument(help="The file to read; - is standard input.", dir_okay=False)]
+Written = Annotated[Path, typer.Argument(help="File to write; - is standard output.", dir_okay=False)]
+Read = Annotated[Path, typer.Argument(help="File to read; - is standard input.", dir_okay=False)]
 
 
 class Refusal(AboundError):
-    """The command does not do what was asked, and says why."""
+    """The command cannot be carried out; the message gives the reason."""
 
 
 def write(file: Path, pieces: Iterable[bytes]) -> int | None:
-    """Write a file, or leave what was there; its bytes, None for standard output. Refusal when it cannot be written."""
+    """Write a file atomically and return its size in bytes, None for standard output.
+
+    Raises CommandFailed if the file cannot be written; an existing file is then left as it was.
+    """
     if str(file) == "-":
         for piece in pieces:
             sys.stdout.buffer.write(piece)
@@ -42,7 +45,7 @@ def write(file: Path, pieces: Iterable[bytes]) -> int | None:
 
 @contextlib.contextmanager
 def reading(file: Path) -> Iterator[Iterator[bytes]]:
-    """The pieces of a file, as long as the context lasts. Refusal when it cannot be read."""
+    """Open a file and provide an iterator over its pieces. Raises CommandFailed if it cannot be read."""
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as data:
             yield iter(lambda: data.read(PIECE_BYTES), b"")

@@ -1,4 +1,4 @@
-"""``abound history``: what is kept of a model's past, and the way out when a part of it is lost."""
+"""``abound history``: show the archived log of a model, and give up a damaged part of it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from abound.service.store.client import Store
 
 history = typer.Typer(
-    help="The log's past in the artifact store. These ask the store, not the HTTP interface.", no_args_is_help=True
+    help="The archived log of a model. These commands access the store directly, not the HTTP API.",
+    no_args_is_help=True,
 )
 
 ArtifactsUrl = Annotated[
-    str | None, typer.Option("--artifacts-url", help="The artifact store.  [default: as for the service]")
+    str | None, typer.Option("--artifacts-url", help="URL of the artifact store.  [default: as for the service]")
 ]
 
 
@@ -36,10 +37,10 @@ def show(
     artifacts_url: ArtifactsUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """From where to where history goes, and whether all that makes it up is there and whole.
+    """Show the extent of a model's history, and check that all of it is present and intact.
 
-    That is every segment with its entries, the base, and each index that was adopted since; it reads all of them, and
-    has one index in memory at a time. Exit code 1 when one is not.
+    Reads every segment with its entries, the base, and each state file adopted since. Memory holds one state at a time.
+    Exit code 1 if anything is missing or damaged.
     """
 
     async def work(store: Store, artifacts: Artifacts, living: Living) -> tuple[Contents | None, list[str], list[int]]:
@@ -55,12 +56,12 @@ def show(
     if as_json:
         print_json({"model": model, "history": _plain(contents), "wrong": wrong, "indexes": _of(sizes)})
     elif contents is None:
-        typer.echo(f"{model}: no history yet; the log has everything")
+        typer.echo(f"{model}: no history yet; the log holds all events")
     else:
         first, last, n_bytes, n_segments = contents.extent
         begins = "the first event" if contents.base is None else f"{first} (a base of {contents.base.size} bytes)"
         typer.echo(f"{model}: from {begins} to {last.entry}, {n_segments} segments, {n_bytes} bytes")
-        typer.echo(f"  indexes that were adopted, or that it begins with: {len(sizes)}, {sum(sizes)} bytes")
+        typer.echo(f"  state files, adopted or the base: {len(sizes)}, {sum(sizes)} bytes")
         for sentence in wrong:
             typer.echo(f"  {sentence}")
     if wrong:
@@ -73,13 +74,13 @@ def begin_anew(
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,
     artifacts_url: ArtifactsUrl = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let history begin at the oldest snapshot kept, and give up everything before it.
+    """Start the history at the oldest snapshot, and give up everything before it.
 
-    For a history that is damaged or lost. The model itself, its snapshots and its log from there on stay as they are;
-    what was learned before cannot be replayed, forgotten or restored to any more.
+    Use this if the history is damaged or lost. The model, its snapshots and its log from that snapshot on are kept.
+    Earlier events can no longer be replayed or forgotten, and earlier states can no longer be restored.
     """
 
     async def work(store: Store, artifacts: Artifacts, living: Living) -> Contents:
@@ -95,12 +96,12 @@ def begin_anew(
             return begun
 
     if not yes:
-        typer.confirm(f"Give up what {model} learned before its oldest snapshot, as far as replaying it?", abort=True)
+        typer.confirm(f"Give up the history of {model} before its oldest snapshot?", abort=True)
     begun = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))
     if as_json:
         print_json({"model": model, "beginning": str(begun.beginning)})
     else:
-        typer.echo(f"the history of {model} begins at {begun.beginning}")
+        typer.echo(f"the history of {model} now begins at {begun.beginning}")
 
 
 def _settings(data_dir: Path | None, redis_url: str | None, artifacts_url: str | None) -> Settings:
@@ -110,7 +111,7 @@ def _settings(data_dir: Path | None, redis_url: str | None, artifacts_url: str |
 
 
 def _with_model(work: Any, model: str, settings: Settings) -> Any:
-    """What ``work`` makes of a model and the artifact store; the store is started for it where it does not run."""
+    """Return the result of ``work`` on a model. An embedded store that is not running is started for it."""
     from abound.service.artifacts.artifact_store import Artifacts
     from abound.service.log.catalog import read_catalog
     from abound.service.processes.embedded_store import reached
@@ -118,7 +119,7 @@ def _with_model(work: Any, model: str, settings: Settings) -> Any:
 
     place = settings.artifacts_place()
     if place is None:
-        raise ArtifactsUnavailable("no artifact store is set: give --artifacts-url, or set ABOUND_ARTIFACTS_URL")
+        raise ArtifactsUnavailable("no artifact store is configured; give --artifacts-url or set ABOUND_ARTIFACTS_URL")
     artifacts = Artifacts(place)
 
     async def run(url: str) -> Any:

@@ -1,4 +1,4 @@
-"""``abound jobs``: ask for work in the background, see where it stands, cancel it."""
+"""``abound jobs``: submit background jobs, follow their progress, cancel them."""
 
 from __future__ import annotations
 
@@ -26,25 +26,23 @@ from abound.service.cli.progress import meter
 if TYPE_CHECKING:
     from abound.service.client import Client
 
-jobs = typer.Typer(
-    name="jobs", help="Work in the background: submit, list, show, follow, cancel.", no_args_is_help=True
-)
+jobs = typer.Typer(name="jobs", help="Background jobs: submit, list, show, follow, cancel.", no_args_is_help=True)
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="Of the job.")]
-Following = Annotated[bool, typer.Option("--follow", "-f", help="Stay until it has ended, with a progress bar.")]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of the job.")]
+Following = Annotated[bool, typer.Option("--follow", "-f", help="Wait until the job has ended, with a progress bar.")]
 COLUMNS = ("id", "state", "method", "model", "stage")
 WHOLE = ("id", "state", "method")
 
 
 @jobs.command("submit")
 def submit_job(
-    method: Annotated[str, typer.Argument(help="One of those that `abound jobs methods` lists.")],
+    method: Annotated[str, typer.Argument(help="A method listed by `abound jobs methods`.")],
     model: Model = "default",
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. May be given several times."),
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. May be repeated."),
     ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", help="Why: kept with the job.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="Reason to store with the job.")] = None,
     data: Annotated[str, typer.Option("--data", help="`history`, or the name of a data set.")] = "history",
     activate: Annotated[str, typer.Option("--activate", help="`never` or `if_better`.")] = "never",
     follow: Following = False,
@@ -52,7 +50,7 @@ def submit_job(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for a job. With `--follow`, exit code 1 when it did not succeed."""
+    """Submit a job. With `--follow`, exit code 1 if it does not succeed."""
     from abound.service.client import Client
 
     params = changes_of(assignments) | ({} if reason is None else {"reason": reason})
@@ -69,15 +67,16 @@ def submit_job(
 @jobs.command("list")
 def list_jobs(
     state: Annotated[
-        str | None, typer.Option("--state", help="queued, running, succeeded, failed or cancelled.")
+        str | None,
+        typer.Option("--state", help="Only jobs in this state: queued, running, succeeded, failed or cancelled."),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Of one model.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")] = 20,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Only jobs of this model.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of jobs.")] = 20,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Jobs, newest first."""
+    """List jobs, newest first."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -90,12 +89,12 @@ def list_jobs(
         far = f" {job['progress']:.0%}" if job["state"] == "running" else ""
         shown = {**job, "state": f"{job['state']}{far}", "stage": job["error"] or job["stage"] or "-"}
         rows.append([*(str(shown[column]) for column in COLUMNS), moment(job["created"])])
-    print_rows(table_console(), (*COLUMNS, "asked for"), rows, WHOLE)
+    print_rows(table_console(), (*COLUMNS, "submitted"), rows, WHOLE)
 
 
 @jobs.command("show")
 def show_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
-    """One job, and what came of it."""
+    """Show one job and its outcome."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -104,7 +103,7 @@ def show_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: As
 
 @jobs.command("follow")
 def follow_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
-    """Stay with a job until it has ended. Exit code 1 when it did not succeed."""
+    """Follow a job until it has ended. Exit code 1 if it does not succeed."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -117,7 +116,7 @@ def follow_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: 
 def cancel_job(
     job_id: JobId, follow: Following = False, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Cancel a job. One that runs stops within seconds; with `--follow` this waits for it."""
+    """Cancel a job. A running job stops within seconds; `--follow` waits for that."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -129,7 +128,7 @@ def cancel_job(
 
 @jobs.command("methods")
 def list_methods(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
-    """What jobs can do, and the parameters of each."""
+    """List the methods of jobs with their parameters."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -141,11 +140,11 @@ def list_methods(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = Fals
         typer.echo(f"{method['name']}: {method['summary']}")
         needed = method["params"].get("required", [])
         for name, schema in method["params"].get("properties", {}).items():
-            typer.echo(f"    {name}  {_kind(schema)}{', needed' if name in needed else ''}")
+            typer.echo(f"    {name}  {_kind(schema)}{', required' if name in needed else ''}")
 
 
 def _follow(client: Client, job_id: str) -> dict[str, Any]:
-    """Show how far a job is until it has ended; the job."""
+    """Show the progress of a job until it has ended, and return the job."""
     job: dict[str, Any] = {}
     with meter(f"job {job_id}") as bar:
         bar.total(1.0)
@@ -175,7 +174,7 @@ def _tell(job: dict[str, Any], as_json: bool) -> None:
 
 
 def _check(job: dict[str, Any]) -> None:
-    """Exit code 1 for a job that did not succeed."""
+    """Exit with code 1 if the job did not succeed."""
     if job["state"] != "succeeded":
         sys.stderr.write(f"abound: the job {job['id']} {job['state']}: {job['error'] or 'no reason given'}\n")
         raise typer.Exit(1)

@@ -1,6 +1,7 @@
-"""``abound keys`` and ``abound audit``: who may do what, and who did what.
+"""``abound keys`` and ``abound audit``: API keys and the audit log.
 
-They ask the store itself, so they work before the service runs, and whoever can reach the store needs no key.
+These commands access the store directly. They work before the service runs, and access to the store is enough: they
+need no key.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-keys = typer.Typer(no_args_is_help=True, help="Who may do what. Asks the store itself, also before the service runs.")
+keys = typer.Typer(
+    no_args_is_help=True, help="API keys. These commands access the store directly, so the service need not run."
+)
 
 DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Where the service has its embedded store.  [default: ./data]")
+    Path | None,
+    typer.Option("--data-dir", help="Data directory of the service, with its embedded store.  [default: ./data]"),
 ]
 RedisUrl = Annotated[
-    str | None, typer.Option("--redis-url", help="The Valkey or Redis of the service, if it has its own.")
+    str | None, typer.Option("--redis-url", help="URL of the service's Valkey or Redis, if its store is not embedded.")
 ]
-KeyId = Annotated[str, typer.Argument(metavar="ID", help="Public id of the key, as `abound keys list` shows it.")]
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="Public id of the key, as shown by `abound keys list`.")]
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -44,24 +48,26 @@ UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 def create_key(
     scopes: Annotated[
         list[str],
-        typer.Option("--scope", "-s", help="classify, learn or admin (includes both). May be given several times."),
+        typer.Option("--scope", "-s", help="classify, learn or admin (which includes both). May be repeated."),
     ],
     models: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help="Only for this model. May be given several times.")
+        list[str] | None, typer.Option("--model", "-m", help="Restrict the key to this model. May be repeated.")
     ] = None,
-    description: Annotated[str, typer.Option("--description", "-d", help="Who has it, for people.")] = "",
-    expires: Annotated[str | None, typer.Option("--expires", help="After so long: 90s, 30m, 12h or 30d.")] = None,
-    rate: Annotated[str | None, typer.Option("--rate", help="Instances that it may send: 1000/second.")] = None,
+    description: Annotated[str, typer.Option("--description", "-d", help="Who uses the key, for people to read.")] = "",
+    expires: Annotated[
+        str | None, typer.Option("--expires", help="Lifetime: 90s, 30m, 12h or 30d.  [default: unlimited]")
+    ] = None,
+    rate: Annotated[str | None, typer.Option("--rate", help="Rate limit in instances, e.g. 1000/second.")] = None,
     source_rate: Annotated[
-        str | None, typer.Option("--source-rate", help="Instances to learn with one source: 100/minute.")
+        str | None, typer.Option("--source-rate", help="Rate limit for learning with one source, e.g. 100/minute.")
     ] = None,
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key. It is shown this once, on standard output; the store has only its hash.
+    """Create a key and print it once, on standard output. The store keeps only its hash.
 
-    As soon as there is a key, every request must show one, and the service may listen where others reach it.
+    As soon as a key exists, every request needs one, and the service may listen on addresses that others can reach.
     """
     from abound.service.security import key_store as store_keys
     from abound.service.security.audit import act
@@ -85,7 +91,7 @@ def create_key(
 
 @keys.command("list")
 def list_keys(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
-    """All keys, oldest first, without their secrets."""
+    """List all keys, oldest first, without their secrets."""
     from rich.console import Console
     from rich.table import Table
 
@@ -106,7 +112,7 @@ def list_keys(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJ
 
 @keys.command("revoke")
 def revoke_key(key_id: KeyId, data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
-    """Take a key back for good. It opens nothing any more within about a second."""
+    """Revoke a key permanently. It takes effect within about a second."""
     from abound.service.security import key_store as store_keys
     from abound.service.security.audit import act
 
@@ -127,12 +133,12 @@ def revoke_key(key_id: KeyId, data_dir: DataDir = None, redis_url: RedisUrl = No
 @keys.command("rotate")
 def rotate_key(
     key_id: KeyId,
-    grace: Annotated[str, typer.Option("--grace", help="How long the old key lives on: 0, 90s, 30m, 12h.")] = "1h",
+    grace: Annotated[str, typer.Option("--grace", help="How long the old key stays valid: 0, 90s, 30m, 12h.")] = "1h",
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key that may do the same, and end the old one after a grace."""
+    """Create a key with the same permissions, and end the old one after a grace period."""
     from abound.service.security import key_store as store_keys
     from abound.service.security.audit import act
 
@@ -149,17 +155,17 @@ def rotate_key(
 
 @keys.command("clear")
 def clear_keys(
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take out all keys: requests need none from then on, and only loopback is listened on."""
+    """Delete all keys. Requests then need no key, and the service listens on the loopback interface only."""
     from abound.service.security import key_store as store_keys
     from abound.service.security.audit import act
 
     if not yes:
-        typer.confirm("Take out all keys, so that everybody who reaches the service may do everything?", abort=True)
+        typer.confirm("Delete all keys, so that everyone who can reach the service may do everything?", abort=True)
 
     async def work(store: Store) -> None:
         async with act(store, operator(), "key.clear"):
@@ -169,17 +175,17 @@ def clear_keys(
     if as_json:
         print_json({"cleared": True})
     else:
-        typer.echo("there is no key any more")
+        typer.echo("all keys are deleted")
 
 
 def audit(
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="At most so many.")] = 100,
-    before: Annotated[str | None, typer.Option("--before", help="Only acts older than this id.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="Maximum number of acts.")] = 100,
+    before: Annotated[str | None, typer.Option("--before", help="Only acts older than the act with this id.")] = None,
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """What was done to models, jobs and keys, by whom and from where: newest first."""
+    """Show the audit log: what was done to models, jobs and keys, by whom and from where, newest first."""
     import msgspec
     from rich.console import Console
     from rich.table import Table
@@ -187,7 +193,7 @@ def audit(
     from abound.service.security.audit import acts
 
     if before is not None and re.fullmatch(r"\d{1,15}-\d{1,15}", before, re.ASCII) is None:
-        raise typer.BadParameter("is no id of an act", param_hint="--before")
+        raise typer.BadParameter("is not the id of an act; see: abound audit --json", param_hint="--before")
     found = _with_store(lambda store: acts(store, limit, before), data_dir, redis_url)
     if as_json:
         print_json({"acts": [msgspec.structs.asdict(one) for one in found]})
@@ -202,7 +208,7 @@ def audit(
 def _with_store(
     work: Callable[[Store], Awaitable[T]], data_dir: Path | None, redis_url: str | None, make: bool = False
 ) -> T:
-    """What ``work`` makes of the store, which is started for it where it does not run."""
+    """Return the result of ``work`` on the store. An embedded store that is not running is started for it."""
     from abound.service.processes.embedded_store import reached
     from abound.service.settings import Settings
     from abound.service.store.client import Store, StoreParams
@@ -222,7 +228,7 @@ def _with_store(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the log lines of a service: what comes of a command is its output."""
+    """Suppress the log lines of the service below the level error."""
     import structlog
 
     before = structlog.get_config()
@@ -234,11 +240,11 @@ def quiet() -> Iterator[None]:
 
 
 def operator() -> Actor:
-    """Who runs the command."""
+    """Return the user and host that run the command, for the audit log."""
     from abound.service.security.audit import Actor
 
     user = "unknown"
-    with suppress(OSError, KeyError):  # a user id that has no name
+    with suppress(OSError, KeyError):  # a user id without a name
         user = getpass.getuser()
     return Actor(None, f"{user}@{socket.gethostname()}")
 
@@ -249,7 +255,7 @@ def _show_made(made: Made, as_json: bool) -> None:
         return
     console = error_console()
     console.print(f"key {made.key.id}: {', '.join(made.key.scopes)}", markup=False)
-    console.print("This is the only time that it is shown. Clients read it from ABOUND_KEY or ABOUND_KEY_FILE.")
+    console.print("The key is shown only once. Clients read it from ABOUND_KEY or ABOUND_KEY_FILE.")
     typer.echo(made.secret)
 
 
@@ -262,12 +268,12 @@ def _plain(key: Any, state: str, used: float | None) -> dict[str, Any]:
 
 
 def _seconds(text: str | None, option: str) -> float | None:
-    """``30m`` in seconds; typer.BadParameter when it is no time."""
+    """Return a duration like ``30m`` in seconds. Raises typer.BadParameter if it is malformed."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d{1,9})([smhd]?)", text, re.ASCII)
     if match is None:
-        raise typer.BadParameter("must be a time like 90s, 30m, 12h or 30d", param_hint=option)
+        raise typer.BadParameter("must be a duration like 90s, 30m, 12h or 30d", param_hint=option)
     return float(int(match[1]) * UNITS[match[2]])
 
 

@@ -1,4 +1,4 @@
-"""The command ``abound``. Exit code 0: done; 1: failed; 2: wrong use."""
+"""The command ``abound``. Exit codes: 0 for success, 1 for failure, 2 for wrong usage."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ app.command("worker")(serve.worker)
 
 
 def main() -> None:
-    """Run the command line; every error of the product is one sentence on standard error."""
+    """Run the command line. An AboundError is printed as one sentence on standard error."""
     try:
         place()  # before a command imports numba
         app()

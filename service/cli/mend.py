@@ -1,4 +1,4 @@
-"""``abound mend``: say what keeps a model from being loaded, and mend it."""
+"""``abound mend``: report what prevents a model from being loaded, and repair it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
 def mend(
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Where the service has its store.  [default: ./data]")
+        Path | None, typer.Option("--data-dir", help="Data directory of the service.  [default: ./data]")
     ] = None,
     redis_url: Annotated[
-        str | None, typer.Option("--redis-url", help="The Valkey or Redis of the service, if it has its own.")
+        str | None,
+        typer.Option("--redis-url", help="URL of the service's Valkey or Redis, if its store is not embedded."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Carry out the repairs.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what in the store keeps a model from being loaded, and what mending it costs; with `--yes`, mend it.
+    """Report damage in the store that prevents a model from being loaded, and the cost of its repair.
 
-    For a service that does not start, or has stopped following a model, because of what its store holds. Make a copy of
-    the store first. It works on the store itself: the one in `--data-dir`, which is started for it, or the one at
-    `--redis-url`. Exit code 0 when nothing is wrong (any more), else 1.
+    With `--yes`, carry out the repair. Use this if damaged data in the store keeps the service from starting or from
+    following a model. Make a copy of the store first. The command works on the store directly: the one in `--data-dir`,
+    which it starts, or the one at `--redis-url`. Exit code 0 if nothing is damaged or everything was repaired, else 1.
     """
     from abound.service.processes.embedded_store import reached
     from abound.service.settings import Settings
@@ -57,7 +58,7 @@ def mend(
 
 
 async def _mend(settings: Settings, url: str, yes: bool) -> tuple[list[Finding], list[Finding]]:
-    """What was found, and what of it was mended."""
+    """Return the findings, and those of them that were repaired."""
     from abound.service.artifacts.artifact_store import Artifacts
     from abound.service.history.repair import examine, mend
     from abound.service.security.audit import act
@@ -68,7 +69,7 @@ async def _mend(settings: Settings, url: str, yes: bool) -> tuple[list[Finding],
     artifacts = Artifacts(place) if place is not None else None
     try:
         if artifacts is not None:
-            with contextlib.suppress(ArtifactsUnavailable):  # what needs them says so
+            with contextlib.suppress(ArtifactsUnavailable):  # findings that need it report it
                 await artifacts.join(store)
         findings = found = await examine(store, artifacts)
         tried: list[Finding] = []
@@ -77,7 +78,7 @@ async def _mend(settings: Settings, url: str, yes: bool) -> tuple[list[Finding],
                 async with act(store, operator(), "store.mend", **finding._asdict()):
                     await mend(store, finding, artifacts)
             tried += left
-            found = await examine(store, artifacts)  # what was mended may have hidden something else
+            found = await examine(store, artifacts)  # a repaired finding may have hidden another one
             findings = [*findings, *(finding for finding in found if finding not in findings)]
         return findings, [finding for finding in tried if finding not in found]
     finally:

@@ -1,4 +1,4 @@
-"""``abound models`` and ``abound snapshots``: the resources of a running service."""
+"""``abound models`` and ``abound snapshots``: models and snapshots of a running service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Name = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")
 
 @models.command("list")
 def list_models(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
-    """All models with their sizes."""
+    """List all models with their sizes."""
     from rich.console import Console
     from rich.table import Table
 
@@ -53,7 +53,7 @@ def list_models(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
 
 @models.command("show")
 def show_model(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
-    """One model: configuration, sizes, digest, running score, and how far its probabilities were right."""
+    """Show one model: configuration, sizes, digest, running score and calibration of its probabilities."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -76,13 +76,13 @@ def create_model(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a model. Fails when there is one of this name."""
+    """Create a model. Fails if a model of this name exists."""
     from abound.service.client import Client
 
     changes = changes_of(assignments)
     with Client(url, key=key) as client:
         if _exists(client, name):
-            raise Refusal(f"there is a model {name} already; change it with: abound models configure {name}")
+            raise Refusal(f"the model {name} exists already; change it with: abound models configure {name}")
         answer = client.configure(name, changes)
     tell(answer, f"created {name}", as_json)
 
@@ -110,18 +110,18 @@ def configure_model(
 @models.command("delete")
 def delete_model(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a model and all that it has learned."""
+    """Delete a model and everything it has learned."""
     from abound.service.client import Client
 
     if not yes and not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to be asked; say --yes", param_hint="--yes")
+        raise typer.BadParameter("standard input is not a terminal; confirm with --yes", param_hint="--yes")
     if not yes:
-        typer.confirm(f"Delete {name} and all that it has learned?", abort=True, err=True)
+        typer.confirm(f"Delete {name} and everything it has learned?", abort=True, err=True)
     with Client(url, key=key) as client:
         client.delete(name)
     tell({"deleted": name}, f"deleted {name}", as_json)
@@ -152,7 +152,7 @@ def import_model(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a model of a file. Fails when there is one of this name that has learned."""
+    """Create a model from an exported file. Fails if a model of this name has already learned."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client, reading(file) as pieces:
@@ -162,7 +162,7 @@ def import_model(
 
 @snapshots.command("list")
 def list_snapshots(name: Name = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
-    """The snapshots of a model, newest first."""
+    """List the snapshots of a model, newest first."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -177,7 +177,7 @@ def list_snapshots(name: Name = "default", url: Url = DEFAULT_URL, key: Key = No
 
 @snapshots.command("create")
 def create_snapshot(name: Name = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
-    """Ask for a snapshot; the worker makes it."""
+    """Request a snapshot. The worker makes it."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -198,7 +198,7 @@ def _exists(client: Any, name: str) -> bool:
 
 
 def _show_score(stats: dict[str, Any]) -> None:
-    """The running score, over all and over the newest, and by how often a label had been learned before."""
+    """Print the running score over all and over the newest instances, grouped by how often a label was learned."""
     from rich.console import Console
     from rich.table import Table
 
@@ -219,10 +219,13 @@ def _show_score(stats: dict[str, Any]) -> None:
 
 
 def _show_reliability(calibration: dict[str, Any], console: Any) -> None:
-    """How far probabilities were right, over all and over the newest: by tenths, how many were said, and came true."""
+    """Print the reliability of probabilities over all and over the newest, in ten bins.
+
+    Each bin has its number of labels, their mean estimate and the fraction that was true.
+    """
     from rich.table import Table
 
-    columns = ("labels", "said", "true")
+    columns = ("labels", "estimate", "true")
     table = Table("probabilities", *columns, *(f"newest {name}" for name in columns), box=None, padding=(0, 2, 0, 0))
     for column in table.columns[1:]:
         column.justify = "right"

@@ -1,4 +1,4 @@
-"""Options that several commands have, and how results are shown."""
+"""Options shared by several commands, and the output of results."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 UNBOUNDED = 100_000
-"""Columns of what is no terminal."""
+"""Width in columns of output that is not a terminal."""
 
-Url = Annotated[str, typer.Option("--url", envvar="ABOUND_URL", help="Where the service answers.", show_default=True)]
+Url = Annotated[str, typer.Option("--url", envvar="ABOUND_URL", help="URL of the service.", show_default=True)]
 
 
 def _key_or_file(key: str | None) -> str | None:
-    """The key, else what the file holds that ABOUND_KEY_FILE names."""
+    """Return the key, else the content of the file that ABOUND_KEY_FILE names."""
     path, hint = os.environ.get("ABOUND_KEY_FILE"), None
     if not key and path:
         hint = "ABOUND_KEY_FILE"
@@ -37,7 +37,7 @@ def _key_or_file(key: str | None) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"cannot read {path}: {error}", param_hint=hint) from error
     if key and not (key.isascii() and key.isprintable()):
-        raise typer.BadParameter("a key is printable ASCII, without a line end", param_hint=hint)
+        raise typer.BadParameter("a key is printable ASCII, without a line break", param_hint=hint)
     return key
 
 
@@ -47,7 +47,7 @@ Key = Annotated[
         "--key",
         envvar="ABOUND_KEY",
         callback=_key_or_file,
-        help="Sent as bearer token. Others on this machine can see it here; ABOUND_KEY and ABOUND_KEY_FILE hide it.",
+        help="API key. Other users of this machine can see it here; ABOUND_KEY and ABOUND_KEY_FILE hide it.",
     ),
 ]
 Model = Annotated[str, typer.Option("--model", "-m", envvar="ABOUND_MODEL", help="Name of the model.")]
@@ -57,15 +57,15 @@ Assignments = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="A field of the model's configuration, e.g. margin=0.5 or analyzer.kind=char. May be given several times.",
+        help="A field of the model's configuration, e.g. margin=0.5 or analyzer.kind=char. May be repeated.",
     ),
 ]
 
 
 def changes_of(assignments: list[str] | None) -> dict[str, Any]:
-    """``["margin=0.5", "analyzer.kind=char"]`` as fields of a configuration; typer.BadParameter when not of this form.
+    """Return assignments like ``["margin=0.5", "analyzer.kind=char"]`` as fields of a configuration.
 
-    A value is read as JSON where it is JSON, else as a string.
+    A value is parsed as JSON if possible, else it is a string. Raises typer.BadParameter for a malformed assignment.
     """
     changes: dict[str, Any] = {}
     for assignment in assignments or []:
@@ -82,12 +82,12 @@ def changes_of(assignments: list[str] | None) -> dict[str, Any]:
         elif isinstance(changes.setdefault(outer, {}), dict):
             changes[outer][inner] = value
         else:
-            raise typer.BadParameter(f"{name} after {outer}", param_hint="--set")
+            raise typer.BadParameter(f"{name} conflicts with {outer}; give only one of them", param_hint="--set")
     return changes
 
 
 def config_of(assignments: list[str] | None) -> ModelConfig:
-    """The default configuration with these changes; typer.BadParameter names a field that is unknown or wrong."""
+    """Return the default configuration with these changes. Raises typer.BadParameter for an invalid field."""
     from abound.core.config import ModelConfig
 
     try:
@@ -97,7 +97,7 @@ def config_of(assignments: list[str] | None) -> ModelConfig:
 
 
 def check_files(names: list[str]) -> None:
-    """typer.BadParameter when the name of a data set file tells no format, or there is no such file."""
+    """Raise typer.BadParameter if a data set file is missing or its suffix names no format."""
     from abound.service.datasets.files import STANDARD_INPUT, format_of
 
     for name in names:
@@ -110,13 +110,13 @@ def check_files(names: list[str]) -> None:
 
 
 def print_json(value: object) -> None:
-    """One line of JSON on standard output."""
+    """Print one line of JSON to standard output."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 def tell(answer: Mapping[str, Any], sentence: str, as_json: bool) -> None:
-    """What came of a command: the answer as JSON, or a sentence for people."""
+    """Print the answer as JSON, or a sentence for people."""
     if as_json:
         print_json(answer)
     else:
@@ -124,14 +124,14 @@ def tell(answer: Mapping[str, Any], sentence: str, as_json: bool) -> None:
 
 
 def error_console() -> Console:
-    """For progress and messages: standard error, so that standard output holds results only."""
+    """Return a console for progress and messages on standard error. Standard output holds results only."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 
 
 def print_table(title: str, rows: Mapping[str, object]) -> None:
-    """Names and values, one pair a line, for people."""
+    """Print names and values for people, one pair per line."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -143,7 +143,7 @@ def print_table(title: str, rows: Mapping[str, object]) -> None:
 
 
 def table_console() -> Console:
-    """For tables: as wide as the terminal, or as ``COLUMNS`` says; without either, as wide as they need."""
+    """Return a console for tables, as wide as the terminal or ``COLUMNS``; without either, of unlimited width."""
     from rich.console import Console
 
     told = sys.stdout.isatty() or "COLUMNS" in os.environ
@@ -151,7 +151,7 @@ def table_console() -> Console:
 
 
 def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], whole: Collection[str]) -> None:
-    """A table for people. Columns that are ``whole`` stay so, as what is pasted elsewhere has to; others fold."""
+    """Print a table for people. Columns named in ``whole`` are never wrapped, so they can be copied; others wrap."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -159,14 +159,14 @@ def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence
         table.add_column(column, no_wrap=column in whole, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    # What is whole is never cut: a line that is too long for all of it goes on in the next one of the terminal.
+    # Widen the console if the unwrapped columns do not fit: the terminal wraps the line, and no value is cut.
     needed = console.measure(table, options=console.options.update(width=UNBOUNDED)).minimum
     console.width = max(console.width, needed)
     console.print(table)
 
 
 def in_words(value: object) -> str:
-    """A value for people."""
+    """Format a value for people."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -179,5 +179,5 @@ def in_words(value: object) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Seconds since 1970, as the clock of this machine shows them."""
+    """Format seconds since 1970 as local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -1,4 +1,4 @@
-"""The progress bar of a stream: how far, how fast, how right."""
+"""A progress bar on standard error, with a text behind it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ if TYPE_CHECKING:
 
 
 class Meter:
-    """A line on standard error that is renewed in place; nothing when standard error is no terminal."""
+    """A progress bar on standard error. It shows nothing if standard error is not a terminal."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
         self._task = task
 
     def total(self, total: float | None) -> None:
-        """Start again at 0 of ``total``; None: unknown."""
+        """Restart at 0 of ``total``; None means an unknown total."""
         self._progress.reset(self._task, total=total)
 
     def reach(self, done: float) -> None:
-        """So much of the total is done."""
+        """Set how much of the total is done."""
         self._progress.update(self._task, completed=done)
 
     def say(self, text: str) -> None:
-        """What stands behind the bar."""
+        """Set the text behind the bar."""
         self._progress.update(self._task, said=text)
 
 
 @contextmanager
 def meter(title: str, *, hidden: bool = False) -> Iterator[Meter]:
-    """A progress bar while the block runs; ``hidden`` where results go to the same terminal."""
+    """Show a progress bar while the block runs. Use ``hidden`` if results go to the same terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,4 +1,4 @@
-"""``abound reproduce``: run the comparisons of the papers, and write the page of them."""
+"""``abound reproduce``: run the comparisons of the papers and write the report."""
 
 from __future__ import annotations
 
@@ -18,30 +18,28 @@ if TYPE_CHECKING:
 FOLDER, PAGE = "reproduction", "reproduction.md"
 
 MEMORY = 20.0
-"""GB that an experiment may use."""
+"""Memory limit of an experiment, in GB."""
 
 
 def reproduce(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Only what takes a few seconds each: some minutes in all.")
+        bool, typer.Option("--quick", help="Only experiments of a few seconds each; some minutes in all.")
     ] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="NAME", help="A table, a plot or an experiment. May be given several times."),
+        typer.Option("--only", metavar="NAME", help="A table, a plot or an experiment. May be repeated."),
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", envvar="ABOUND_DATA", help="The folder of the data sets.")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Where reproduction.md is written.")] = Path("docs"),
-    again: Annotated[bool, typer.Option("--again", help="Run also what has figures.")] = False,
-    memory: Annotated[float, typer.Option("--memory", metavar="GB", help="An experiment may use so much.")] = MEMORY,
-    show: Annotated[bool, typer.Option("--list", help="Show the names of tables and plots, and run nothing.")] = False,
+    data: Annotated[Path | None, typer.Option("--data", envvar="ABOUND_DATA", help="Folder of the data sets.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder to write reproduction.md to.")] = Path("docs"),
+    again: Annotated[bool, typer.Option("--again", help="Also repeat experiments that have results.")] = False,
+    memory: Annotated[float, typer.Option("--memory", metavar="GB", help="Memory limit of an experiment.")] = MEMORY,
+    show: Annotated[bool, typer.Option("--list", help="List the names of tables and plots, and run nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run every comparison of the papers from the data sets at hand, and write reproduction.md.
+    """Run every comparison of the papers for which the data sets are present, and write reproduction.md.
 
-    Figures are kept beside the page after each experiment, so that an interrupted run goes on where it was, and nothing
-    runs twice. The page is made of what is kept and of nothing else.
+    Results are stored beside the report after each experiment, so an interrupted run resumes and no experiment runs
+    twice. The report is generated from the stored results alone.
     """
     from abound.service.evaluation.reproduction.comparisons import PLOTS, TABLES, wanted
 
@@ -56,11 +54,11 @@ def reproduce(
     from abound.service.evaluation.reproduction.results import Kept
 
     if data is not None and not data.is_dir():
-        raise typer.BadParameter(f"there is no folder {data}", param_hint="--data")
+        raise typer.BadParameter(f"no such folder: {data}", param_hint="--data")
     try:
         experiments = wanted(only or [], quick=quick)
     except KeyError as error:
-        raise typer.BadParameter(f"there is no {error.args[0]}; see --list", param_hint="--only") from error
+        raise typer.BadParameter(f"{error.args[0]} is unknown; see --list", param_hint="--only") from error
     kept = Kept(out / FOLDER)
     room = int(memory * 1e9)
     try:
@@ -95,13 +93,13 @@ def _run(experiments: list[Experiment], kept: Kept, data: Path | None, memory: i
                 if source.folder not in lacking:
                     lacking.add(source.folder)
                     console.print(
-                        f"{source.folder}: not in the folder of data; what needs it is left out", markup=False
+                        f"{source.folder}: not in the data folder; experiments that need it are skipped", markup=False
                     )
                 continue
             if source is None:
                 held = None
             elif holds != wants:
-                held, holds = None, None  # the old one goes before the new one comes
+                held, holds = None, None  # free the old data set before loading the new one
                 held, holds = read(source, data or Path(), boolean=wants[1]), wants
             if (one.data, one.method) not in warmed:
                 warm(one, held)

@@ -13,23 +13,26 @@ from abound.service.cli.options import AsJson, print_json
 def serve(
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port; 0 takes a free one.  [default: 8000]")] = None,
-    processes: Annotated[int | None, typer.Option("--processes", help="Replicas on the port.  [default: 1]")] = None,
+    processes: Annotated[
+        int | None, typer.Option("--processes", help="Number of replicas on the port.  [default: 1]")
+    ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Directory of the embedded store.  [default: ./data]")
+        Path | None, typer.Option("--data-dir", help="Data directory, with the embedded store.  [default: ./data]")
     ] = None,
     redis_url: Annotated[
-        str | None, typer.Option("--redis-url", help="A Valkey or Redis in the place of the embedded one.")
+        str | None, typer.Option("--redis-url", help="URL of a Valkey or Redis to use instead of the embedded store.")
     ] = None,
     worker: Annotated[
         bool | None, typer.Option("--worker/--no-worker", help="Run a worker beside the service.  [default: worker]")
     ] = None,
     insecure: Annotated[
-        bool | None, typer.Option("--insecure", help="Listen where others can reach it, without any key.")
+        bool | None,
+        typer.Option("--insecure", help="Listen on addresses that others can reach, even without API keys."),
     ] = None,
     log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Log lines as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write log lines as JSON.")] = False,
 ) -> None:
-    """Run the service until it is told to stop.
+    """Run the service until it receives SIGINT or SIGTERM.
 
     Every setting can also be given as an environment variable; `abound config` lists them.
     """
@@ -51,7 +54,7 @@ def serve(
 
 
 def config(as_json: AsJson = False) -> None:
-    """The settings in effect, and where each one comes from. Passwords are masked."""
+    """Show the settings in effect and the origin of each. Passwords are masked."""
     import os
 
     from abound.service.settings import Settings, unknown_variables
@@ -76,13 +79,15 @@ def config(as_json: AsJson = False) -> None:
 
 
 def worker(
-    redis_url: Annotated[str | None, typer.Option("--redis-url", help="The Valkey or Redis to work for.")] = None,
+    redis_url: Annotated[
+        str | None, typer.Option("--redis-url", help="URL of the Valkey or Redis to work for.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Log lines as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write log lines as JSON.")] = False,
 ) -> None:
-    """Run a worker until it is told to stop: it makes the snapshots of all models of a store, and does jobs.
+    """Run a worker until it receives SIGINT or SIGTERM. It makes the snapshots of all models of a store and runs jobs.
 
-    `abound serve` runs one beside itself already.
+    `abound serve` starts a worker by default.
     """
     from abound.service.metrics import configure_logging
     from abound.service.processes.entry import warm

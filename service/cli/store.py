@@ -1,4 +1,4 @@
-"""``abound store``: what is done to the store as a whole."""
+"""``abound store``: maintenance of the store as a whole."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from abound.service.cli.keys import DataDir, RedisUrl, operator, quiet
 from abound.service.cli.options import AsJson, print_json
 
 store = typer.Typer(
-    help="The store itself: log, snapshots, keys. These ask the store, not the HTTP interface.", no_args_is_help=True
+    help="Maintenance of the store: log, snapshots, keys. These commands access it directly, not through the HTTP API.",
+    no_args_is_help=True,
 )
 
 
 @store.command("rewrite")
 def rewrite(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
-    """Let the store write its append-only file anew, and wait for it: nothing of what was deleted is in it afterwards.
+    """Rewrite the append-only file of the store and wait for it. Afterwards the file holds no deleted data.
 
-    Nobody has to stop for it. It takes memory and disk for the time, like any rewriting that the store does by itself.
-    Exit code 0 when it is written, else 1.
+    The service keeps running. Meanwhile the rewrite takes memory and disk space, like any rewrite that the store starts
+    on its own. Exit code 0 if the file was rewritten, else 1.
     """
     from abound.service.processes.embedded_store import reached
     from abound.service.security.audit import act
@@ -54,16 +55,16 @@ def accept_loss(
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,
     artifacts_url: Annotated[
-        str | None, typer.Option("--artifacts-url", help="The artifact store.  [default: as for the service]")
+        str | None, typer.Option("--artifacts-url", help="URL of the artifact store.  [default: as for the service]")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a store that has lost events, or is new beside an old artifact store, as it is.
+    """Accept a store that has lost events, or a new store beside an old artifact store.
 
-    For a service that refuses to start because its store is behind of what it had come to. Restore a backup rather, if
-    there is one. With `--yes` the store is taken as it is, and what it lacks is given up. What is left of the log of an
-    embedded store that cannot be read any more is put aside in its data directory.
+    Use this if the service refuses to start because its store is behind its last known state, and there is no backup
+    to restore. The command gives up the events that the store lacks. An unreadable log of an embedded store is moved
+    aside in the data directory.
     """
     from abound.service.artifacts.artifact_store import Artifacts
     from abound.service.history.high_water import Marks
@@ -75,7 +76,7 @@ def accept_loss(
     settings = Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
     place = settings.artifacts_place()
     if not yes:
-        typer.confirm("Give up what the store has lost, and go on with what is left?", abort=True)
+        typer.confirm("Give up the lost events and continue with the rest?", abort=True)
 
     async def run(url: str) -> list[str]:
         opened = Store(url, settings.group(StoreParams))
@@ -95,4 +96,4 @@ def accept_loss(
         return
     for sentence in lacking:
         typer.echo(f"given up: {sentence}")
-    typer.echo("the store is taken as it is" if lacking else "the store lacks nothing that is known")
+    typer.echo("the store is accepted as it is" if lacking else "the store has no known losses")

@@ -1,4 +1,4 @@
-"""``abound learn`` and ``abound classify``: files through a running service."""
+"""``abound learn`` and ``abound classify``: stream files through a running service."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from abound.service.client import Client, Refused
 
 SHOWN_REFUSALS = 5
-"""Refused lines that are shown; the rest is only counted."""
+"""Number of refused lines that are shown; further ones are only counted."""
 
 LOOK_SECONDS = 0.25
-"""Pause before a service that is starting is asked anew."""
+"""Pause between two requests to a service that is starting."""
 
 STOPPING = (401, 403, 404, 429, 500, 502, 503, 504)
-"""A line refused with one of these ends the stream: the next one would fare no better."""
+"""A line refused with one of these statuses ends the stream, since the next line would be refused as well."""
 
 UNKNOWN = (500, 502, 504)
-"""A request refused with one of these may have been taken all the same, in part or whole."""
+"""A request refused with one of these statuses may have been processed, in part or as a whole."""
 
 
 FLUSH_SECONDS = 1.0
-"""No instance that was read waits longer for others to go out with."""
+"""Longest time that an instance waits for others to fill its request."""
 
 READ_AHEAD = 64
-"""Instances that are read while others are on their way."""
+"""Number of instances that are read while others are being sent."""
 
 
 class Stopped(AboundError):
@@ -52,7 +52,7 @@ class Stopped(AboundError):
 
 
 class Streamed:
-    """What became of the lines of a stream."""
+    """Counts and accuracy of the lines of a stream."""
 
     def __init__(self) -> None:
         self.tally = Tally()
@@ -61,7 +61,7 @@ class Streamed:
         self.started = time.perf_counter()
 
     def summary(self, done: str) -> dict[str, Any]:
-        """Counts, accuracy and speed as one JSON object; ``done`` names what the answered lines are."""
+        """Return counts, accuracy and speed as one JSON object. ``done`` is the name of the count of answered lines."""
         seconds = time.perf_counter() - self.started
         return {
             done: self.counts["answered"],
@@ -81,18 +81,18 @@ def learn(
     key: Key = None,
     keyed: Annotated[
         bool,
-        typer.Option("--keyed", help="Give every line an idempotency key, so that a broken request is sent again."),
+        typer.Option("--keyed", help="Give every line an idempotency key, so that broken requests can be retried."),
     ] = False,
-    source: Annotated[str | None, typer.Option("--source", help="Kept with each event.")] = None,
-    skip: Annotated[int, typer.Option("--skip", min=0, help="Pass over the first instances.")] = 0,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after so many instances.")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="Source to store with each event.")] = None,
+    skip: Annotated[int, typer.Option("--skip", min=0, help="Skip this many instances.")] = 0,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many instances.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Stream labelled instances to a running service, and show the accuracy before learning each.
 
-    Instances go out a thousand at a time, and what there is at least once a second. Instances without labels are
-    passed over and counted. Exit code 1 when a line was refused. Ctrl-C and SIGTERM end it at once; it says then how
-    far it came, and from which line on nobody knows what was taken.
+    A request holds a thousand instances, or those read within a second. Instances without labels are skipped and
+    counted. Exit code 1 if a line was refused. Ctrl-C and SIGTERM end the command at once. It then reports how many
+    instances are done, and from which line on the outcome is unknown.
     """
     check_files(files)
     prefix = uuid.uuid4().hex
@@ -126,22 +126,22 @@ def classify(
     url: Url = DEFAULT_URL,
     model: Model = "default",
     key: Key = None,
-    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="Most labels in an answer.")] = 10,
-    threshold: Annotated[float | None, typer.Option("--threshold", help="Least score of a label.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="Maximum number of labels in an answer.")] = 10,
+    threshold: Annotated[float | None, typer.Option("--threshold", help="Minimum score of a label.")] = None,
     min_probability: Annotated[
         float | None,
-        typer.Option("--min-probability", min=0.0, max=1.0, help="Least probability of a label."),
+        typer.Option("--min-probability", min=0.0, max=1.0, help="Minimum probability of a label."),
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Tell which features brought each label.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show which features contributed to each label.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the answers to this file.")] = None,
-    skip: Annotated[int, typer.Option("--skip", min=0, help="Pass over the first instances.")] = 0,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after so many instances.")] = None,
+    skip: Annotated[int, typer.Option("--skip", min=0, help="Skip this many instances.")] = 0,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many instances.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Classify the instances of a file: one JSON answer a line, in order.
+    """Classify the instances of a file and write one JSON answer per line, in order.
 
-    Where lines carry labels, the accuracy is shown (over the ``k`` labels of an answer). The summary goes to standard
-    output when the answers go to a file, else to standard error. Exit code 1 when a line was refused.
+    If the instances have labels, the accuracy over the ``k`` labels of each answer is shown. The summary goes to
+    standard output if the answers go to a file, else to standard error. Exit code 1 if a line was refused.
     """
     check_files([file])
     asked = {"threshold": threshold, "min_probability": min_probability}
@@ -171,7 +171,7 @@ def classify(
 
 @contextmanager
 def _client(url: str, key: str | None, model: str) -> Iterator[Client]:
-    """A client of a service that answers and has the model; one that is starting is waited for, as a stream does."""
+    """Provide a client once the service is ready and has the model. Waits for a starting service, as streams do."""
     from abound.service.client import Client, Refused
     from abound.service.client.retries import NOT_READY, START_SECONDS
 
@@ -189,7 +189,7 @@ def _client(url: str, key: str | None, model: str) -> Iterator[Client]:
 
 
 def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[Meter], Iterator[Instance]]:
-    """Every instance; the meter shows how much of all files is read."""
+    """Return a function that yields every instance and shows on a progress bar how much of all files is read."""
     from abound.service.datasets.files import read_file, size_of
 
     def read(bar: Meter) -> Iterator[Instance]:
@@ -211,14 +211,17 @@ def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[Mete
 
 
 class _Ahead:
-    """Instances that a thread reads, so that a source that gives nothing for a while holds back none that it gave."""
+    """Instances read by a background thread, so that a silent source does not delay the instances already read."""
 
     def __init__(self, instances: Iterator[Instance]) -> None:
         self._read: Queue[Instance | BaseException | None] = Queue(READ_AHEAD)
         Thread(target=self._fill, args=(instances,), name="abound-reading", daemon=True).start()
 
     def __iter__(self) -> Iterator[Instance | None]:
-        """Each in order, or what they raise; None once a second when there is none: what went before is to go out."""
+        """Yield the instances in order and raise their error.
+
+        Yields None after each second without an instance, so that the pending ones are sent.
+        """
         due = time.monotonic() + FLUSH_SECONDS
         while True:
             try:
@@ -234,7 +237,7 @@ class _Ahead:
             yield one
 
     def rest(self) -> Iterator[Instance]:
-        """Those that were read and not asked for."""
+        """Yield the instances that were read and not consumed."""
         with suppress(Empty):
             while True:
                 one = self._read.get_nowait()
@@ -246,14 +249,14 @@ class _Ahead:
         try:
             for instance in instances:
                 self._read.put(instance)
-        except BaseException as error:  # for the thread that asks
+        except BaseException as error:  # raised in the consuming thread
             end = error
         self._read.put(end)
 
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM is KeyboardInterrupt for as long as the block runs."""
+    """Make SIGTERM raise KeyboardInterrupt while the block runs."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -274,7 +277,7 @@ def _run(
     streamed: Streamed,
     hidden: bool = False,
 ) -> None:
-    """Send every instance, and match each answer with the instance that it answers."""
+    """Send every instance and match each answer to its instance."""
     from abound.service.client import ClientError, Interrupted, Refused, refusal_of
 
     sent: deque[Instance] = deque()
@@ -308,7 +311,7 @@ def _run(
                         continue
                     sent.append(instance)
                     yield line
-            except Malformed as error:  # what stands before it is still sent
+            except Malformed as error:  # the instances before it are still sent
                 stopping.append(error)
 
         try:
@@ -320,16 +323,16 @@ def _run(
                     break
         except KeyboardInterrupt:
             sent.extend(ahead.rest())
-            unknown = f"{len(sent):,} more may or may not have been taken{_from(sent)}"
+            unknown = f"{len(sent):,} more may or may not have been processed{_from(sent)}"
             raise Stopped(f"interrupted; {_counts(streamed)}; {unknown}") from None
         except Interrupted as error:
             for answer in error.answers:
                 settle(answer)
-            unknown = f"{len(sent):,} more may or may not have been taken{_from(sent)}"
+            unknown = f"{len(sent):,} more may or may not have been processed{_from(sent)}"
             raise Stopped(f"{error}; {_counts(streamed)}; {unknown}") from error
         except ClientError as error:
             known = not isinstance(error, Refused) or error.status not in UNKNOWN
-            what = "nothing was taken" if known else f"{len(sent):,} more may or may not have been taken"
+            what = "nothing more was processed" if known else f"{len(sent):,} more may or may not have been processed"
             raise Stopped(f"{error}; {_counts(streamed)}; {what}{_from(sent)}") from error
     if stopping:
         raise Stopped(f"{stopping[0]}; {_counts(streamed)}")
@@ -349,7 +352,7 @@ def _finish(summary: dict[str, Any], done: str, streamed: Streamed, as_json: boo
 
 
 def _with_fields(line: bytes, fields: dict[str, Any]) -> bytes:
-    """A JSON object, not empty, with fields behind its own."""
+    """Return a non-empty JSON object with further fields appended."""
     return line[:-1] + b"," + json.dumps(fields).encode()[1:] if fields else line
 
 
@@ -368,7 +371,7 @@ def _progress(streamed: Streamed) -> str:
 def _counts(streamed: Streamed) -> str:
     counts = streamed.counts
     said = f"{counts['answered']:,} instances done, {counts['refused']:,} refused"
-    return said + (f", {counts['unlabelled']:,} without labels passed over" if counts["unlabelled"] else "")
+    return said + (f", {counts['unlabelled']:,} without labels skipped" if counts["unlabelled"] else "")
 
 
 def _from(sent: deque[Instance]) -> str:

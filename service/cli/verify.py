@@ -1,4 +1,4 @@
-"""``abound verify``: rebuild from history and log, and compare with what is served."""
+"""``abound verify``: rebuild models from history and log, and compare them with the replicas."""
 
 from __future__ import annotations
 
@@ -17,28 +17,32 @@ if TYPE_CHECKING:
 
 
 def verify(
-    model: Annotated[str | None, typer.Option("--model", "-m", help="One model; all without it.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Name of the model.  [default: all models]")
+    ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Where the running service has its store.  [default: ./data]")
+        Path | None, typer.Option("--data-dir", help="Data directory of the running service.  [default: ./data]")
     ] = None,
     redis_url: Annotated[
-        str | None, typer.Option("--redis-url", help="The Valkey or Redis of the service, if it has its own.")
+        str | None,
+        typer.Option("--redis-url", help="URL of the service's Valkey or Redis, if its store is not embedded."),
     ] = None,
     wait: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for the replicas' digests.")] = 60.0,
     artifacts_url: Annotated[
-        str | None, typer.Option("--artifacts-url", help="The artifact store.  [default: as for the service]")
+        str | None, typer.Option("--artifacts-url", help="URL of the artifact store.  [default: as for the service]")
     ] = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Ask no replica: compare only what is rebuilt, where none runs.")
+        bool, typer.Option("--offline", help="Ask no replica; compare only the two rebuilt states.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild models from history and log, and compare them with what is served, by digests.
+    """Rebuild models from history and log, and compare their digests with those of the replicas.
 
-    Each is rebuilt twice: from where history begins, and from the newest snapshot. This asks the store, not the HTTP
-    interface: that of the service that runs with `--data-dir`, or the one at `--redis-url`, with its artifact store.
-    Exit code 0 when all digests are equal and every replica answered, at least one, else 1. A replica that was heard
-    of within the last hour and did not stop by itself must answer: cut off from the store, it still serves.
+    Each model is rebuilt twice: from the beginning of its history, and from the newest snapshot. The command accesses
+    the store directly, not the HTTP API: the store of the service that runs with `--data-dir`, or the one at
+    `--redis-url`, with its artifact store. Exit code 0 if all digests are equal and every replica answered, and at
+    least one did; else 1. A replica with a heartbeat within the last hour that did not shut down must answer, because a
+    replica that is cut off from the store still serves.
     """
     from abound.core.model.live_model import warmup
     from abound.service.processes.embedded_store import EmbeddedStore
@@ -47,7 +51,7 @@ def verify(
     settings = Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
     if settings.redis_url is None and not EmbeddedStore(settings.data_dir).is_run_by_other():
         raise CannotStart(f"no service runs with the data directory {settings.data_dir}")
-    warmup()  # before anything waits for an answer: the first time on a machine it takes half a minute
+    warmup()  # before replicas are asked, since the first run on a machine compiles kernels for half a minute
     results = asyncio.run(_verify_all(settings, model, wait, offline))
     if as_json:
         print_json({"good": all(result.good for result in results), "models": [_plain(result) for result in results]})
@@ -74,7 +78,7 @@ async def _verify_all(settings: Settings, model: str | None, wait: float, offlin
         try:
             if artifacts is not None:
                 await artifacts.join(store)
-        except ArtifactsUnavailable as error:  # a log that is whole needs none
+        except ArtifactsUnavailable as error:  # a complete log needs no artifact store
             typer.echo(str(error), err=True)
         names = [model] if model is not None else sorted(living.keys.name for living in await read_catalog(store))
         return [await verify_model(store, name, wait, artifacts, offline=offline) for name in names]
@@ -104,7 +108,7 @@ def _show(result: Verified) -> None:
 
     word = "good" if result.good else "DIFFERENT" if not result.equal else "NOT ALL COMPARED"
     typer.echo(f"{result.model} at {result.offset}: {word}")
-    where = "the first event" if result.beginning == START else f"{result.beginning}, where history begins"
+    where = "the first event" if result.beginning == START else f"{result.beginning}, the beginning of history"
     typer.echo(f"  {result.from_start}  rebuilt from {where}")
     typer.echo(f"  {result.from_snapshot}  rebuilt from the newest snapshot")
     for marked in result.replicas:
@@ -112,4 +116,4 @@ def _show(result: Verified) -> None:
     for replica in result.silent:
         typer.echo(f"  {'no answer':<32}  from {replica}")
     if not result.replicas and not result.silent and not result.offline:
-        typer.echo(f"  {'no replica':<32}  runs; --offline compares without one")
+        typer.echo(f"  {'no replica':<32}  is running; --offline compares without one")

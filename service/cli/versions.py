@@ -1,4 +1,4 @@
-"""``abound versions``: what fitted a model's past, to look at, compare, copy and delete."""
+"""``abound versions``: list, compare, activate, copy and delete the versions of a model."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ versions = typer.Typer(
     name="versions", help="Fitted methods: list, show, compare, activate, export, import, delete.", no_args_is_help=True
 )
 
-VersionId = Annotated[str, typer.Argument(metavar="ID", help="Of the version.")]
+VersionId = Annotated[str, typer.Argument(metavar="ID", help="Id of the version.")]
 MEASURES = ("R@1", "R@5", "MRR", "P@1")
 WIDE = 120
-"""Columns of a terminal that has room for all of them."""
+"""Width of a terminal, in columns, from which on the table shows every measure."""
 
 
 @versions.command("list")
 def list_versions(model: Model = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
-    """The versions of a model, newest first."""
+    """List the versions of a model, newest first."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -51,14 +51,14 @@ def list_versions(model: Model = "default", url: Url = DEFAULT_URL, key: Key = N
         counts = (in_words({**card["sizes"], "bytes": card["bytes"]}[size]) for size in sizes)
         rows.append([card["id"], card["method"], *measures, *counts, moment(card["created"]), card["needed"] or ""])
     whole = ("id", "method", *names, *sizes)
-    print_rows(console, (*whole, "made", ""), rows, whole)
+    print_rows(console, (*whole, "created", ""), rows, whole)
 
 
 @versions.command("show")
 def show_version(
     version: VersionId, model: Model = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """The card of a version."""
+    """Show the card of a version."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -72,13 +72,15 @@ def show_version(
 
 @versions.command("compare")
 def compare_versions(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="All of the model's without any.")] = None,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of versions.  [default: the newest 20]")
+    ] = None,
     model: Model = "default",
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Versions side by side: measures, sizes, parameters."""
+    """Compare versions side by side: metrics, sizes, parameters."""
     from rich.console import Console
     from rich.table import Table
 
@@ -94,7 +96,7 @@ def compare_versions(
         return
     table = Table("", *answer["versions"], box=None, padding=(0, 2, 0, 0))
     table.add_row("method", *answer["methods"])
-    table.add_row("made", *map(moment, answer["created"]))
+    table.add_row("created", *map(moment, answer["created"]))
     table.add_row("bytes", *map(in_words, answer["bytes"]))
     for part in ("sizes", "metrics", "params"):
         for name, values in answer[part].items():
@@ -111,7 +113,7 @@ def export_version(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a version into one file."""
+    """Export a version to one file."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -129,7 +131,7 @@ def import_version(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a model a version from a file."""
+    """Add a version from an exported file to a model."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client, reading(file) as pieces:
@@ -139,26 +141,29 @@ def import_version(
 
 @versions.command("activate")
 def activate_version(
-    version: Annotated[str, typer.Argument(metavar="ID", help="Of the version, or live: the index.")],
-    reason: Annotated[str, typer.Option(help="Why; kept with the event.")] = "",
+    version: Annotated[str, typer.Argument(metavar="ID", help="Id of the version, or live for the index.")],
+    reason: Annotated[str, typer.Option(help="Reason to store with the event.")] = "",
     model: Model = "default",
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a version answer whoever names none. All replicas switch at one offset; the way back is the same."""
+    """Make a version answer the requests that name none. All replicas switch at one offset.
+
+    To roll back, activate the former version.
+    """
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
         answer = client.activate(model, version, reason)
-    tell(answer, f"{version} is active from {answer['offset']} on; before it was {answer['former']}", as_json)
+    tell(answer, f"{version} is active from {answer['offset']} on; formerly {answer['former']}", as_json)
 
 
 @versions.command("delete")
 def delete_version(
     version: VersionId, model: Model = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Delete a version. One that is active, or contends, stays."""
+    """Delete a version. Fails if it is active or a challenger."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:

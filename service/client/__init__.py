@@ -1,7 +1,7 @@
-"""Clients of the service: for programs with threads, for programs with an event loop.
+"""Clients of the service: ``Client`` for threads, ``AsyncClient`` for asyncio.
 
-``Client`` and ``AsyncClient`` have a method for each resource and speak in plain documents; ``Model`` and
-``AsyncModel`` are one model with typed instances and answers, which is what an application mostly wants::
+Both have a method for each resource, and take and return JSON documents as dictionaries. ``Model`` and ``AsyncModel``
+give access to one model with typed instances and answers, which suits most applications::
 
     with Client("http://127.0.0.1:8000") as client:
         model = Model(client, "default")

@@ -1,6 +1,6 @@
-"""A client for programs with an event loop. Tasks may share one; its connections are kept and used again.
+"""The asyncio client. Tasks may share an instance; it keeps its connections open and reuses them.
 
-The methods are those of ``Client``, with the same names, answers and errors.
+Its methods have the names, answers and errors of those of ``Client``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Lines = Iterable[bytes | None] | AsyncIterable[bytes | None]
 
 
 class AsyncClient:
-    """Talks to the service at a URL: through the proxy that the environment names, unless it is on this machine.
+    """Client of the service at a URL. Uses the proxy that the environment names, except for a service on this machine.
 
     Parameters
     ----------
@@ -45,12 +45,11 @@ class AsyncClient:
     key : str or None
         Sent as bearer token; ValueError where it is not printable ASCII.
     timeout : float
-        Seconds that a connection may stay silent; longer for what the service may take longer for: activations,
-        snapshots and files.
+        Seconds that a connection may stay silent. Activations, snapshots and files have longer timeouts of their own.
     transport : httpx.AsyncBaseTransport or None
-        In the place of the network.
+        Used instead of the network.
     pause : callable
-        Waits so many seconds before another attempt.
+        Waits the given seconds before another attempt.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class AsyncClient:
         self._answered = False
         with of_environment(self.url):
             if transport is None and is_on_this_machine(self.url):
-                transport = httpx.AsyncHTTPTransport()  # a given transport takes no proxy
+                transport = httpx.AsyncHTTPTransport()  # an explicit transport ignores proxies
             self._http = httpx.AsyncClient(
                 base_url=self.url, headers=headers, timeout=timeout, transport=transport, cookies=no_cookies()
             )
@@ -88,19 +87,19 @@ class AsyncClient:
     # Resources
 
     async def ready(self) -> Answer:
-        """What ``/readyz`` says; Refused with 503 while the service is not ready."""
+        """Return the answer of ``/readyz``. Raises Refused with status 503 while the service is not ready."""
         return await self._ask(client_requests.ready())
 
     async def models(self) -> Answer:
-        """All models."""
+        """Return all models."""
         return await self._ask(client_requests.models())
 
     async def model(self, name: str) -> Answer:
-        """One model with its digest."""
+        """Return one model with its digest."""
         return await self._ask(client_requests.model(name))
 
     async def stats(self, name: str) -> Answer:
-        """The running score of a model, its sizes, and its replicas."""
+        """Return the running score of a model, its sizes and its replicas."""
         return await self._ask(client_requests.stats(name))
 
     async def labels(
@@ -112,69 +111,72 @@ class AsyncClient:
         limit: int | None = None,
         offset: int | None = None,
     ) -> Answer:
-        """Labels that a model knows: with a ``prefix``, or that ``contains``; at most ``limit``, from ``offset`` on."""
+        """Return labels that a model knows, at most ``limit`` from ``offset`` on.
+
+        Filter them by ``prefix``, or by a substring with ``contains``.
+        """
         return await self._ask(
             client_requests.labels(name, {"prefix": prefix, "contains": contains, "limit": limit, "offset": offset})
         )
 
     async def label(self, name: str, label: str, *, limit: int | None = None) -> Answer:
-        """How often a label was learned, and the features that vote for it: at most ``limit``, the heaviest first."""
+        """Return how often a label was learned, and at most ``limit`` features that vote for it, heaviest first."""
         return await self._ask(client_requests.label(name, label, {"limit": limit}))
 
     async def configure(self, name: str, fields: Answer) -> Answer:
-        """Create a model, or change fields of its configuration."""
+        """Create a model or change fields of its configuration."""
         return await self._ask(client_requests.configure(name, fields))
 
     async def delete(self, name: str) -> None:
-        """Delete a model and all that it learned."""
+        """Delete a model and everything it learned."""
         await self._ask(client_requests.delete(name))
 
     async def snapshots(self, name: str) -> Answer:
-        """The snapshots of a model, newest first."""
+        """Return the snapshots of a model, newest first."""
         return await self._ask(client_requests.snapshots(name))
 
     async def snapshot(self, name: str) -> Answer:
-        """Ask for a snapshot."""
+        """Request a snapshot."""
         return await self._ask(client_requests.snapshot(name))
 
     async def versions(self, name: str) -> Answer:
-        """The versions of a model, newest first."""
+        """Return the versions of a model, newest first."""
         return await self._ask(client_requests.versions(name))
 
     async def version(self, name: str, version: str) -> Answer:
-        """One version: what it was made of, and how it was judged."""
+        """Return one version: the data it was fitted on and its evaluation."""
         return await self._ask(client_requests.version(name, version))
 
     async def compare_versions(self, name: str, ids: Sequence[str]) -> Answer:
-        """Versions side by side."""
+        """Return a comparison of versions."""
         return await self._ask(client_requests.compare_versions(name, ids))
 
     async def delete_version(self, name: str, version: str) -> None:
-        """Delete a version that nobody needs."""
+        """Delete a version that is not in use."""
         await self._ask(client_requests.delete_version(name, version))
 
     async def activate(self, name: str, version: str, reason: str = "") -> Answer:
-        """Let a version answer whoever names none; ``live`` is the index."""
+        """Make a version answer the requests that name none. ``live`` stands for the index."""
         return await self._ask(client_requests.activate(name, version, reason))
 
     async def contenders(self, name: str) -> Answer:
-        """The versions that contend, and how the contest stands."""
+        """Return the challengers and the standings of the contest."""
         return await self._ask(client_requests.contenders(name))
 
     async def enter_contender(self, name: str, version: str, reason: str = "asked for") -> Answer:
-        """Let a version contend: it is scored on what is learned, and takes over once it proves better."""
+        """Enter a version as a challenger: it is scored on learned instances, and activated once it proves better."""
         return await self._ask(client_requests.enter_contender(name, version, reason))
 
     async def leave_contest(self, name: str, version: str) -> None:
-        """Let a version contend no more; it stays a version, and active if it is."""
+        """Withdraw a version from the contest. The version is kept, and stays active if it is."""
         await self._ask(client_requests.leave_contest(name, version))
 
     async def datasets(self) -> Answer:
-        """The data sets that jobs can learn from."""
+        """Return the data sets that jobs can learn from."""
         return await self._ask(client_requests.datasets())
 
     async def dataset(self, name: str) -> Answer:
-        """One data set."""
+        """Return one data set."""
         return await self._ask(client_requests.dataset(name))
 
     async def delete_dataset(self, name: str) -> None:
@@ -182,42 +184,42 @@ class AsyncClient:
         await self._ask(client_requests.delete_dataset(name))
 
     async def methods(self) -> Answer:
-        """What jobs can do, with the JSON Schema of their parameters."""
+        """Return the methods of jobs, with the JSON Schema of their parameters."""
         return await self._ask(client_requests.methods())
 
     async def submit(self, request: Answer, key: str | None = None) -> Answer:
-        """Ask for a job. ``key``: an idempotency key; by default one that nobody else gives."""
+        """Submit a job. ``key`` is an idempotency key, by default a random one."""
         return await self._ask(client_requests.submit(request, key))
 
     async def jobs(self, *, state: str | None = None, model: str | None = None, limit: int | None = None) -> Answer:
-        """Jobs, newest first: of a ``state``, of a ``model``, at most ``limit``."""
+        """Return at most ``limit`` jobs, newest first. Filter them by ``state`` and ``model``."""
         return await self._ask(client_requests.jobs({"state": state, "model": model, "limit": limit}))
 
     async def job(self, job_id: str) -> Answer:
-        """One job."""
+        """Return one job."""
         return await self._ask(client_requests.job(job_id))
 
     async def cancel(self, job_id: str) -> Answer:
-        """Cancel a job; it may take seconds until it has stopped."""
+        """Cancel a job, which may take seconds to stop."""
         return await self._ask(client_requests.cancel(job_id))
 
     async def classify(self, name: str, request: Mapping[str, Any]) -> Answer:
-        """Rank one instance, or a batch."""
+        """Classify one instance or a batch."""
         return await self._ask(client_requests.classify(name, request))
 
     async def learn(self, name: str, request: Mapping[str, Any]) -> Answer:
-        """Learn one instance, or a batch, once, however often it has to be sent."""
+        """Learn one instance or a batch. Retries do not learn it twice."""
         return await self._ask(client_requests.learn(name, request))
 
     # Files and events
 
     async def export(self, name: str) -> AsyncIterator[bytes]:
-        """A model as one file, piece by piece."""
+        """Yield a model as one file, piece by piece."""
         async for piece in self._download(f"{client_requests.model_path(name)}/export"):
             yield piece
 
     async def export_version(self, name: str, version: str) -> AsyncIterator[bytes]:
-        """A version as one file, piece by piece."""
+        """Yield a version as one file, piece by piece."""
         async for piece in self._download(f"{client_requests.version_path(name, version)}/export"):
             yield piece
 
@@ -231,7 +233,7 @@ class AsyncClient:
                     yield piece
 
     async def import_(self, name: str, pieces: AsyncIterable[bytes]) -> Answer:
-        """Let a model take over what a file holds; the model. Takes as long as the replicas need to load it."""
+        """Load an exported file into a model and return the model. Waits until the replicas have loaded it."""
         path = f"{client_requests.model_path(name)}/import"
         with told_apart(self.url):
             response = await self._http.put(
@@ -240,7 +242,7 @@ class AsyncClient:
         return document(response, self.url)
 
     async def import_version(self, name: str, pieces: AsyncIterable[bytes]) -> Answer:
-        """Let a model take over a version from a file; the version."""
+        """Add an exported version to a model and return the version."""
         path = f"{client_requests.model_path(name)}/versions"
         with told_apart(self.url):
             response = await self._http.post(
@@ -249,7 +251,7 @@ class AsyncClient:
         return document(response, self.url)
 
     async def put_dataset(self, name: str, filename: str, pieces: AsyncIterable[bytes]) -> Answer:
-        """Upload a data set, in the format that ``filename`` ends with; the data set."""
+        """Upload a data set and return it. The suffix of ``filename`` names its format."""
         with told_apart(self.url):
             response = await self._http.put(
                 client_requests.dataset_path(name),
@@ -261,13 +263,13 @@ class AsyncClient:
         return document(response, self.url)
 
     async def follow(self, job_id: str) -> AsyncIterator[Answer]:
-        """A job each time that something about it has changed, the last time when it has ended."""
+        """Yield a job each time it changes, the last time when it has ended."""
         attempts = Attempts(repeatable=True)
         while True:
             try:
                 async for job in self._events(f"{client_requests.job_path(job_id)}/events"):
                     if "ended" not in job:
-                        raise Interrupted(f"{self.url} tells of something else than a job", [], 1)
+                        raise Interrupted(f"{self.url} sent an event that is not a job", [], 1)
                     attempts.progress()
                     yield job
                     if job["ended"] is not None:
@@ -278,7 +280,7 @@ class AsyncClient:
                 await self._pause(attempts.pause_after(error) if pause is None else pause)
 
     async def _events(self, path: str) -> AsyncIterator[Answer]:
-        """The data of server-sent events."""
+        """Yield the data of server-sent events."""
         with told_apart(self.url, "the events"):
             async with self._http.stream("GET", path) as response:
                 if response.status_code != 200:
@@ -291,34 +293,34 @@ class AsyncClient:
     # Streams
 
     def classify_stream(self, name: str, lines: Lines, *, in_flight: int = CLASSIFYING) -> AsyncIterator[Answer]:
-        """One answer a line, in order, of any number of lines; see ``refusal_of`` for the ones refused.
+        """Classify any number of lines and yield an answer for each, in order. ``refusal_of`` detects refused lines.
 
         Parameters
         ----------
         name : str
         lines : iterable or async iterable of bytes or None
-            A JSON document each, with or without a line end, like those of a file that was opened as binary.
-            ValueError where one is blank, or broken over several lines: no answer would be its own.
-            None: send what came before now, the next line may take long.
+            A JSON document each, with or without a line break, like the lines of a file opened in binary mode.
+            A blank line, or a document that spans lines, raises ValueError: answers could not be matched to lines.
+            None sends the pending lines at once, for a source whose next line may take long.
         in_flight : int
-            Requests on their way at once.
+            Number of concurrent requests.
         """
         return self._stream(f"{client_requests.model_path(name)}/classify", lines, True, checked(in_flight))
 
     def learn_stream(
         self, name: str, lines: Lines, *, keyed: bool = False, in_flight: int = 1
     ) -> AsyncIterator[Answer]:
-        """The same for learn.
+        """Learn any number of lines and yield an answer for each, in order. Lines are as in ``classify_stream``.
 
         Parameters
         ----------
         name : str
         lines : iterable or async iterable of bytes or None
         keyed : bool
-            Every line carries an idempotency key, so all may be sent again.
+            Every line carries an idempotency key, so that all of them may be sent again.
         in_flight : int
-            With more than one, requests that are on their way together may be learned in another order. With one, too,
-            lines that are refused for now (429, 503) are learned behind those of their request that were not.
+            Number of concurrent requests. With more than one, requests may be learned in another order. Even with one,
+            lines that are refused for now (429, 503) are learned after the accepted lines of their request.
         """
         return self._stream(f"{client_requests.model_path(name)}/learn", lines, keyed, checked(in_flight))
 
@@ -329,7 +331,7 @@ class AsyncClient:
             while True:
                 try:
                     request = await anext(requests, None)
-                except Exception:  # of the source: it comes behind the answers of what was sent
+                except Exception:  # raised by the source: it follows the answers to the lines sent
                     async for answer in _in_order(sent):
                         yield answer
                     raise
@@ -348,7 +350,7 @@ class AsyncClient:
             await asyncio.gather(*sent, return_exceptions=True)
 
     async def _lines(self, path: str, lines: list[bytes], repeatable: bool) -> list[Answer]:
-        """An answer a line of one request, sent as often as it takes."""
+        """Send one request until each line has an answer."""
         request = LinesRequest(lines, repeatable)
         while request.n_open:
             try:
@@ -400,7 +402,7 @@ class AsyncClient:
 
 
 async def _in_order(sent: deque[asyncio.Task[list[Answer]]]) -> AsyncIterator[Answer]:
-    """The answers of all requests that are on their way; one that is waited for stays in the queue."""
+    """Yield the answers of all pending requests. The awaited request stays in the queue, to be cancelled with it."""
     while sent:
         for answer in await sent[0]:
             yield answer

@@ -1,10 +1,10 @@
-"""What a request can come to instead of its answer.
+"""Errors of the clients, with helpers that decode answers and check addresses.
 
 ClientError
 ├── Refused        the service answered with a problem document
-├── Unreachable    no answer, and nothing of the request can have been taken
-└── Interrupted    the answer broke off or cannot be read: what was sent after the last answered line may or may not
-                   have been taken
+├── Unreachable    no answer, and the service cannot have processed any part of the request
+└── Interrupted    the answer broke off or cannot be read: the service may or may not have processed the lines after
+                   the last answered one
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import msgspec
 from abound.core.errors import AboundError
 
 Answer = dict[str, Any]
-"""A JSON document as the service answers it; ``/openapi.json`` describes each."""
+"""A JSON document of the service; ``/openapi.json`` describes each."""
 
 Shape = TypeVar("Shape")
 
 LONGEST_PAUSE = 9
-"""Digits of a pause that a service asks for; what is longer is none."""
+"""Most digits of a ``Retry-After`` header; longer values are ignored."""
 
 
 _decode = msgspec.json.Decoder(Answer).decode
 
 
 def decode(data: bytes | str) -> Answer:
-    """A document; msgspec.DecodeError where it is none."""
+    """Return the JSON object in ``data``. Raises msgspec.DecodeError if it holds none."""
     try:
         return _decode(data)
     except UnicodeDecodeError as error:
@@ -44,7 +44,7 @@ def decode(data: bytes | str) -> Answer:
 
 
 class ClientError(AboundError):
-    """A request did not lead to what was asked for."""
+    """Base class of the errors that a request can end with."""
 
 
 class Refused(ClientError):
@@ -55,7 +55,7 @@ class Refused(ClientError):
     status : int
         The HTTP status.
     problem : dict
-        The document: ``title``, ``detail``, ``field`` and what else it carries.
+        The problem document: ``title``, ``detail``, ``field`` and any other fields.
     """
 
     def __init__(self, status: int, problem: Answer) -> None:
@@ -72,7 +72,7 @@ class Unreachable(ClientError):
 
 
 class Interrupted(ClientError):
-    """An answer broke off. ``answers`` are those that arrived whole, of the ``sent`` lines of the request."""
+    """The answer broke off. ``answers`` holds the complete answers, out of ``sent`` lines in the request."""
 
     def __init__(self, detail: str, answers: list[Answer], sent: int) -> None:
         super().__init__(detail)
@@ -81,13 +81,13 @@ class Interrupted(ClientError):
 
 
 def refusal_of(answer: Answer) -> Refused | None:
-    """The problem that a line of an NDJSON answer is, or None for a proper answer."""
+    """Return the error if a line of an NDJSON answer is a problem document, else None."""
     status = answer.get("status")
     return Refused(status, answer) if isinstance(status, int) and "title" in answer else None
 
 
 def refused(response: httpx.Response) -> Refused:
-    """What an answer that is no success says; it must have been read."""
+    """Return the error for an unsuccessful response, whose body must have been read."""
     try:
         problem = decode(response.content)
     except msgspec.DecodeError:
@@ -99,28 +99,30 @@ def refused(response: httpx.Response) -> Refused:
 
 
 def document(response: httpx.Response, url: str) -> Answer:
-    """The document that an answer is; Refused when it is a problem, or none of this service's."""
+    """Return the JSON document of a response. Raises Refused if it is a problem or not from this service."""
     if not response.is_success:
         raise refused(response)
     try:
         return decode(response.content) if response.content else {}
     except msgspec.DecodeError as error:
-        raise Refused(response.status_code, {"detail": f"{url} does not answer like this service"}) from error
+        raise Refused(
+            response.status_code, {"detail": f"{url} does not answer like this service; check the URL"}
+        ) from error
 
 
 @contextmanager
 def told_apart(url: str, what: str = "the answer") -> Iterator[None]:
-    """Errors of the transport as Unreachable where nothing was sent, and as Interrupted otherwise.
+    """Translate transport errors: to Unreachable if nothing was sent, otherwise to Interrupted.
 
-    An answer that cannot be unpacked or read is Interrupted, too: nobody knows what became of the request.
+    An answer that cannot be decompressed or decoded is Interrupted, too: the service may have processed the request.
     """
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError) as error:
         if _is_behind_proxy(url):
-            detail = "the environment names a proxy, in HTTP_PROXY, HTTPS_PROXY or ALL_PROXY: look whether it answers"
+            detail = "the environment names a proxy in HTTP_PROXY, HTTPS_PROXY or ALL_PROXY; check that it answers"
         else:
-            detail = "start one with: abound serve, or name another address"
+            detail = "start one with: abound serve, or use another URL"
         raise Unreachable(f"no service answers at {url} ({_said(error)}); {detail}") from error
     except httpx.TransportError as error:
         raise Interrupted(f"{url}: {what} broke off: {_said(error)}", [], 1) from error
@@ -129,7 +131,7 @@ def told_apart(url: str, what: str = "the answer") -> Iterator[None]:
 
 
 def shaped(answer: Answer, shape: type[Shape], url: str) -> Shape:
-    """An answer as what it is to be; Interrupted where it is something else."""
+    """Return an answer converted to ``shape``. Raises Interrupted if it does not fit."""
     try:
         return msgspec.convert(answer, shape)
     except msgspec.ValidationError as error:
@@ -137,32 +139,35 @@ def shaped(answer: Answer, shape: type[Shape], url: str) -> Shape:
 
 
 def bearer(key: str | None) -> dict[str, str]:
-    """The header that a key travels in; ValueError for one that cannot."""
+    """Return the header that carries a key. Raises ValueError if the key cannot stand in a header."""
     if not key:
         return {}
     if not (key.isascii() and key.isprintable()):
-        raise ValueError("the key has a character that no key has: it has to be printable ASCII, without a line end")
+        raise ValueError("the key has invalid characters; a key is printable ASCII, without a line break")
     return {"Authorization": f"Bearer {key}"}
 
 
 def no_cookies() -> CookieJar:
-    """Takes no cookie: one of a balancer would hold a client to one replica, and an odd one breaks its requests."""
+    """Return a jar that accepts no cookies.
+
+    A load balancer's cookie would tie the client to one replica, and a malformed cookie breaks its requests.
+    """
     return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
 
 
 def address(url: str) -> str:
-    """The URL of a service, without a slash at its end; Unreachable where it can be none."""
+    """Return the URL of a service without a trailing slash. Raises Unreachable if the URL is invalid."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise Unreachable(f"{url} is not a URL: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise Unreachable(f"{url} is not a URL of a service: it has to be like http://127.0.0.1:8000")
+        raise Unreachable(f"{url} is not a URL of a service; use one like http://127.0.0.1:8000")
     return url.rstrip("/")
 
 
 def is_on_this_machine(url: str) -> bool:
-    """Whether the service at a URL is asked by the loopback interface, where no proxy stands between."""
+    """Return whether the URL leads to the loopback interface, which is never reached through a proxy."""
     host = httpx.URL(url).host.rstrip(".")
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -175,7 +180,7 @@ def is_on_this_machine(url: str) -> bool:
 
 
 def _is_behind_proxy(url: str) -> bool:
-    """Whether the environment names a proxy that this URL is asked by."""
+    """Return whether the environment names a proxy for this URL."""
     parsed = httpx.URL(url)
     if is_on_this_machine(url) or proxy_bypass(parsed.host):
         return False
@@ -184,13 +189,13 @@ def _is_behind_proxy(url: str) -> bool:
 
 @contextmanager
 def of_environment(url: str) -> Iterator[None]:
-    """What the environment says of proxies and certificates and cannot be used, as Unreachable."""
+    """Translate errors in the proxy and certificate settings of the environment to Unreachable."""
     try:
         yield
     except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
         raise Unreachable(
-            f"{url} cannot be asked with the proxies or certificates that the environment names ({_said(error)}): "
-            "look at HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
+            f"{url} cannot be reached with the proxies or certificates that the environment names ({_said(error)}); "
+            "check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
         ) from error
 
 

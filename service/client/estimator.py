@@ -1,15 +1,14 @@
-"""The learner as scikit-learn knows classifiers: in this process, or over a running service.
+"""The scikit-learn classifier: learns in this process or through a running service.
 
     AboundClassifier().fit(X, y).predict(X)
     AboundClassifier(url="http://127.0.0.1:8000", model="topics").partial_fit(X, y)
 
-A column is a feature: ``x0``, ``x1``, ..., or its name where the columns have names. Columns that are zero are absent,
-so sparse matrices are the natural input. A class is the label ``str(class)``.
+Each column is a feature, named ``x0``, ``x1``, ..., or by its column name if the columns have names. Zeros are absent
+features, so sparse matrices are the natural input. The label of a class is ``str(class)``.
 
-What an estimator learns with: the index in this process, or a model of a running service.
-
-Both learn and rank the same within the bounds of a request: a service refuses a row of more features than it takes, and
-ranks no more labels at once than it gives (1,000), where the index in this process takes and ranks all.
+A backend holds what the estimator learned: the index in this process, or a model of a running service. Both learn and
+rank alike within the bounds of a request. A service refuses a row with too many features and ranks at most 1,000
+labels; the index in this process has no such bounds.
 """
 
 from __future__ import annotations
@@ -40,42 +39,42 @@ INTERCEPT = "(intercept)"
 """The feature that every row has."""
 
 MOST_RANKED = 1000
-"""Labels that a service ranks at most."""
+"""Most labels that a service ranks for an instance."""
 
 BLOCK = 256
-"""Rows whose scores of all classes are held at once to predict."""
+"""Number of rows that are predicted together; memory holds the scores of all classes for each."""
 
 
 class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """One label a row, of very many classes, learned row by row; new classes may come at any time.
+    """Online multiclass classifier for very many classes. It learns row by row, and accepts new classes at any time.
 
     Parameters
     ----------
     update : ``sls`` | ``fsu``
-        Sparse least squares, or the Feature Streaming Update; ``abound.core.config`` has both.
+        Sparse least squares, or the Feature Streaming Update; both are described in ``abound.core.config``.
     passes : int
-        How often ``fit`` goes through the rows.
+        Number of times that ``fit`` learns all rows.
     intercept : bool
-        Give every row one feature more, of the value 1.
+        Add a feature of value 1 to every row.
     config : dict or None
-        Further fields of a model's configuration, e.g. ``{"margin": 0.5}``.
+        Further fields of the model's configuration, e.g. ``{"margin": 0.5}``.
     url : str or None
-        A running service; None: in this process.
+        URL of a running service; None learns in this process.
     model : str or None
-        A model of that service, which ``fit`` begins anew: what it has learned is deleted. It stays. ``partial_fit``
-        goes on with it as it is, but only with this estimator's classes: labels that the model has learned elsewhere,
-        before or meanwhile, are none of ``classes_``, so they are never predicted and have no score, though what was
-        learned of them weighs on the others. None: one of a name of its own for each ``fit``. It is deleted with the
-        fitted estimator, or by ``discard`` where that was pickled or copied.
+        Name of a model of that service. It outlives the estimator. ``fit`` deletes what the model has learned.
+        ``partial_fit`` continues with the model as it is, but only with this estimator's classes: labels that it
+        learned from others are not in ``classes_``. They are never predicted and have no score, but they affect the
+        scores of other labels. None: each ``fit`` creates a model with a unique name. That model is deleted with the
+        fitted estimator, or by ``discard`` if the estimator was pickled or copied.
     key : str or None
-        Sent to the service as bearer token.
+        API key, sent to the service as bearer token.
 
     Attributes
     ----------
     classes_ : array, shape (n_classes,)
     n_features_in_ : int
     model_ : str
-        The model that holds what was learned; only over a service.
+        Name of the model that holds what was learned; only with ``url``.
     """
 
     def __init__(
@@ -98,46 +97,46 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.key = key
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn all rows, ``passes`` times, and nothing of what was learned before."""
+        """Forget everything learned before, then learn all rows ``passes`` times."""
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         self._begin(anew=True)
         self._learn(X, y, self.passes)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Learn further rows. ``classes`` may name some that come later; others may come all the same.
+        """Learn further rows. ``classes`` may name classes of later rows; other classes are accepted, too.
 
         Raises
         ------
         ValueError
-            A class has no equal of the type of the classes before: a text after numbers, 2 after ``True``. One that
-            has is that one: 3.0 after integers is 3.
+            A class cannot be converted to the type of the earlier classes without changing its value: a string after
+            numbers, 2 after ``True``. Equal values are the same class: 3.0 after integers is 3.
         """
         first = not hasattr(self, "classes_")
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=first)
         if first:
             self._begin(anew=False)
         if classes is not None:
-            self._know(np.asarray(classes))  # first: they say of which type the classes are
+            self._know(np.asarray(classes))  # before the rows, since ``classes`` determines the type
         self._learn(X, y, 1)
         return self
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The best class of each row, shape (n,)."""
+        """Return the best class of each row, shape (n,)."""
         best = [np.argmax(self._scores(block), axis=1) for block in self._blocks(X)]
         predicted: npt.NDArray[Any] = self.classes_[np.concatenate(best)]
         return predicted
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
-        """Scores, shape (n, n_classes); of two classes (n,): how far the second one is ahead.
+        """Return scores, shape (n, n_classes). With two classes, return score 2 minus score 1, shape (n,).
 
-        A class that no active feature votes for has a little less than the least score that was given, and than 0.
+        A class without a vote by any active feature scores slightly below 0 and below every other score of its row.
         """
         scores = np.concatenate([self._scores(block) for block in self._blocks(X)])
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def discard(self) -> None:
-        """Delete what was learned over a service, though copies of the estimator may still ask for it."""
+        """Delete the model from the service. Pickled or copied estimators that share it can no longer predict."""
         check_is_fitted(self)
         if isinstance(self._learner, OverService):
             self._learner.discard()
@@ -147,7 +146,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         return tags
 
-    # --- what it learns with
+    # --- backend and classes
 
     def _begin(self, anew: bool) -> None:
         config = {"update": self.update, "negative": "split", **(self.config or {})}
@@ -172,20 +171,22 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._learner.learn((row, label) for row, label in zip(self._rows(X), labels, strict=True) if row)
 
     def _know(self, given: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Take in classes; all that were given, of the type of those before, so that each has one label."""
+        """Add classes to ``classes_`` and return the given ones, converted to its type so that each has one label."""
         if len(self.classes_):
             given = _as_those(self.classes_, given)
             if self._are_known(given):
                 return given
         try:
             self.classes_ = np.union1d(self.classes_, given) if len(self.classes_) else np.unique(given)
-        except TypeError as error:  # objects of types that have no order
-            raise ValueError(f"classes {given[:3].tolist()}, after classes of the type of others: {error}") from error
+        except TypeError as error:  # objects of types without a common order
+            raise ValueError(
+                f"classes {given[:3].tolist()} cannot be ordered among the classes before: {error}; use one type"
+            ) from error
         self._places = {str(one): place for place, one in enumerate(self.classes_.tolist())}
         return given
 
     def _are_known(self, given: npt.NDArray[Any]) -> bool:
-        """Whether all are classes already: known by their labels, and objects by what they are, too."""
+        """Return whether all are in ``classes_``. Labels are compared, and for object arrays the values as well."""
         values = given.ravel().tolist()
         places = [self._places[str(one)] for one in values if str(one) in self._places]
         if len(places) < len(values):
@@ -200,12 +201,12 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return (X[at : at + BLOCK] for at in range(0, X.shape[0], BLOCK))
 
     def _rows(self, X: Any) -> Iterator[Row]:
-        """The features of each row."""
+        """Yield the features of each row."""
         names = getattr(self, "feature_names_in_", None)
         named: list[str] = [f"x{i}" for i in range(self.n_features_in_)] if names is None else names.tolist()
         always = {INTERCEPT: 1.0} if self.intercept else {}
         X = sparse.csr_matrix(X)
-        if not X.has_canonical_format:  # entries of one place count together, as everywhere
+        if not X.has_canonical_format:  # duplicate entries are summed, as in all of scipy
             X = X.copy()
             X.sum_duplicates()
         for at, end in zip(X.indptr[:-1].tolist(), X.indptr[1:].tolist(), strict=True):
@@ -224,7 +225,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return scores
 
     def _ranked(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
-        """Labels for each row; none for a row without a feature, which the learner would refuse."""
+        """Yield labels for each row, none for a row without features, which the backend would refuse."""
         held = list(rows)
         ranked = self._learner.rank((row for row in held if row), k)
         for row in held:
@@ -232,11 +233,11 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _as_those(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Classes of the type of those that are known; ValueError where one is another value then."""
+    """Return the given classes in the type of the known ones. Raises ValueError if that changes a value."""
     kind, other = known.dtype.kind, given.dtype.kind
     if kind == other or (kind in "iu" and np.result_type(known, given).kind in "iu" and other in "iu"):
-        return given  # of another width at most
-    wrong = f"classes of the type {given.dtype}, after classes of the type {known.dtype}: {given[:3].tolist()}"
+        return given  # differs in width at most
+    wrong = f"classes of type {given.dtype} after classes of type {known.dtype}; use one type: {given[:3].tolist()}"
     try:
         with np.errstate(invalid="ignore"):
             cast: npt.NDArray[Any] = given.astype(np.str_ if kind == "U" else known.dtype)
@@ -252,31 +253,31 @@ Ranked = list[tuple[str, float]]
 """Labels and scores, best first."""
 
 TOGETHER = 256
-"""Instances that the index in this process learns at once."""
+"""Number of instances that the index in this process learns per batch."""
 
 LET_GO_SECONDS = 5.0
-"""Longest silence of a service while an object that goes deletes its model."""
+"""Timeout of the request that deletes the model of an estimator at the end of its life."""
 
 
 class Learner(Protocol):
-    """Learns rows one after the other, and ranks labels for rows."""
+    """Learns rows in order and ranks labels for rows."""
 
     def learn(self, rows: Iterable[tuple[Row, str]]) -> None:
         """Learn rows with their labels, in order."""
         ...
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
-        """At most ``k`` labels for each row."""
+        """Yield at most ``k`` labels for each row."""
         ...
 
 
 class InProcess:
-    """The live index in this process.
+    """Backend that keeps the live index in this process.
 
     Parameters
     ----------
     config : dict
-        As for ``PUT /models/{model}``.
+        Model configuration, as for ``PUT /models/{model}``.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -291,7 +292,7 @@ class InProcess:
                 applying.step(len(records))
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
-        """At most ``k`` labels for each row."""
+        """Yield at most ``k`` labels for each row."""
         live = self._live
         for row in rows:
             ranking = live.rank(live.vectorizer.vectorize_mapping(row), k)
@@ -312,16 +313,16 @@ class InProcess:
 
 
 class OverService:
-    """A model of a running service. Refused, Unreachable and Interrupted are those of the client.
+    """Backend that uses a model of a running service. Its methods raise the errors of ``Client``.
 
     Parameters
     ----------
     url : str
     key : str or None
     name : str
-        Of the model.
+        Name of the model.
     owned : bool
-        The model goes when this object does. One that was pickled or copied leaves it to whoever calls ``discard``.
+        Delete the model together with this object. After pickling or copying, only ``discard`` deletes it.
     """
 
     def __init__(self, url: str, key: str | None, name: str, *, owned: bool = False) -> None:
@@ -343,7 +344,7 @@ class OverService:
             client.delete(self.name)
 
     def begin(self, config: Mapping[str, Any], anew: bool) -> None:
-        """Create the model unless it is there; with ``anew`` what it has learned is deleted."""
+        """Create or configure the model. With ``anew``, delete an existing model first."""
         with Client(self._url, key=self._key) as client:
             there = any(model["name"] == self.name for model in client.models()["models"])
             if there and anew:
@@ -351,7 +352,7 @@ class OverService:
             client.configure(self.name, dict(config))
 
     def learn(self, rows: Iterable[tuple[Row, str]]) -> None:
-        """Learn rows with their labels, in order; those that the service refuses for now (a rate) come later."""
+        """Learn rows with their labels, in order. Rows refused for now (by a rate limit) are learned later."""
         instances = (Labelled(features=row, labels=[label]) for row, label in rows)
         with Client(self._url, key=self._key) as client:
             for answer in Model(client, self.name).learn_many(instances, in_flight=1):
@@ -360,7 +361,7 @@ class OverService:
                 self._offset = answer.offset
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
-        """At most ``k`` labels for each row, by all that was learned here."""
+        """Yield at most ``k`` labels for each row. The ranking reflects everything learned through this object."""
         instances = (Instance(features=row) for row in rows)
         with Client(self._url, key=self._key) as client:
             for answer in Model(client, self.name).classify_many(instances, k=k, min_offset=self._offset):
@@ -370,7 +371,7 @@ class OverService:
 
 
 def _delete_quietly(made_by: int, url: str, key: str | None, name: str) -> None:
-    """Delete a model unless the service does not take it now, or the process is a fork of that which made it."""
+    """Delete a model with one attempt and ignore errors. Does nothing in a fork of the process that created it."""
     if made_by != os.getpid():
         return
     try:
@@ -381,10 +382,10 @@ def _delete_quietly(made_by: int, url: str, key: str | None, name: str) -> None:
 
 
 def _at_once(seconds: float) -> None:
-    raise Unreachable("there is no time for another attempt")
+    raise Unreachable("the model is deleted with a single attempt")
 
 
 def _secret() -> tuple[int, int]:
-    """Where keys lie in memory is nobody's business; it changes no outcome."""
+    """Return a random key for the hash tables, against collision attacks. It does not affect results."""
     drawn = os.urandom(16)
     return int.from_bytes(drawn[:8], "little"), int.from_bytes(drawn[8:], "little")

@@ -1,4 +1,4 @@
-"""A service of one's own for a while: started on a free port, and stopped afterwards."""
+"""A private, temporary service: started on a free port and stopped afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from abound.core.errors import CannotStart
 from abound.service.client import Client, ClientError
 
 START_SECONDS = 300.0
-"""Longest wait until it is ready; the first start on a machine compiles the kernels."""
+"""Longest wait until the service is ready; the first start on a machine compiles the kernels."""
 
 STOP_SECONDS = 30.0
 
@@ -27,23 +27,23 @@ _LISTENING = re.compile(r"listening on (http://[^\s,\"]+)")
 def own_service(
     say: Callable[[str], None] = lambda sentence: None, *, data_dir: Path | None = None, worker: bool = False
 ) -> Iterator[str]:
-    """Run ``abound serve`` in another process; gives its URL.
+    """Run ``abound serve`` in a child process and yield its URL.
 
-    Settings of the environment do not reach it, so it never touches another store or data directory.
+    The child process does not see ``ABOUND_*`` variables, so it never touches another store or data directory.
 
     Parameters
     ----------
     say : callable
-        Told what the service says while it starts.
+        Receives each line that the service prints while it starts.
     data_dir : Path or None
-        Its data directory; None: a temporary one.
+        Data directory; None for a temporary one.
     worker : bool
-        Whether it has a worker, which makes snapshots.
+        Run a worker, which makes snapshots and runs jobs.
 
     Raises
     ------
     CannotStart
-        It ended, or was not ready in time; with what it said last.
+        The service ended or was not ready in time. The message quotes its last lines of output.
     """
     with tempfile.TemporaryDirectory(prefix="abound-") as directory:
         said = Path(directory) / "said"
@@ -82,9 +82,11 @@ def _wait_until_ready(process: subprocess.Popen[bytes], said: Path, say: Callabl
         if found and _is_ready(found[1]):
             return found[1]
         if process.poll() is not None:
-            raise CannotStart("the service ended while it started: " + " ".join(lines[-5:]))
+            raise CannotStart("the service ended while starting; its last output: " + " ".join(lines[-5:]))
         time.sleep(0.05)
-    raise CannotStart(f"the service was not ready within {START_SECONDS:.0f} s: " + " ".join(lines[-5:]))
+    raise CannotStart(
+        f"the service was not ready within {START_SECONDS:.0f} s; its last output: " + " ".join(lines[-5:])
+    )
 
 
 def _is_ready(url: str) -> bool:

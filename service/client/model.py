@@ -1,4 +1,4 @@
-"""One model of a running service: typed instances in, typed answers out."""
+"""Typed access to one model of a running service."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Value = float | str | bool | Sequence[str]
 Features = Mapping[str, Value]
 
 IN_FLIGHT = 3
-"""Requests of a stream that are on their way at once where their order does not matter."""
+"""Default number of concurrent requests of a stream whose order does not matter."""
 
 
 class Instance(Struct, omit_defaults=True, kw_only=True, gc=False):
-    """What is to be labelled: a text, features, or both."""
+    """An instance to classify: a text, features, or both."""
 
     text: str | None = None
     features: Features | None = None
@@ -36,13 +36,13 @@ class Labelled(Instance, omit_defaults=True, kw_only=True, gc=False):
     ----------
     labels : list of str, 1 to 100
     text, features
-        Not with ``prediction``.
+        Must be None with ``prediction``.
     prediction : str or None
-        Id of an instance that ``classify`` remembered.
+        Id of a prediction that ``classify`` stored with ``remember``; its instance is learned.
     key : str or None
-        An idempotency key: the instance is learned once, however often it is sent.
+        Idempotency key: an instance that is sent several times is learned once.
     source : str or None
-        Kept with the event.
+        Stored with the event.
     """
 
     labels: Sequence[str]
@@ -52,7 +52,7 @@ class Labelled(Instance, omit_defaults=True, kw_only=True, gc=False):
 
 
 class Asking(Struct, omit_defaults=True, kw_only=True, gc=False):
-    """How instances are to be ranked; see ``POST /classify``."""
+    """Options of a classification; see ``POST /classify``."""
 
     k: int | UnsetType = UNSET
     threshold: float | None = None
@@ -66,7 +66,7 @@ class Asking(Struct, omit_defaults=True, kw_only=True, gc=False):
 
 
 class Asked(TypedDict, total=False):
-    """The fields of ``Asking`` by name."""
+    """The fields of ``ClassifyOptions`` as keyword arguments."""
 
     k: int
     threshold: float | None
@@ -80,7 +80,7 @@ class Asked(TypedDict, total=False):
 
 
 class More(TypedDict, total=False):
-    """The fields of ``Labelled`` but its labels, by name."""
+    """The fields of ``Labelled`` except ``labels``, as keyword arguments."""
 
     text: str | None
     features: Features | None
@@ -90,7 +90,7 @@ class More(TypedDict, total=False):
 
 
 class Model:
-    """One model, by a ``Client``.
+    """One model, accessed through a ``Client``.
 
     Parameters
     ----------
@@ -105,19 +105,19 @@ class Model:
     def classify(
         self, *, text: str | None = None, features: Features | None = None, **asking: Unpack[Asked]
     ) -> ClassifyAnswer:
-        """Labels of one instance, best first. ``asking``: the fields of ``Asking``."""
+        """Return the labels of one instance, best first. ``asking`` takes the fields of ``ClassifyOptions``."""
         request = _asked(Instance(text=text, features=features), Asking(**asking))
         return shaped(self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
     def learn(self, labels: Sequence[str], **instance: Unpack[More]) -> LearnAnswer:
-        """Learn one instance; ``instance``: the other fields of ``Labelled``. The next answer already knows."""
+        """Learn one instance, given the fields of ``Labelled``. Later answers reflect it."""
         request = _fields(Labelled(labels=labels, **instance))
         return shaped(self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     def classify_many(
         self, instances: Iterable[Instance], *, in_flight: int = IN_FLIGHT, **asking: Unpack[Asked]
     ) -> Iterator[ClassifyAnswer | Refused]:
-        """An answer for each instance, in order: its labels, or why there are none."""
+        """Yield an answer for each instance, in order: its labels, or the error that refused it."""
         lines = _lines(instances, Asking(**asking))
         for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
             yield _read(answer, ClassifyAnswer, self.client.url)
@@ -125,20 +125,20 @@ class Model:
     def learn_many(
         self, instances: Iterable[Labelled], *, keyed: bool = True, in_flight: int = IN_FLIGHT
     ) -> Iterator[LearnAnswer | Refused]:
-        """An answer for each instance, in order: what learning it found, or why it was not learned.
+        """Learn instances and yield an answer for each, in order: its outcome, or the error that refused it.
 
-        Instances go out a thousand at a time, or with the first one that comes a second after the first of these. A
-        source that waits is waited for: what it gave last is learned once it gives more, or ends.
+        A request holds a thousand instances, or ends with the first instance that arrives a second after its first one.
+        The client waits as long as its source does: the last instances are sent once the source yields more or ends.
 
         Parameters
         ----------
         instances : iterable of Labelled
         keyed : bool
-            Give an idempotency key to those without one, so that whatever breaks off can be sent again.
+            Add an idempotency key to instances without one, so that interrupted requests can be sent again.
         in_flight : int
-            1 keeps the order of the instances in the log, too, but for those that are refused for now, by a rate or
-            while the service is busy: they are sent again, behind those of their request that were taken. With more
-            it is faster.
+            Number of concurrent requests; more are faster. With 1 the log keeps the order of the instances, except for
+            instances refused for now, by a rate limit or a busy service. They are learned after the accepted
+            instances of their request.
         """
         made = _labelled(instances, keyed)
         for answer in self.client.learn_stream(self.name, made, keyed=keyed, in_flight=in_flight):
@@ -146,7 +146,7 @@ class Model:
 
 
 class AsyncModel:
-    """One model, by an ``AsyncClient``; the methods are those of ``Model``."""
+    """One model, accessed through an ``AsyncClient``. Its methods are those of ``Model``."""
 
     def __init__(self, client: AsyncClient, name: str = "default") -> None:
         self.client = client
@@ -155,12 +155,12 @@ class AsyncModel:
     async def classify(
         self, *, text: str | None = None, features: Features | None = None, **asking: Unpack[Asked]
     ) -> ClassifyAnswer:
-        """Labels of one instance, best first. ``asking``: the fields of ``Asking``."""
+        """Return the labels of one instance, best first. ``asking`` takes the fields of ``ClassifyOptions``."""
         request = _asked(Instance(text=text, features=features), Asking(**asking))
         return shaped(await self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
     async def learn(self, labels: Sequence[str], **instance: Unpack[More]) -> LearnAnswer:
-        """Learn one instance; ``instance``: the other fields of ``Labelled``. The next answer already knows."""
+        """Learn one instance, given the fields of ``Labelled``. Later answers reflect it."""
         request = _fields(Labelled(labels=labels, **instance))
         return shaped(await self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
@@ -171,7 +171,7 @@ class AsyncModel:
         in_flight: int = IN_FLIGHT,
         **asking: Unpack[Asked],
     ) -> AsyncIterator[ClassifyAnswer | Refused]:
-        """An answer for each instance, in order: its labels, or why there are none."""
+        """Yield an answer for each instance, in order: its labels, or the error that refused it."""
         wanted = Asking(**asking)
         lines = _alines(instances, wanted) if isinstance(instances, AsyncIterable) else _lines(instances, wanted)
         async for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
@@ -184,7 +184,7 @@ class AsyncModel:
         keyed: bool = True,
         in_flight: int = IN_FLIGHT,
     ) -> AsyncIterator[LearnAnswer | Refused]:
-        """An answer for each instance, in order: what learning it found, or why it was not learned."""
+        """Learn instances and yield an answer for each, in order: its outcome, or the error that refused it."""
         lines: Iterable[bytes] | AsyncIterable[bytes]
         lines = _alabelled(instances, keyed) if isinstance(instances, AsyncIterable) else _labelled(instances, keyed)
         async for answer in self.client.learn_stream(self.name, lines, keyed=keyed, in_flight=in_flight):
@@ -213,7 +213,7 @@ async def _alines(instances: AsyncIterable[Instance], asking: Asking) -> AsyncIt
 
 
 def _more(asking: Asking) -> bytes:
-    """What each line says behind its own fields."""
+    """Return the end of each line: the JSON of the options without its opening brace."""
     return client_requests.encode_whole(asking)[1:]
 
 
@@ -223,14 +223,14 @@ def _line(instance: Instance, more: bytes) -> bytes:
 
 
 class _Keys:
-    """Idempotency keys that nobody else gives."""
+    """Generates unique idempotency keys: a random prefix and a counter."""
 
     def __init__(self) -> None:
         self._prefix = uuid.uuid4().hex.encode()
         self._n = 0
 
     def encoded(self, instance: Labelled, keyed: bool) -> bytes:
-        """The line of an instance, with a key."""
+        """Return the line of an instance. With ``keyed``, an instance without a key gets one."""
         line = client_requests.encode(instance)
         if not keyed or instance.key is not None:
             return line

@@ -1,4 +1,4 @@
-"""One call a resource: what is sent, and whether it may be sent twice. Both clients send these."""
+"""The request for each resource: its content, and whether it may be repeated. Both clients send these."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ VERSION_FILE = {"Content-Type": "application/vnd.abound.version"}
 DATA_FILE = {"Content-Type": "application/octet-stream"}
 
 IMPORT_SECONDS = 900.0
-"""Longest silence while a model is imported: all replicas load it."""
+"""Read timeout of an import, during which all replicas load the model."""
 
 DATASET_SECONDS = 3900.0
-"""The same while a data set is checked: the service gives that up after an hour."""
+"""Read timeout of a data set upload; the service aborts its check after an hour."""
 
 ACTIVATE_SECONDS = 360.0
-"""The same while a version is activated: the service waits five minutes for all replicas to have loaded it."""
+"""Read timeout of an activation; the service waits up to five minutes until all replicas have loaded the version."""
 
 SNAPSHOT_SECONDS = 180.0
-"""The same while a snapshot is made: the service waits two minutes."""
+"""Read timeout of a snapshot request; the service waits up to two minutes."""
 
 
 NUMPY_KINDS = "biufUO"
-"""Types of numpy that are the same in JSON: not bytes, nor times, which would be sent as other things than they are."""
+"""NumPy kinds with a JSON equivalent. Bytes and times are left out: they would be sent as something else."""
 
 
 def plain(value: object) -> object:
-    """A scalar or an array of numpy as what it is in Python; TypeError for what there is no JSON for."""
+    """Return a NumPy scalar or array as a Python value. Raises TypeError if JSON has no equivalent."""
     if type(value).__module__ == "numpy":
         made = value.tolist() if value.dtype.kind in NUMPY_KINDS else value  # type: ignore[attr-defined]
         if type(made).__module__ != "numpy":
             return made
         if value.dtype.kind == "f":  # type: ignore[attr-defined]
             return value.astype("float64").tolist()  # type: ignore[attr-defined]
-    raise TypeError(f"a {getattr(value, 'dtype', type(value).__name__)} cannot be sent: there is no JSON for it")
+    raise TypeError(f"a {getattr(value, 'dtype', type(value).__name__)} cannot be sent: JSON has no such type")
 
 
 encode = msgspec.json.Encoder(enc_hook=plain).encode
-"""A line of a stream; what is no number in it is null, which the service refuses in an instance."""
+"""Encode a line of a stream. NaN and the infinities become null, which the service refuses in an instance."""
 
 
 def encode_whole(body: object) -> bytes:
-    """A document; Refused where a number in it is none to JSON: sent as null it would say that nothing is asked."""
+    """Return a document as JSON. Raises Refused for NaN or infinity, which as null would mean an absent field."""
     content = encode(body)
     if b"null" in content:
         _check_numbers(msgspec.to_builtins(body, enc_hook=plain), "")
@@ -63,7 +63,7 @@ def encode_whole(body: object) -> bytes:
 
 def _check_numbers(value: object, where: str) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise Refused(422, {"detail": f"a number has to be finite, not {value}", "field": where})
+        raise Refused(422, {"detail": f"a number must be finite, not {value}", "field": where})
     if isinstance(value, Mapping):
         for name, one in value.items():
             _check_numbers(one, f"{where}.{name}" if where else str(name))
@@ -79,11 +79,11 @@ class Call:
     Attributes
     ----------
     repeatable : bool
-        Taking it twice does what taking it once does.
+        Sending it twice has the same effect as sending it once.
     once : bool
-        The first answer counts, whatever it is.
+        It is sent only once, even if it fails.
     seconds : float or None
-        Longest silence; None: that of the client.
+        Read timeout; None for that of the client.
     """
 
     method: str
@@ -95,7 +95,7 @@ class Call:
     seconds: float | None = None
 
     def timeout(self, usual: httpx.Timeout) -> httpx.Timeout:
-        """What may be waited for, where the client's is ``usual``; never less."""
+        """Return the timeouts of this call. The read timeout is at least that of ``usual``, the client's."""
         if self.seconds is None:
             return usual
         seconds = self.seconds if usual.read is None else max(self.seconds, usual.read)
@@ -109,56 +109,56 @@ def _call(method: str, path: str, body: object = None, *, repeatable: bool = Tru
 
 
 def part(name: str) -> str:
-    """A name as one part of a path.
+    """Return a name quoted as one segment of a URL path.
 
     Raises
     ------
     Refused
-        It is empty, ``.`` or ``..``: a path with it is the path of something else, once it is normalised.
+        The name is empty, ``.`` or ``..``: the normalised path would lead to another resource.
     """
     if name in ("", ".", ".."):
-        detail = f"{name!r} is no name: in an address it would stand for something else"
+        detail = f"{name!r} is not a valid name: in a URL it would lead to another resource"
         raise Refused(422, {"detail": detail})
     return quote(name, safe="")
 
 
 def model_path(name: str) -> str:
-    """Where a model is."""
+    """Return the path of a model."""
     return f"/models/{part(name)}"
 
 
 def job_path(job_id: str) -> str:
-    """Where a job is."""
+    """Return the path of a job."""
     return f"/jobs/{part(job_id)}"
 
 
 def ready() -> Call:
-    """What ``/readyz`` says."""
+    """Ask whether the service is ready."""
     return _call("GET", "/readyz", once=True)
 
 
 def models() -> Call:
-    """All models."""
+    """List all models."""
     return _call("GET", "/models")
 
 
 def model(name: str) -> Call:
-    """One model with its digest."""
+    """Get one model with its digest."""
     return _call("GET", model_path(name))
 
 
 def stats(name: str) -> Call:
-    """The running score of a model, its sizes, and its replicas."""
+    """Get the running score of a model, its sizes and its replicas."""
     return _call("GET", f"{model_path(name)}/stats")
 
 
 def labels(name: str, query: Mapping[str, Any]) -> Call:
-    """Labels that a model knows."""
+    """List labels that a model knows."""
     return _call("GET", f"{model_path(name)}/labels{_query(query)}")
 
 
 def label(name: str, label: str, query: Mapping[str, Any]) -> Call:
-    """One label, and the features that vote for it."""
+    """Get one label with the features that vote for it."""
     return _call("GET", f"{model_path(name)}/label{_query({'name': label, **query})}")
 
 
@@ -173,32 +173,32 @@ def delete(name: str) -> Call:
 
 
 def snapshots(name: str) -> Call:
-    """The snapshots of a model."""
+    """List the snapshots of a model."""
     return _call("GET", f"{model_path(name)}/snapshots")
 
 
 def snapshot(name: str) -> Call:
-    """Ask for a snapshot."""
+    """Request a snapshot."""
     return replace(_call("POST", f"{model_path(name)}/snapshots", repeatable=False), seconds=SNAPSHOT_SECONDS)
 
 
 def versions(name: str) -> Call:
-    """The versions of a model."""
+    """List the versions of a model."""
     return _call("GET", f"{model_path(name)}/versions")
 
 
 def version_path(name: str, version: str) -> str:
-    """Where a version of a model is."""
+    """Return the path of a version."""
     return f"{model_path(name)}/versions/{part(version)}"
 
 
 def version(name: str, version: str) -> Call:
-    """One version."""
+    """Get one version."""
     return _call("GET", version_path(name, version))
 
 
 def compare_versions(name: str, ids: Sequence[str]) -> Call:
-    """Versions side by side."""
+    """Compare versions."""
     return _call("GET", f"{model_path(name)}/comparison?{urlencode([('id', one) for one in ids])}")
 
 
@@ -208,48 +208,48 @@ def delete_version(name: str, version: str) -> Call:
 
 
 def activate(name: str, version: str, reason: str) -> Call:
-    """Let a version answer; again it changes nothing."""
+    """Activate a version. Repeating the request changes nothing."""
     call = _call("POST", f"{model_path(name)}/activate", {"version": version, "reason": reason})
     return replace(call, seconds=ACTIVATE_SECONDS)
 
 
 def contenders_path(name: str) -> str:
-    """Where the contest of a model is."""
+    """Return the path of a model's challengers."""
     return f"{model_path(name)}/contenders"
 
 
 def contender_path(name: str, version: str) -> str:
-    """Where a version is that contends."""
+    """Return the path of a challenger."""
     return f"{contenders_path(name)}/{part(version)}"
 
 
 def contenders(name: str) -> Call:
-    """Who contends, and how it stands."""
+    """List the challengers and the standings of the contest."""
     return _call("GET", contenders_path(name))
 
 
 def enter_contender(name: str, version: str, reason: str) -> Call:
-    """Let a version contend; again it changes nothing."""
+    """Enter a version as a challenger. Repeating the request changes nothing."""
     return _call("POST", contenders_path(name), {"version": version, "reason": reason})
 
 
 def leave_contest(name: str, version: str) -> Call:
-    """Let a version contend no more."""
+    """Withdraw a version from the contest."""
     return _call("DELETE", contender_path(name, version), repeatable=False)
 
 
 def datasets() -> Call:
-    """The data sets."""
+    """List the data sets."""
     return _call("GET", "/datasets")
 
 
 def dataset_path(name: str) -> str:
-    """Where a data set is."""
+    """Return the path of a data set."""
     return f"/datasets/{part(name)}"
 
 
 def dataset(name: str) -> Call:
-    """One data set."""
+    """Get one data set."""
     return _call("GET", dataset_path(name))
 
 
@@ -259,25 +259,28 @@ def delete_dataset(name: str) -> Call:
 
 
 def methods() -> Call:
-    """What jobs can do."""
+    """List the methods of jobs."""
     return _call("GET", "/methods")
 
 
 def submit(request: Answer, key: str | None = None) -> Call:
-    """Ask for a job, under a key: however often it is sent, it is taken once. ValueError for one that cannot travel."""
+    """Submit a job with an idempotency key, so that repeating the request submits no second job.
+
+    Raises ValueError if the key cannot stand in a header.
+    """
     if key and not (key.isascii() and key.isprintable()):
-        raise ValueError("an idempotency key has to be printable ASCII")
+        raise ValueError("an idempotency key must be printable ASCII")
     headers = {**JSON, KEY_HEADER: key or uuid.uuid4().hex}
     return Call(method="POST", path="/jobs", content=encode_whole(request), headers=headers, repeatable=True)
 
 
 def jobs(query: Mapping[str, Any]) -> Call:
-    """Jobs, newest first."""
+    """List jobs, newest first."""
     return _call("GET", f"/jobs{_query(query)}")
 
 
 def job(job_id: str) -> Call:
-    """One job."""
+    """Get one job."""
     return _call("GET", job_path(job_id))
 
 
@@ -287,15 +290,15 @@ def cancel(job_id: str) -> Call:
 
 
 def classify(name: str, request: Mapping[str, Any]) -> Call:
-    """Rank one instance, or a batch."""
+    """Classify one instance or a batch."""
     return _call("POST", f"{model_path(name)}/classify", request)
 
 
 def learn(name: str, request: Mapping[str, Any]) -> Call:
-    """Learn one instance, or a batch.
+    """Learn one instance or a batch.
 
-    A request without an idempotency key gets one, so that it can be sent again when its answer breaks off. One that
-    waits for the log only gets none: a key would make it wait until it is applied.
+    A request without an idempotency key gets one, so that it can be repeated if its answer breaks off. A request that
+    waits only for the log gets none: with a key, the service would answer only once the request is applied.
     """
     path = f"{model_path(name)}/learn"
     instances = request.get("instances")

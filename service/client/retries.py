@@ -1,14 +1,13 @@
-"""What is tried again, and after which pause.
+"""The retry policy of the clients: which requests are repeated, and after which pause.
 
-* Refused with 429 or 503, or never reached the service: nothing was taken, so it is sent again.
-* Interrupted, or refused with 502 or 504: nobody knows what became of it. It is sent again only if it may be taken
-  twice: it only reads, says the same however often it is said, or carries idempotency keys. An interrupted learn
-  without keys is never sent twice.
-* Once that has happened, a later attempt that never arrives does not end as Unreachable but as Interrupted.
-* Streams, and whoever follows a job, wait for a service that says that it is starting: that takes as long as there is
-  to load and to replay, so the seconds are bounded, not the attempts.
-* A single request to a service that has never answered is given up at once: more likely than a restart is that there
-  is none at this URL.
+* A request refused with 429 or 503, or one that never reached the service, was not processed. It is sent again.
+* An interrupted request, or one refused with 502 or 504, may have been processed. It is sent again only if it is
+  repeatable: it only reads, is idempotent, or carries idempotency keys. An interrupted learn request without keys is
+  never sent twice.
+* After such an attempt, a later attempt that never reaches the service ends as Interrupted, not as Unreachable.
+* Streams and followed jobs wait for a service that reports that it is starting. Its start takes as long as it has
+  state to load and log to replay, so the seconds of waiting are bounded, not the attempts.
+* A single request to a service that has never answered fails at once: a wrong URL is more likely than a restart.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from __future__ import annotations
 from abound.service.client.errors import Answer, ClientError, Interrupted, Refused, Unreachable
 
 ATTEMPTS = 6
-"""How often a request is sent before it counts as failed."""
+"""Number of attempts after which a request has failed."""
 
 MAX_PAUSE = 10.0
 """Longest pause before another attempt, in seconds."""
 
 START_SECONDS = 120.0
-"""How long a service is waited for, in pauses together, that says that it is not ready."""
+"""Longest wait for a service that reports that it is not ready, as the sum of the pauses."""
 
 NOT_TAKEN = (429, 503)
 NOT_READY = "/problems/not-ready"
@@ -35,14 +34,14 @@ class Attempts:
     Parameters
     ----------
     repeatable : bool
-        Whether taking it twice does no harm.
+        Whether the request may be processed twice.
     patient : bool
-        Whether a service that cannot be reached is waited for.
+        Whether to retry while the service cannot be reached.
 
     Attributes
     ----------
     unknown : bool
-        Nobody knows what became of an attempt that another one followed: something may have been taken.
+        The outcome of an earlier attempt is unknown: the service may have processed it.
     """
 
     def __init__(self, repeatable: bool, patient: bool = True) -> None:
@@ -53,12 +52,12 @@ class Attempts:
         self._waited = 0.0
 
     def progress(self) -> None:
-        """Something came of it: count anew."""
+        """Reset the counters, since part of the request was answered."""
         self._failed = 0
         self._waited = 0.0
 
     def pause_after(self, error: ClientError) -> float:
-        """Seconds to wait before the next attempt; raises the error where there is to be none."""
+        """Return the seconds to wait before the next attempt, or raise the error if there is none left."""
         self._failed += 1
         if self._failed >= ATTEMPTS or not self._may_be_sent_again(error):
             if self.unknown and isinstance(error, Unreachable):
@@ -68,7 +67,7 @@ class Attempts:
         return pause_of(error.problem) if isinstance(error, Refused) else backoff(self._failed)
 
     def start_pause(self, error: ClientError) -> float | None:
-        """Seconds to wait for a service that is starting; None where it is not that, or has taken too long."""
+        """Return the seconds to wait for a starting service. None if it is not starting, or takes too long."""
         if not isinstance(error, Refused) or error.problem.get("type") != NOT_READY or self._waited >= START_SECONDS:
             return None
         pause = max(pause_of(error.problem), 0.25)
@@ -82,16 +81,16 @@ class Attempts:
 
 
 def may_be_sent_again(refused: Refused, repeatable: bool) -> bool:
-    """Whether another attempt may fare better and does no harm."""
+    """Return whether a refused request can succeed later and is safe to repeat."""
     return refused.status in NOT_TAKEN or (repeatable and refused.status in UNKNOWN)
 
 
 def pause_of(problem: Answer) -> float:
-    """Seconds that the service asked for, bounded."""
+    """Return the pause that the service asks for, in seconds, at most ``MAX_PAUSE``."""
     asked = problem.get("retry_after")
     return float(min(asked, MAX_PAUSE)) if isinstance(asked, (int, float)) and asked >= 0 else 1.0
 
 
 def backoff(attempt: int) -> float:
-    """Seconds before another attempt when nobody said how long."""
+    """Return the exponential pause before the next attempt, in seconds, at most ``MAX_PAUSE``."""
     return float(min(0.25 * 2**attempt, MAX_PAUSE))

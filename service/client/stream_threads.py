@@ -1,15 +1,12 @@
-"""The connections of streams: each stream has its own, and whoever leaves it ends them.
+"""Threads and connections of concurrent stream requests, which end when the caller abandons the stream.
 
-No request of ``httpx`` can be cancelled by another thread, but one tells of itself while it is made (its extension
-``trace``). So the sockets are known, and one that is shut wakes the thread that waits for an answer on it; and a
-request that is still connecting when its stream is left is never sent. The calls of the client are not kept waiting by
-a stream: its connections are not among theirs.
+Each stream has its own connections, so it never makes the client's other calls wait. No thread can cancel an ``httpx``
+request of another thread. But the request extension ``trace`` reports each socket as it is opened. Shutting that
+socket down wakes the thread that waits for an answer on it. A request that is still connecting when its stream is
+abandoned is never sent.
 
-Work of a stream in a thread of its own, which can be left; ``abound.service.client.stream_threads`` ends what it waits
-for.
-
-A thread that is still connecting, or sends by a transport that was given, goes on until that has come to something or
-the time to wait for it is over: it sends nothing more, and does not keep the program from ending.
+A thread that is still connecting, or sends on a transport given to the client, continues until it succeeds, fails or
+times out. It sends nothing more and does not keep the program alive.
 """
 
 from __future__ import annotations
@@ -28,22 +25,22 @@ from abound.service.client.errors import Answer, is_on_this_machine, no_cookies,
 from abound.service.client.requests import NDJSON
 
 SHARED = httpx.Limits(max_connections=100, max_keepalive_connections=20)
-"""Connections of all calls that are no streams."""
+"""Connection limits of all calls that are not streams."""
 
 OF_A_STREAM = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-"""As many as requests on their way: none waits for the connection of another."""
+"""Connection limits of a stream: as many connections as concurrent requests, so that none waits for another."""
 
 
 def connecting(
     url: str, headers: Mapping[str, str], timeout: float, given: httpx.BaseTransport | None
 ) -> Callable[[httpx.Limits], httpx.Client]:
-    """Makes what requests are sent by: the proxy that the environment names, but not to a service on this machine."""
+    """Return a factory of HTTP clients. They use the environment's proxy, except for a service on this machine."""
     with of_environment(url):
-        trusted = httpx.create_ssl_context() if given is None else True  # read once: that takes longer than all else
+        trusted = httpx.create_ssl_context() if given is None else True  # loaded once, since it is the slowest step
 
     def connect(limits: httpx.Limits) -> httpx.Client:
         with of_environment(url):
-            transport = given  # it takes no proxy
+            transport = given  # an explicit transport ignores proxies
             if given is None and is_on_this_machine(url):
                 transport = httpx.HTTPTransport(verify=trusted, limits=limits)
             return httpx.Client(
@@ -60,22 +57,22 @@ def connecting(
 
 
 class Left(Exception):
-    """A request is not sent: its stream was left."""
+    """A request is not sent because its stream was abandoned."""
 
 
 class Connections:
-    """What a stream sends by.
+    """The connections of one stream.
 
     Parameters
     ----------
     http : httpx.Client
     own : bool
-        Nobody else sends by it.
+        No other stream or call uses ``http``.
 
     Attributes
     ----------
     ended : threading.Event
-        The stream was left.
+        The stream was abandoned.
     """
 
     def __init__(self, http: httpx.Client, own: bool = False) -> None:
@@ -86,18 +83,18 @@ class Connections:
         self._lock = threading.Lock()
 
     def send(self, path: str, body: bytes) -> AbstractContextManager[httpx.Response]:
-        """Send lines; Left where nobody waits for their answers any more."""
+        """Send lines. Raises StreamAbandoned if the stream was abandoned."""
         return self._http.stream("POST", path, content=body, headers=NDJSON, extensions={"trace": self._trace})
 
     def end(self) -> None:
-        """Send nothing more, and hang up on what is on its way."""
+        """Disconnect pending requests and prevent further ones."""
         with self._lock:
             self.ended.set()
             for one in self._sockets:
                 _shut(one)
 
     def close(self) -> None:
-        """Close them, unless they are those of others, too."""
+        """Close the connections unless they are shared."""
         if self._own:
             self._http.close()
 
@@ -117,20 +114,23 @@ class Connections:
 
 
 def _shut(one: socket.socket) -> None:
-    """End a connection: whoever waits for it learns so. Not as TLS does it, which is for the thread that reads."""
+    """Shut down a socket, which wakes the thread that waits for it.
+
+    Calls ``socket.socket`` directly: the shutdown of a TLS socket is reserved for the thread that reads from it.
+    """
     with suppress(OSError):
         socket.socket.shutdown(one, socket.SHUT_RDWR)
 
 
 class Streams:
-    """The connections of a client's streams; those of a stream that was read to its end are kept for the next.
+    """Pool of the connections of a client's streams. Connections of a completed stream are reused by the next one.
 
     Parameters
     ----------
     shared : httpx.Client
-        What the client sends its other calls by.
+        Sends the other calls of the client.
     connect : callable or None
-        Makes another one like it; None: a transport was given, which is what streams send by, too.
+        Makes another ``httpx.Client`` for the same URL. None: streams use ``shared``, which has a given transport.
     """
 
     def __init__(self, shared: httpx.Client, connect: Callable[[httpx.Limits], httpx.Client] | None) -> None:
@@ -142,7 +142,7 @@ class Streams:
 
     @contextmanager
     def connections(self) -> Iterator[Connections]:
-        """Those of one stream."""
+        """Provide the connections of one stream."""
         with self._lock:
             taken = self._kept.pop() if self._kept else self._made()
             self._taken.append(taken)
@@ -158,29 +158,29 @@ class Streams:
                 taken.close()
 
     def close(self) -> None:
-        """Close all, those of streams that are under way, too. The client has been closed."""
+        """Close all connections, including those of active streams. Called after the client is closed."""
         with self._lock:
             every, self._kept = self._kept + self._taken, []
         for one in every:
             one.close()
 
     def _made(self) -> Connections:
-        if self._connect is None or self._shared.is_closed:  # what is closed says so
+        if self._connect is None or self._shared.is_closed:  # a closed client raises a clear error on use
             return Connections(self._shared)
         return Connections(self._connect(OF_A_STREAM), own=True)
 
 
 LEAVING_SECONDS = 1.0
-"""So long those that are left are waited for: who pauses, or waits for an answer, ends at once."""
+"""Longest wait for the threads of an abandoned stream. Threads that pause or wait for an answer end at once."""
 
 
 class Sending(threading.Thread):
-    """A request on its way, begun at once.
+    """A thread that sends one request. It starts at once.
 
     Parameters
     ----------
     work : callable
-        Sends it, and gives an answer a line.
+        Sends the request and returns an answer for each line.
     """
 
     def __init__(self, work: Callable[[], list[Answer]]) -> None:
@@ -191,14 +191,14 @@ class Sending(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Do the work; what it raises is kept."""
+        """Send the request and store its answers or its exception."""
         try:
             self._answers = self._work()
         except BaseException as error:
             self._error = error
 
     def result(self) -> list[Answer]:
-        """What came of it, as soon as it is known; raises what the work has raised."""
+        """Wait for the request. Returns its answers or raises its exception."""
         self.join()
         if self._error is not None:
             raise self._error
@@ -206,20 +206,20 @@ class Sending(threading.Thread):
 
 
 def first(sent: deque[Sending]) -> list[Answer]:
-    """The answers of the request that was sent first; while it is waited for it stays in the queue."""
+    """Wait for the oldest request and return its answers. It stays in the queue until then."""
     answers = sent[0].result()
     sent.popleft()
     return answers
 
 
 def in_order(sent: deque[Sending]) -> Iterator[Answer]:
-    """The answers of all requests that are on their way."""
+    """Yield the answers of all pending requests, in the order of the requests."""
     while sent:
         yield from first(sent)
 
 
 def leave(sent: deque[Sending]) -> None:
-    """Wait a moment for those that are about to end; the others end by themselves."""
+    """Wait up to ``LEAVING_SECONDS`` for the threads of an abandoned stream. Slower ones end in the background."""
     deadline = time.monotonic() + LEAVING_SECONDS
     for one in sent:
         one.join(max(0.0, deadline - time.monotonic()))

@@ -1,14 +1,14 @@
-"""Streams of any length as successive bounded NDJSON requests: what each holds, and what came of its lines.
+"""Streams of any length, sent as successive NDJSON requests of bounded size.
 
-1. ``bounded`` cuts the stream into requests. No line is read ahead of its request. One whose first line is old is
-   closed by the next line, or by None in the place of one: a source that waits is waited for, so one that may wait long
-   and has a clock gives None meanwhile. Line ends go; a line that the service would pass over, or read as several, is
-   none: behind it every answer would stand at another line.
-2. A request sends its open lines, at first all of them, and ``take`` closes those that were answered.
-3. Lines refused with 429 or 503 stay open: they are sent again, alone, after the pause that the service asked for.
-4. When the answer breaks off, ``failed`` closes what was answered; the others are sent again if that does no harm.
-   What ends without an answer a line ends as Interrupted, unless nothing of the request can have been taken.
-5. The answers of a request are given when all of its lines are closed, in the order of the lines.
+1. ``bounded`` cuts the stream into requests. It reads no line ahead of its request. A request whose first line is old
+   is completed by the next line, or by None in place of a line. The client waits as long as its source does, so a
+   source that may be silent for long yields None meanwhile. Line breaks are removed. A line that the service would
+   skip, or read as several lines, is refused: all later answers would be matched to the wrong lines.
+2. A request sends its open lines, at first all of them. ``record_answers`` closes the answered ones.
+3. Lines refused with 429 or 503 stay open. They are sent again, alone, after the pause that the service asks for.
+4. When the answer breaks off, ``record_failure`` closes the answered lines. The others are sent again if the request
+   is repeatable. Otherwise the request ends as Interrupted, unless the service cannot have processed any of it.
+5. The answers of a request are returned in the order of its lines, once all of them are closed.
 """
 
 from __future__ import annotations
@@ -23,38 +23,39 @@ from abound.service.client.errors import Answer, ClientError, Interrupted, Refus
 from abound.service.client.retries import NOT_TAKEN, Attempts, may_be_sent_again, pause_of
 
 STREAM_LINES = 1000
-"""Lines of one NDJSON request."""
+"""Most lines of an NDJSON request."""
 
 STREAM_BYTES = 4 * 2**20
-"""Bytes after which an NDJSON request takes no further line; a line may itself be large."""
+"""Size in bytes at which an NDJSON request is complete. The last line may exceed it."""
 
 STREAM_SECONDS = 1.0
-"""Age of the first line at which an NDJSON request takes one further line and no more."""
+"""Age of its first line, in seconds, at which an NDJSON request is completed by the next line."""
 
 CLASSIFYING = 2
-"""Requests of a classified stream that are on their way at once."""
+"""Default number of concurrent requests of a classify stream."""
 
 
 def checked(in_flight: int) -> int:
-    """Requests on their way at once; TypeError or ValueError where that is no number of requests."""
+    """Return ``in_flight`` as an int. Raises TypeError if it is not a whole number, ValueError below 1."""
     try:
         n = index(in_flight)
     except TypeError:
-        raise TypeError(f"in_flight has to be a whole number, not {in_flight!r}") from None
+        raise TypeError(f"in_flight must be a whole number, not {in_flight!r}") from None
     if n < 1:
-        raise ValueError(f"in_flight has to be at least 1, not {n}")
+        raise ValueError(f"in_flight must be at least 1, not {n}")
     return n
 
 
 def bounded(lines: Iterable[bytes | None]) -> Iterator[list[bytes]]:
-    """Cut a stream of lines into requests: ``STREAM_LINES`` lines, fewer by ``STREAM_BYTES`` and ``STREAM_SECONDS``.
+    """Cut a stream of lines into requests.
 
-    None in the place of a line ends a request that has lines.
+    A request is complete with ``STREAM_LINES`` lines, ``STREAM_BYTES`` bytes or a first line older than
+    ``STREAM_SECONDS``. None in place of a line completes a request that has lines.
 
     Raises
     ------
     ValueError
-        A line is blank, or holds a line end but at its own end. What stands before it is sent.
+        A line is blank or has a line break inside. The lines before it are yielded first.
     """
     cut = _Cut()
     for line in lines:
@@ -66,7 +67,7 @@ def bounded(lines: Iterable[bytes | None]) -> Iterator[list[bytes]]:
 
 
 async def abounded(lines: Iterable[bytes | None] | AsyncIterable[bytes | None]) -> AsyncIterator[list[bytes]]:
-    """The same, of lines that may come from an event loop."""
+    """Cut a stream of lines into requests like ``bounded``, from an iterable or an async iterable."""
     if not isinstance(lines, AsyncIterable):
         for request in bounded(lines):
             yield request
@@ -81,7 +82,7 @@ async def abounded(lines: Iterable[bytes | None] | AsyncIterable[bytes | None]) 
 
 
 class _Cut:
-    """Takes the lines of a stream one by one, and gives requests as they are full."""
+    """Collects the lines of a stream into requests."""
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
@@ -91,15 +92,18 @@ class _Cut:
         self._wrong: str | None = None
 
     def add(self, line: bytes | None) -> list[bytes]:
-        """The request that is full with this line, or that ends before it because it is none; else nothing."""
+        """Add a line and return the request it completes, or an empty list.
+
+        An invalid line is left out and completes the request of the lines before it; ``check`` then raises.
+        """
         if line is None:
             return self.rest()
         self._number += 1
         bare = line.rstrip(b"\r\n")
         if b"\n" in bare:
-            self._wrong = "holds a line end: a JSON document has to stand on one line"
+            self._wrong = "has a line break inside; write each JSON document on one line"
         elif not bare or bare.isspace():
-            self._wrong = "is blank: it would have no answer"
+            self._wrong = "is blank and would have no answer; leave it out"
         else:
             now = time.monotonic()
             if not self._lines:
@@ -112,29 +116,29 @@ class _Cut:
         return self.rest()
 
     def check(self) -> None:
-        """ValueError when the last line was none."""
+        """Raise ValueError if the last line was invalid."""
         if self._wrong is not None:
             raise ValueError(f"line {self._number} of the stream {self._wrong}")
 
     def rest(self) -> list[bytes]:
-        """What is no full request yet."""
+        """Return the lines of the incomplete request and start a new one."""
         request, self._lines, self._size = self._lines, [], 0
         return request
 
 
 def read_answers(body: bytes, sent: int, url: str) -> list[Answer]:
-    """An answer for each line sent, out of a body that arrived whole.
+    """Return an answer for each line sent, from a complete body.
 
     Raises
     ------
     Interrupted
-        There are fewer, and the last one is no refusal of the rest.
+        There are fewer answers than lines, and the last answer does not refuse the remaining lines.
     msgspec.DecodeError
         A line is not JSON.
     """
     answers = [decode(line) for line in body.splitlines() if line]
     if answers and len(answers) < sent and refusal_of(answers[-1]) is not None:
-        # The service refused the rest of the request as a whole: what it did not answer, it did not take.
+        # The service refused the rest of the request as a whole: it did not process the lines without an answer.
         answers += [answers[-1]] * (sent - len(answers))
     if len(answers) != sent:
         raise Interrupted(f"{url}: the answer broke off", answers[:sent], sent)
@@ -142,7 +146,7 @@ def read_answers(body: bytes, sent: int, url: str) -> list[Answer]:
 
 
 def whole_lines(body: bytes, sent: int) -> list[Answer]:
-    """The answers that arrived whole of a body that broke off; none behind one that is not JSON."""
+    """Return the complete answers of a body that broke off, up to the first that is not JSON."""
     answers: list[Answer] = []
     try:
         for line in body[: body.rfind(b"\n") + 1].splitlines()[:sent]:
@@ -153,13 +157,13 @@ def whole_lines(body: bytes, sent: int) -> list[Answer]:
 
 
 class LinesRequest:
-    """The lines of one request.
+    """The lines of one request, with their answers.
 
     Parameters
     ----------
     lines : list of bytes
     repeatable : bool
-        Whether a line may be taken twice.
+        Whether the service may process a line twice.
     """
 
     def __init__(self, lines: list[bytes], repeatable: bool) -> None:
@@ -170,15 +174,15 @@ class LinesRequest:
 
     @property
     def n_open(self) -> int:
-        """Lines that the next request sends."""
+        """Number of lines that the next attempt sends."""
         return len(self._open)
 
     def body(self) -> bytes:
-        """The open lines."""
+        """Return the open lines as NDJSON."""
         return b"".join([self._lines[i] + b"\n" for i in self._open])
 
     def take(self, answers: list[Answer]) -> float | None:
-        """Note an answer for each open line; the pause before what is left is sent again, None when nothing is."""
+        """Record an answer for each open line. Returns the pause before the next attempt, None if no line is left."""
         again: list[int] = []
         error: Refused | None = None
         pause = 0.0
@@ -196,13 +200,13 @@ class LinesRequest:
             self._attempts.pause_after(error)
         except ClientError:
             if self._attempts.unknown and error.status in NOT_TAKEN:
-                raise self._interrupted(error) from error  # refused now, but perhaps taken before
+                raise self._interrupted(error) from error  # refused now, but perhaps processed by an earlier attempt
             self._open = []  # the refusals are the answers
             return None
         return pause
 
     def failed(self, error: ClientError) -> float:
-        """The pause before another attempt at what is open; raises where there is to be none."""
+        """Return the pause before the next attempt at the open lines, or raise if there is none left."""
         if isinstance(error, Interrupted):
             for i, answer in zip(self._open, error.answers, strict=False):
                 self._answers[i] = answer
@@ -219,7 +223,7 @@ class LinesRequest:
             raise
 
     def answers(self) -> list[Answer]:
-        """An answer a line, in order, when none is open."""
+        """Return an answer for each line, in order. Call it when no line is open."""
         return [answer for answer in self._answers if answer is not None]
 
     def _narrow(self, still_open: list[int]) -> None:
@@ -228,6 +232,6 @@ class LinesRequest:
         self._open = still_open
 
     def _interrupted(self, error: ClientError) -> Interrupted:
-        """An error with the answers up to the first line that has none."""
+        """Return the error with the answers up to the first line without one."""
         closed = self._answers[: self._open[0]] if self._open else self._answers
         return Interrupted(str(error), [answer for answer in closed if answer is not None], len(self._lines))

@@ -1,4 +1,4 @@
-"""A client for programs without an event loop. Threads may share one; its connections are kept and used again."""
+"""The synchronous client. Threads may share an instance; it keeps its connections open and reuses them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from abound.service.client.streams import CLASSIFYING, LinesRequest, bounded, ch
 
 
 class Client:
-    """Talks to the service at a URL: through the proxy that the environment names, unless it is on this machine.
+    """Client of the service at a URL. Uses the proxy that the environment names, except for a service on this machine.
 
     Parameters
     ----------
@@ -48,19 +48,18 @@ class Client:
     key : str or None
         Sent as bearer token; ValueError where it is not printable ASCII.
     timeout : float
-        Seconds that a connection may stay silent; longer for what the service may take longer for: activations,
-        snapshots and files.
+        Seconds that a connection may stay silent. Activations, snapshots and files have longer timeouts of their own.
     transport : httpx.BaseTransport or None
-        In the place of the network.
+        Used instead of the network.
     pause : callable
-        Waits so many seconds before another attempt; by default no longer than a stream is wanted.
+        Waits the given seconds before another attempt. The default also returns when the caller abandons the stream.
 
     Raises
     ------
     Refused, Unreachable, Interrupted
-        Every method, once there is to be no further attempt; see ``abound.service.client.retries``. Refused, too, with
-        422 and without asking, for a name that an address cannot hold (an empty one, ``.`` and ``..``), and for a
-        number of a request that JSON has not: NaN and the infinities.
+        By every method, after the last attempt; see ``abound.service.client.retries``. Refused with status 422 is also
+        raised without a request: for names that a path cannot hold (empty, ``.`` or ``..``), and for numbers that
+        JSON cannot represent (NaN and the infinities).
     """
 
     def __init__(
@@ -97,19 +96,19 @@ class Client:
     # Resources
 
     def ready(self) -> Answer:
-        """What ``/readyz`` says; Refused with 503 while the service is not ready."""
+        """Return the answer of ``/readyz``. Raises Refused with status 503 while the service is not ready."""
         return self._ask(client_requests.ready())
 
     def models(self) -> Answer:
-        """All models."""
+        """Return all models."""
         return self._ask(client_requests.models())
 
     def model(self, name: str) -> Answer:
-        """One model with its digest."""
+        """Return one model with its digest."""
         return self._ask(client_requests.model(name))
 
     def stats(self, name: str) -> Answer:
-        """The running score of a model, its sizes, and its replicas."""
+        """Return the running score of a model, its sizes and its replicas."""
         return self._ask(client_requests.stats(name))
 
     def labels(
@@ -121,69 +120,72 @@ class Client:
         limit: int | None = None,
         offset: int | None = None,
     ) -> Answer:
-        """Labels that a model knows: with a ``prefix``, or that ``contains``; at most ``limit``, from ``offset`` on."""
+        """Return labels that a model knows, at most ``limit`` from ``offset`` on.
+
+        Filter them by ``prefix``, or by a substring with ``contains``.
+        """
         return self._ask(
             client_requests.labels(name, {"prefix": prefix, "contains": contains, "limit": limit, "offset": offset})
         )
 
     def label(self, name: str, label: str, *, limit: int | None = None) -> Answer:
-        """How often a label was learned, and the features that vote for it: at most ``limit``, the heaviest first."""
+        """Return how often a label was learned, and at most ``limit`` features that vote for it, heaviest first."""
         return self._ask(client_requests.label(name, label, {"limit": limit}))
 
     def configure(self, name: str, fields: Answer) -> Answer:
-        """Create a model, or change fields of its configuration."""
+        """Create a model or change fields of its configuration."""
         return self._ask(client_requests.configure(name, fields))
 
     def delete(self, name: str) -> None:
-        """Delete a model and all that it learned."""
+        """Delete a model and everything it learned."""
         self._ask(client_requests.delete(name))
 
     def snapshots(self, name: str) -> Answer:
-        """The snapshots of a model, newest first."""
+        """Return the snapshots of a model, newest first."""
         return self._ask(client_requests.snapshots(name))
 
     def snapshot(self, name: str) -> Answer:
-        """Ask for a snapshot."""
+        """Request a snapshot."""
         return self._ask(client_requests.snapshot(name))
 
     def versions(self, name: str) -> Answer:
-        """The versions of a model, newest first."""
+        """Return the versions of a model, newest first."""
         return self._ask(client_requests.versions(name))
 
     def version(self, name: str, version: str) -> Answer:
-        """One version: what it was made of, and how it was judged."""
+        """Return one version: the data it was fitted on and its evaluation."""
         return self._ask(client_requests.version(name, version))
 
     def compare_versions(self, name: str, ids: Sequence[str]) -> Answer:
-        """Versions side by side."""
+        """Return a comparison of versions."""
         return self._ask(client_requests.compare_versions(name, ids))
 
     def delete_version(self, name: str, version: str) -> None:
-        """Delete a version that nobody needs."""
+        """Delete a version that is not in use."""
         self._ask(client_requests.delete_version(name, version))
 
     def activate(self, name: str, version: str, reason: str = "") -> Answer:
-        """Let a version answer whoever names none; ``live`` is the index."""
+        """Make a version answer the requests that name none. ``live`` stands for the index."""
         return self._ask(client_requests.activate(name, version, reason))
 
     def contenders(self, name: str) -> Answer:
-        """The versions that contend, and how the contest stands."""
+        """Return the challengers and the standings of the contest."""
         return self._ask(client_requests.contenders(name))
 
     def enter_contender(self, name: str, version: str, reason: str = "asked for") -> Answer:
-        """Let a version contend: it is scored on what is learned, and takes over once it proves better."""
+        """Enter a version as a challenger: it is scored on learned instances, and activated once it proves better."""
         return self._ask(client_requests.enter_contender(name, version, reason))
 
     def leave_contest(self, name: str, version: str) -> None:
-        """Let a version contend no more; it stays a version, and active if it is."""
+        """Withdraw a version from the contest. The version is kept, and stays active if it is."""
         self._ask(client_requests.leave_contest(name, version))
 
     def datasets(self) -> Answer:
-        """The data sets that jobs can learn from."""
+        """Return the data sets that jobs can learn from."""
         return self._ask(client_requests.datasets())
 
     def dataset(self, name: str) -> Answer:
-        """One data set."""
+        """Return one data set."""
         return self._ask(client_requests.dataset(name))
 
     def delete_dataset(self, name: str) -> None:
@@ -191,41 +193,41 @@ class Client:
         self._ask(client_requests.delete_dataset(name))
 
     def methods(self) -> Answer:
-        """What jobs can do, with the JSON Schema of their parameters."""
+        """Return the methods of jobs, with the JSON Schema of their parameters."""
         return self._ask(client_requests.methods())
 
     def submit(self, request: Answer, key: str | None = None) -> Answer:
-        """Ask for a job. ``key``: an idempotency key; by default one that nobody else gives."""
+        """Submit a job. ``key`` is an idempotency key, by default a random one."""
         return self._ask(client_requests.submit(request, key))
 
     def jobs(self, *, state: str | None = None, model: str | None = None, limit: int | None = None) -> Answer:
-        """Jobs, newest first: of a ``state``, of a ``model``, at most ``limit``."""
+        """Return at most ``limit`` jobs, newest first. Filter them by ``state`` and ``model``."""
         return self._ask(client_requests.jobs({"state": state, "model": model, "limit": limit}))
 
     def job(self, job_id: str) -> Answer:
-        """One job."""
+        """Return one job."""
         return self._ask(client_requests.job(job_id))
 
     def cancel(self, job_id: str) -> Answer:
-        """Cancel a job; it may take seconds until it has stopped."""
+        """Cancel a job, which may take seconds to stop."""
         return self._ask(client_requests.cancel(job_id))
 
     def classify(self, name: str, request: Mapping[str, Any]) -> Answer:
-        """Rank one instance, or a batch."""
+        """Classify one instance or a batch."""
         return self._ask(client_requests.classify(name, request))
 
     def learn(self, name: str, request: Mapping[str, Any]) -> Answer:
-        """Learn one instance, or a batch, once, however often it has to be sent."""
+        """Learn one instance or a batch. Retries do not learn it twice."""
         return self._ask(client_requests.learn(name, request))
 
     # Files and events
 
     def export(self, name: str) -> Iterator[bytes]:
-        """A model as one file, piece by piece."""
+        """Yield a model as one file, piece by piece."""
         return self._download(f"{client_requests.model_path(name)}/export")
 
     def export_version(self, name: str, version: str) -> Iterator[bytes]:
-        """A version as one file, piece by piece."""
+        """Yield a version as one file, piece by piece."""
         return self._download(f"{client_requests.version_path(name, version)}/export")
 
     def _download(self, path: str) -> Iterator[bytes]:
@@ -236,7 +238,7 @@ class Client:
             yield from response.iter_bytes()
 
     def import_(self, name: str, pieces: Iterable[bytes]) -> Answer:
-        """Let a model take over what a file holds; the model. Takes as long as the replicas need to load it."""
+        """Load an exported file into a model and return the model. Waits until the replicas have loaded it."""
         path = f"{client_requests.model_path(name)}/import"
         with told_apart(self.url):
             response = self._http.put(
@@ -245,7 +247,7 @@ class Client:
         return document(response, self.url)
 
     def import_version(self, name: str, pieces: Iterable[bytes]) -> Answer:
-        """Let a model take over a version from a file; the version."""
+        """Add an exported version to a model and return the version."""
         path = f"{client_requests.model_path(name)}/versions"
         with told_apart(self.url):
             response = self._http.post(
@@ -254,7 +256,7 @@ class Client:
         return document(response, self.url)
 
     def put_dataset(self, name: str, filename: str, pieces: Iterable[bytes]) -> Answer:
-        """Upload a data set, in the format that ``filename`` ends with; the data set."""
+        """Upload a data set and return it. The suffix of ``filename`` names its format."""
         with told_apart(self.url):
             response = self._http.put(
                 client_requests.dataset_path(name),
@@ -266,13 +268,13 @@ class Client:
         return document(response, self.url)
 
     def follow(self, job_id: str) -> Iterator[Answer]:
-        """A job each time that something about it has changed, the last time when it has ended."""
+        """Yield a job each time it changes, the last time when it has ended."""
         attempts = Attempts(repeatable=True)
         while True:
             try:
                 for job in self._events(f"{client_requests.job_path(job_id)}/events"):
                     if "ended" not in job:
-                        raise Interrupted(f"{self.url} tells of something else than a job", [], 1)
+                        raise Interrupted(f"{self.url} sent an event that is not a job", [], 1)
                     attempts.progress()
                     yield job
                     if job["ended"] is not None:
@@ -283,7 +285,7 @@ class Client:
                 self._pause(attempts.pause_after(error) if pause is None else pause)
 
     def _events(self, path: str) -> Iterator[Answer]:
-        """The data of server-sent events."""
+        """Yield the data of server-sent events."""
         with told_apart(self.url, "the events"), self._http.stream("GET", path) as response:
             if response.status_code != 200:
                 response.read()
@@ -297,37 +299,37 @@ class Client:
     def classify_stream(
         self, name: str, lines: Iterable[bytes | None], *, in_flight: int = CLASSIFYING
     ) -> Iterator[Answer]:
-        """One answer a line, in order, of any number of lines; see ``refusal_of`` for the ones refused.
+        """Classify any number of lines and yield an answer for each, in order. ``refusal_of`` detects refused lines.
 
-        Left before its end, it sends nothing more and hangs up on what is on its way, which the service may have taken.
-        What is on its way by a transport that was given ends by itself.
+        If the caller abandons the iterator, nothing more is sent and pending requests are disconnected, though the
+        service may have processed them. Requests on a transport given to the client run to their end.
 
         Parameters
         ----------
         name : str
         lines : iterable of bytes or None
-            A JSON document each, with or without a line end, like those of a file that was opened as binary.
-            ValueError where one is blank, or broken over several lines: no answer would be its own.
-            None: send what came before now, the next line may take long.
+            A JSON document each, with or without a line break, like the lines of a file opened in binary mode.
+            A blank line, or a document that spans lines, raises ValueError: answers could not be matched to lines.
+            None sends the pending lines at once, for a source whose next line may take long.
         in_flight : int
-            Requests on their way at once.
+            Number of concurrent requests.
         """
         return self._stream(f"{client_requests.model_path(name)}/classify", lines, True, checked(in_flight))
 
     def learn_stream(
         self, name: str, lines: Iterable[bytes | None], *, keyed: bool = False, in_flight: int = 1
     ) -> Iterator[Answer]:
-        """The same for learn.
+        """Learn any number of lines and yield an answer for each, in order. Lines are as in ``classify_stream``.
 
         Parameters
         ----------
         name : str
         lines : iterable of bytes or None
         keyed : bool
-            Every line carries an idempotency key, so all may be sent again.
+            Every line carries an idempotency key, so that all of them may be sent again.
         in_flight : int
-            With more than one, requests that are on their way together may be learned in another order. With one, too,
-            lines that are refused for now (429, 503) are learned behind those of their request that were not.
+            Number of concurrent requests. With more than one, requests may be learned in another order. Even with one,
+            lines that are refused for now (429, 503) are learned after the accepted lines of their request.
         """
         return self._stream(f"{client_requests.model_path(name)}/learn", lines, keyed, checked(in_flight))
 
@@ -344,7 +346,7 @@ class Client:
                 while True:
                     try:
                         request = next(requests, None)
-                    except Exception:  # of the source: it comes behind the answers of what was sent
+                    except Exception:  # raised by the source: it follows the answers to the lines sent
                         yield from in_order(sent)
                         raise
                     if request is None:
@@ -359,7 +361,7 @@ class Client:
                 raise
 
     def _lines(self, path: str, lines: list[bytes], repeatable: bool, connections: Connections) -> list[Answer]:
-        """An answer a line of one request, sent as often as it takes; fewer when the stream has ended meanwhile."""
+        """Send one request until each line has an answer. Returns fewer answers if the stream was abandoned."""
         request = LinesRequest(lines, repeatable)
         while request.n_open and not connections.ended.is_set():
             try:

@@ -490,7 +490,7 @@ def test_a_name_that_leads_elsewhere_deletes_nothing(run: Run, url: str) -> None
     for command in (("versions", "delete", "..", "-m", "kept"), ("jobs", "cancel", ".."), ("datasets", "delete", "..")):
         ran = run(*command, *at)
         assert ran.code == 1, command
-        assert "'..' is no name" in ran.err
+        assert "'..' is not a valid name" in ran.err
     assert run("models", "show", "kept", *at).code == 0
     assert run("models", "delete", "kept", "--yes", *at).code == 0
 

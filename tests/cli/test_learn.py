@@ -34,7 +34,7 @@ def test_a_request_that_was_learned_in_part(
     busy = '{"title": "X", "status": 429, "retry_after": 0}'
     answers = [httpx.Response(200, content=f'{{"applied": true}}\n{busy}\n{{"applied": true}}\n{busy}\n')]
     assert learning(answers, last, tmp_path, monkeypatch).endswith(
-        "1 instances done, 0 refused; 3 more may or may not have been taken, from f.jsonl: line 2 on"
+        "1 instances done, 0 refused; 3 more may or may not have been processed, from f.jsonl: line 2 on"
     )
 
 
@@ -42,7 +42,7 @@ def test_a_request_that_was_learned_in_part(
 def test_a_request_that_was_refused_as_a_whole(
     status: int, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = "4 more may or may not have been taken" if taken else "nothing was taken"
+    said = "4 more may or may not have been processed" if taken else "nothing more was processed"
     expected = f"0 instances done, 0 refused; {said}, from f.jsonl: line 1 on"
     assert learning([], status, tmp_path, monkeypatch).endswith(expected)
 

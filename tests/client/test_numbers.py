@@ -36,7 +36,7 @@ def amodel() -> AsyncModel:
 @pytest.mark.parametrize("field", ["threshold", "min_probability"])
 async def test_a_bound_that_is_no_number_is_not_sent_as_none(field: str, number: float) -> None:
     asked: Any = {field: number}
-    with pytest.raises(Refused, match=rf"^{field}: a number has to be finite, not -?(nan|inf) \(422\)$"):
+    with pytest.raises(Refused, match=rf"^{field}: a number must be finite, not -?(nan|inf) \(422\)$"):
         model().classify(text="a", **asked)
     with pytest.raises(Refused, match=field):
         list(model().classify_many([Instance(text="a")], **asked))
@@ -70,10 +70,10 @@ def test_what_is_none_and_what_says_null_is_sent() -> None:
 @pytest.mark.parametrize(("wrong", "error"), [("3", TypeError), (2.5, TypeError), (None, TypeError), (0, ValueError)])
 async def test_what_is_no_number_of_requests_is_told(wrong: Any, error: type[Exception]) -> None:
     for ask in (model().classify_many, model().learn_many):
-        with pytest.raises(error, match="in_flight has to be"):
+        with pytest.raises(error, match="in_flight must be"):
             list(ask([Labelled(text="a", labels=["b"])], in_flight=wrong))
     for ask_later in (amodel().classify_many, amodel().learn_many):
-        with pytest.raises(error, match="in_flight has to be"):
+        with pytest.raises(error, match="in_flight must be"):
             _ = [one async for one in ask_later([Labelled(text="a", labels=["b"])], in_flight=wrong)]
 
 

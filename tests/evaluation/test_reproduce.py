@@ -75,7 +75,7 @@ def test_quick_on_tiny_data(run: Run, data: Path, tmp_path: Path) -> None:
     here = [one for one in wanted([], quick=True) if one.data in ("bibtex", "newsgroups20", "newsgroups20-random")]
     assert set(figures) == {one.id for one in here}
     assert figures["bibtex swnn"]["measures"]["P@1"] > 50
-    assert said.count("delicious: not in the folder of data") == 1
+    assert said.count("delicious: not in the data folder") == 1
     text = (out / "reproduction.md").read_text()
     assert f"{len(figures)} of " in text
     assert "not run" in text
@@ -92,7 +92,7 @@ def test_a_folder_of_data_that_is_not_there_is_refused(run: Run, data: Path, tmp
     for wrong in (tmp_path / "nowhere", data / "bibtex" / "train.txt"):
         code, said = run("--quick", "--data", wrong, "--out", tmp_path / "docs")
         assert code == 2
-        assert "there is no folder" in said
+        assert "no such folder" in said
         assert wrong.name in said
     assert not (tmp_path / "docs").exists()
 
