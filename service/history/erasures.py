@@ -28,7 +28,7 @@ from abound.service.store.lease import Command
 
 
 class Unfinished(msgspec.Struct, frozen=True):
-    """What a job erases: the events up to ``after`` that meet all given conditions, as in ``ForgetParams``."""
+    """The events that a job erases: those up to ``after`` that meet all given conditions, as in ``ForgetParams``."""
 
     after: str
     key: str | None = None

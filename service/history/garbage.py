@@ -1,4 +1,4 @@
-"""Garbage collection: deletes what nothing refers to from the store and from the artifact store.
+"""Garbage collection: deletes keys of the store and files of the artifact store that nothing refers to.
 
 A process that dies, or loses its lease, between writing and pointing leaves such keys and files. So do deleted models.
 

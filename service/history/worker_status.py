@@ -19,7 +19,7 @@ MOST_CHARACTERS = 1000
 
 
 class Upkeep(NamedTuple):
-    """What the worker reported last.
+    """The last report of the worker.
 
     Attributes
     ----------

@@ -118,7 +118,7 @@ async def live_of(
     for _ in live.digest_steps():
         await asyncio.sleep(0)
     if live.digest() != digest:
-        raise Damaged("the digest of its state is not the one that was written")
+        raise Damaged("its state has another digest than the one that was written")
     return live
 
 
@@ -133,7 +133,7 @@ def _sizes(shapes: Sequence[ArrayShape], size: int) -> list[int]:
         sizes.append(dtype.itemsize * math.prod(array.shape))
         has_shape = min(array.shape, default=0) >= 0 and max(array.shape, default=0) <= size
         if dtype.kind not in "biuf" or not has_shape or len(array.shape) > MOST_DIMENSIONS or sum(sizes) > size:
-            raise Damaged(f"its array {array.name} has an impossible dtype or shape")
+            raise Damaged(f"its array {array.name} has an impossible dtype, shape or size")
     if sum(sizes) != size:
         raise Damaged("its parts do not fill its arrays")
     if len({array.name for array in shapes}) < len(shapes):

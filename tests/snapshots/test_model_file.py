@@ -116,7 +116,7 @@ def test_a_file_is_the_model_however_it_comes(size: int) -> None:
         (FILE[:-5] + bytes([FILE[-5] ^ 1]) + FILE[-4:], Damaged, "part .* is not what was written"),
         (with_header({"apply_version": APPLY_VERSION + 1}), UnknownApplyVersion, "apply version 3"),
         (with_header({"digest": "0" * 32}), Damaged, "another digest"),
-        (with_header({"parts": []}), Damaged, "impossible dtype or shape"),
+        (with_header({"parts": []}), Damaged, "impossible dtype, shape or size"),
         (with_header({"parts": [{"size": 2**40, "checksum": ""}]}), Damaged, "impossible size"),
         (with_header({"parts": [{"size": 2**25, "checksum": ""}]}), TooLarge, "more than the limit of"),
         (with_header({"arrays": HEADER["arrays"][1:]}), Damaged, "do not fill"),

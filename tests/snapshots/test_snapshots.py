@@ -198,9 +198,9 @@ DAMAGES = {
     "no configuration": (described(state={}), "do not fit together"),
     "configuration that cannot be": (described(state={"config": {"d_max": -1}, "hand": 0}), "d_max must be"),
     "fewer arrays": (described(arrays=[]), "do not fill its arrays"),
-    "an array too large": (rewritten(manifest_key, reshaped), "impossible dtype or shape"),
-    "an array of objects": (rewritten(manifest_key, objects), "impossible dtype or shape"),
-    "fewer parts": (described(parts=[]), "impossible dtype or shape"),
+    "an array too large": (rewritten(manifest_key, reshaped), "impossible dtype, shape or size"),
+    "an array of objects": (rewritten(manifest_key, objects), "impossible dtype, shape or size"),
+    "fewer parts": (described(parts=[]), "impossible dtype, shape or size"),
 }
 
 
