@@ -78,7 +78,7 @@ class Finding(NamedTuple):
 
     @property
     def is_mendable(self) -> bool:
-        """Return whether ``repair_finding`` can do it; otherwise another release or a reachable artifact store is needed."""
+        """Return whether ``repair_finding`` can help; else another release or a reachable artifact store is needed."""
         return self.kind not in ("newer", "away")
 
 
