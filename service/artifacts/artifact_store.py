@@ -214,9 +214,7 @@ class Artifacts:
             return
 
     async def clear(self, prefix: str) -> None:
-        """Delete everything in the folder ``prefix``, including unfinished files. No process may write there
-        meanwhile.
-        """
+        """Delete the folder ``prefix`` with its unfinished files. No process may write there meanwhile."""
         try:
             await self._in_thread(self._clear, self._path(prefix), name=prefix)
         except UnknownArtifact:

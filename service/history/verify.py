@@ -41,7 +41,7 @@ class Verified(NamedTuple):
         Ids of the replicas that did not answer and have not deregistered.
     from_start, from_snapshot : str
         Digests of the rebuilt states.
-    beginning : Offset
+    start : Offset
         Where the first of them starts: START, or the base of history.
     offline : bool
         True if no replica was asked.
