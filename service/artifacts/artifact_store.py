@@ -1,20 +1,24 @@
-"""The artifact store: a directory, or whatever else fsspec reaches, where large things lie that the store only names.
+"""The artifact store: a directory, or anything else that fsspec reaches, for large files that the store only names.
 
-    <url>/<id>/abound.json                        marker: which store of events this belongs to
-    <url>/<id>/<model>/<incarnation>/history/...  segments of the log's past
-    <url>/<id>/<model>/<incarnation>/index/...    an index to adopt;  .../versions/...  a fitted model
+    <url>/<id>/abound.json                        marker: which store this folder belongs to
+    <url>/<id>/<model>/<incarnation>/history/...  segments of the archived log
+    <url>/<id>/<model>/<incarnation>/index/...    a state file;  .../versions/...  a fitted model
 
-**id**: made when a store first meets an artifact store, and recorded in the store under ``abound:artifacts``. All
-names are below its folder, so several stores may share one URL, and none ever sweeps what belongs to another.
-Whoever does not find the marker there looks at another directory (a volume that is not mounted, another host):
-artifacts are then *not visible* and nothing is written.
+**id**: created when a store first joins an artifact store, and recorded in the store under ``abound:artifacts``. All
+names are below the folder of that id, so several stores can share one URL, and none deletes files of another.
+A process that does not find the marker looks at another directory: a volume that is not mounted, or another host. The
+artifact store is then *not visible* and nothing is written.
 
-Meeting:  1. the store records a new id as not yet marked   2. the marker is written   3. the store records the id
-as marked. Whoever dies on the way is followed by one who goes on from there; of two at one time both write the
-same marker.
+Joining for the first time:
 
-An artifact is written whole or not at all and never changed: in a directory beside its name, then moved there after
-its bytes are on disk; an object store does the same by itself. Readers check checksums of their own all the same.
+1. The store records a new id as not yet marked.
+2. The marker is written.
+3. The store records the id as marked.
+
+If a process dies on the way, the next one continues from there. Two processes at the same time write the same marker.
+
+An artifact is written completely or not at all, and never changed. In a directory it is written under a temporary name
+and renamed after its bytes are on disk; an object store guarantees the same. Readers verify checksums nevertheless.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ ARTIFACTS_KEY = b"abound:artifacts"
 MARKER = "abound.json"
 
 UNFINISHED_SECONDS = 3600.0
-"""A file that was begun so long ago and not finished has nobody who writes it."""
+"""An unfinished file of this age has no writer any more."""
 
 _NAME = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,127}/){0,7}[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -56,10 +60,10 @@ PIECE_BYTES = 8 * 2**20
 OPENING_TRIES = 5
 
 THREADS = 16
-"""Calls at one time; they wait for a disk or for a network."""
+"""Calls at a time. They wait for a disk or for a network."""
 
 PATIENCE_SECONDS = 5.0
-"""Of whoever answers requests or sees to many models; a call to a silent store ends after twice as long."""
+"""Timeout in processes that answer requests or serve many models. A call to a silent store ends after twice as long."""
 
 DRIVERS = (
     ("botocore.exceptions", "BotoCoreError"),
@@ -69,42 +73,41 @@ DRIVERS = (
     ("gcsfs.retry", "HttpError"),
     ("azure.core.exceptions", "AzureError"),
 )
-"""What the drivers of buckets raise beside errors of the system: a network that is down, credentials that are none."""
+"""Exceptions that bucket drivers raise besides OSError: network failures, invalid credentials."""
 
 T = TypeVar("T")
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """What the marker and ``abound:artifacts`` say: the id, and whether the marker has been written."""
+    """The content of the marker and of ``abound:artifacts``: the id, and whether the marker has been written."""
 
     id: str
     marked: bool = True
 
 
 class Artifacts:
-    """The artifact store of one store. ``join`` it once before anything else.
+    """The artifact store of one store. Call ``join`` once before anything else.
 
-    All calls work in threads of its own: one that hangs holds up nothing else of the process, nor its end.
-
-    With ``patience`` no call waits for a store that is silent, see ``service/artifacts/timeouts.py``.
+    All calls run in threads of its own. A call that hangs blocks neither the rest of the process nor its exit. With
+    ``patience`` no call waits for a silent store; see ``service/artifacts/timeouts.py``.
 
     Attributes
     ----------
     url : str
-        As given; may hold secrets.
+        As given; may contain secrets.
     id : str
         Empty before ``join``.
     cache : FileCache or None
-        Where files that lie elsewhere are kept here.
+        Local copies of files of a remote artifact store.
     """
 
     def __init__(self, url: str, cache: FileCache | None = None, patience: float | None = None) -> None:
-        """``url``: a directory, or a URL that fsspec knows; CannotStart for any other."""
+        """Open ``url``, a directory or a URL that fsspec knows; CannotStart for any other."""
         self.url = url
         self.id = ""
         self.cache = cache
         try:
-            # Any: fsspec has no types. Listings are asked for each time: others write as well.
+            # Any: fsspec has no types. No cache of listings, because other processes write too.
             filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except (ValueError, ImportError, OSError) as error:
             raise CannotStart(f"ABOUND_ARTIFACTS_URL cannot be used: {error}") from None
@@ -115,12 +118,12 @@ class Artifacts:
         self._patience = Patience(patience, self._ask)
 
     async def join(self, store: Store) -> str:
-        """Find the folder of this store, made at the very first time; its id. Costs little when it is done again.
+        """Find the folder of this store, or create it the first time; return its id. Repeated calls are cheap.
 
         Raises
         ------
         ArtifactsUnavailable
-            Not reachable, not writable, or not the one that the store knows. Says what mends it.
+            Not reachable, not writable, or not the one that the store knows. The message has the way out.
         StoreUnavailable
         """
         new = Marker(secrets.token_hex(8), False)
@@ -136,32 +139,32 @@ class Artifacts:
         if not await self._in_thread(self._filesystem.exists, f"{self._root}/{known.id}/{MARKER}"):
             self.id = ""
             raise ArtifactsUnavailable(
-                f"the artifact store has no folder {known.id}, which the store of events knows it by: it is another "
-                "one, or not mounted here. Set ABOUND_ARTIFACTS_URL to the same place for every process; if it is "
-                f"lost for good, history with it, mend it with: DEL {ARTIFACTS_KEY.decode()} in the store"
+                f"the artifact store has no folder {known.id}, the id recorded in the store: it is another "
+                "one, or not mounted here. Set ABOUND_ARTIFACTS_URL to the same place for every process. If it is "
+                f"permanently lost, and history with it, send the store the command: DEL {ARTIFACTS_KEY.decode()}"
             )
         self.id = known.id
         return self.id
 
     async def is_known_to(self, store: Store) -> bool:
-        """Whether the store knows it by the id that it was joined under; a failover may lose that. StoreUnavailable."""
+        """Return whether the store has recorded the id that was joined. A failover may lose it. StoreUnavailable."""
         known = await _recorded(store)
         return known is not None and known.id == self.id
 
     async def put(self, name: str, data: bytes) -> None:
-        """Write an artifact, whole or not at all; it is on disk (or taken by the object store) on return.
+        """Write an artifact completely or not at all. On return it is on disk, or stored by the object store.
 
-        ``name`` has 1 to 8 parts of letters, digits, ``.``, ``_`` and ``-``, with slashes between; ValueError else.
-        ArtifactsUnavailable when it cannot be written.
+        ``name`` has 1 to 8 parts of letters, digits, ``.``, ``_`` and ``-``, separated by slashes; otherwise
+        ValueError. ArtifactsUnavailable if it cannot be written.
         """
         await self._in_thread(self._write, self._path(name), data)
 
     async def put_pieces(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
-        """As ``put``, piece by piece; what ``pieces`` raises, in a thread, ends it and nothing is left."""
+        """Write an artifact piece by piece, as ``put``. If ``pieces``, read in a thread, raises, nothing is left."""
         await self._in_thread(self._write_pieces, self._path(name), pieces)
 
     async def put_stream(self, name: str, pieces: AsyncIterator[bytes]) -> None:
-        """As ``put``, of pieces that come one after the other; what they raise ends it and nothing is left."""
+        """Write an artifact from an async iterator, as ``put``. If ``pieces`` raises, nothing is left."""
         loop = asyncio.get_running_loop()
         ended = threading.Event()
 
@@ -174,7 +177,7 @@ class Artifacts:
                 if piece is None:
                     return
                 yield piece
-            raise ArtifactsUnavailable("nobody waits for the end of it")
+            raise ArtifactsUnavailable("the upload was cancelled")
 
         try:
             await self.put_pieces(name, pulled())
@@ -182,60 +185,60 @@ class Artifacts:
             ended.set()
 
     async def pieces(self, name: str, size: int = PIECE_BYTES) -> AsyncIterator[bytes]:
-        """The bytes of an artifact, ``size`` at a time. UnknownArtifact when there is none; ArtifactsUnavailable."""
+        """Yield the bytes of an artifact, ``size`` at a time. UnknownArtifact, ArtifactsUnavailable."""
         path = self._path(name)
         at, end = 0, await self.size(name)
         while at < end:
-            # By their names: the places of these differ among the file systems.
+            # By name: the order of these parameters differs among fsspec's file systems.
             read = partial(self._filesystem.cat_file, path, start=at, end=min(at + size, end))
             yield await self._in_thread(read, name=name)
             at += size
 
     async def get(self, name: str) -> bytes:
-        """The bytes of an artifact. UnknownArtifact when there is none; ArtifactsUnavailable."""
+        """Return the bytes of an artifact. UnknownArtifact, ArtifactsUnavailable."""
         data: bytes = await self._in_thread(self._filesystem.cat_file, self._path(name), name=name)
         return data
 
     async def kept_by(self, name: str, owner: str | None) -> dict[str, bytes]:
-        """An artifact of the store whose id is ``owner``, or of each that has a folder here, by id. Needs no ``join``.
+        """Return an artifact of the store with the id ``owner``, or (None) of every store with a folder here, by id.
 
-        ArtifactsUnavailable.
+        Needs no ``join``. ArtifactsUnavailable.
         """
         return await self._in_thread(self._kept_by, name, owner)
 
     async def delete(self, name: str) -> None:
-        """Take an artifact away; nothing happens when it is not there."""
+        """Delete an artifact, if it exists."""
         try:
             await self._in_thread(self._filesystem.rm_file, self._path(name), name=name)
         except UnknownArtifact:
             return
 
     async def clear(self, prefix: str) -> None:
-        """Take away everything in the folder ``prefix``, also what was begun and not finished; nobody writes there."""
+        """Delete the folder ``prefix`` with its unfinished files. No process may write there meanwhile."""
         try:
             await self._in_thread(self._clear, self._path(prefix), name=prefix)
         except UnknownArtifact:
             return
 
     async def names(self, prefix: str = "") -> list[str]:
-        """The names of all artifacts in the folder ``prefix``, at any depth, in order."""
+        """Return the names of all artifacts in the folder ``prefix``, at any depth, sorted."""
         return sorted(await self.sizes(prefix))
 
     async def sizes(self, prefix: str = "") -> dict[str, int]:
-        """The bytes of each artifact in the folder ``prefix``, by name."""
+        """Return the bytes of each artifact in the folder ``prefix``, by name."""
         folder = self._path(prefix) if prefix else self._folder()
         found = await self._in_thread(self._find, folder)
         start = len(self._folder()) + 1
         return {path[start:]: size for path, size in found.items() if _NAME.fullmatch(path[start:])}
 
     async def size(self, name: str) -> int:
-        """Bytes of an artifact; UnknownArtifact when there is none."""
+        """Return the bytes of an artifact. UnknownArtifact, ArtifactsUnavailable."""
         return int((await self._in_thread(self._filesystem.info, self._path(name), name=name))["size"])
 
     async def file(self, name: str, size: int, checksum: str) -> Path | None:
-        """Where the artifact, or a copy of it, lies as a file of this machine; None when it does not.
+        """Return the path of the artifact, or of a local copy, on this machine; None if there is none.
 
-        ``checksum``: of its bytes, which may be those of another by now; whoever reads them checks them.
+        ``checksum`` is that of its bytes. The file may have other bytes by now, so readers verify them.
         UnknownArtifact, ArtifactsUnavailable.
         """
         if self._is_local or self.cache is None:
@@ -244,17 +247,17 @@ class Artifacts:
 
     @property
     def is_directory(self) -> bool:
-        """Whether its files are mapped where they lie."""
+        """Return whether the artifact store is a directory, so that files can be mapped in place."""
         return self._is_local
 
     def path(self, name: str) -> Path | None:
-        """Where the artifact lies as a file of this machine, for ``mmap``; None when it does not."""
+        """Return the path of the artifact on this machine, for ``mmap``; None if it has none."""
         return Path(self._path(name)) if self._is_local else None
 
     async def sweep_unfinished(self, older_than: float = UNFINISHED_SECONDS) -> int:
-        """Take away files that a writer began and never finished; how many. Only a directory has such.
+        """Delete files that a writer began and never finished; return their number. Only a directory has such files.
 
-        Folders that have been empty for as long go as well, and are not counted.
+        Folders that have been empty for that long are deleted too, and not counted.
         """
         return await self._in_thread(self._sweep, older_than) if self._is_local else 0
 
@@ -271,7 +274,7 @@ class Artifacts:
         return f"{self._folder()}/{name}"
 
     async def _in_thread(self, call: Callable[..., T], *given: Any, name: str | None = None) -> T:
-        """Call in a thread; a file that is not there is UnknownArtifact where ``name`` is what was asked for."""
+        """Call in a thread. With ``name``, a missing file raises UnknownArtifact."""
         try:
             self._patience.check()
             work = partial(contextvars.copy_context().run, call, *given)
@@ -284,7 +287,7 @@ class Artifacts:
             raise ArtifactsUnavailable(f"the artifact store cannot be used: {self._without_secret(error)}") from error
 
     def _ask(self) -> bool:
-        """Anything that it should know at once."""
+        """Ask a question that a working store answers at once."""
         return bool(self._filesystem.exists(f"{self._root}/{self.id}/{MARKER}" if self.id else self._root))
 
     def _without_secret(self, error: BaseException) -> str:
@@ -315,7 +318,7 @@ class Artifacts:
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
-        # The names must be on disk too, those of new folders as well.
+        # The directory entries must be on disk too, including those of new folders.
         for folder in {target.parent, *(folder.parent for folder in new)}:
             sync_folder(folder)
 
@@ -359,26 +362,26 @@ class Artifacts:
             except FileNotFoundError:
                 continue
         for folder, _, _ in os.walk(self._folder(), topdown=False):
-            with contextlib.suppress(OSError):  # mostly it is not empty
+            with contextlib.suppress(OSError):  # usually because it is not empty
                 if folder != self._folder() and os.stat(folder).st_mtime < before:
                     os.rmdir(folder)
         return swept
 
 
 def _errors() -> tuple[type[BaseException], ...]:
-    """What says that an artifact store cannot be used, those of the drivers that are loaded among them."""
+    """Return the exceptions that mean that an artifact store cannot be used, with those of the loaded drivers."""
     drivers = [getattr(sys.modules[module], name) for module, name in DRIVERS if module in sys.modules]
     return OSError, RuntimeError, TimeoutError, *drivers
 
 
 async def recorded_id(store: Store) -> str | None:
-    """The id that the store knows its artifact store by; None when it knows none. StoreUnavailable."""
+    """Return the id of the artifact store that the store has recorded; None if there is none. StoreUnavailable."""
     known = await _recorded(store)
     return None if known is None else known.id
 
 
 async def _recorded(store: Store) -> Marker | None:
-    """What the store says of its artifact store; None when that is nothing, or cannot be read."""
+    """Return the store's record of its artifact store; None if there is none or it cannot be read."""
     with reaching():
         recorded = await store.client.get(ARTIFACTS_KEY)
     try:
@@ -388,17 +391,22 @@ async def _recorded(store: Store) -> Marker | None:
 
 
 def _opened(path: Path) -> tuple[BinaryIO, list[Path]]:
-    """A new file to write, and which folders were made for it; somebody may just sweep those that are empty."""
+    """Create a file for writing; return it and the folders created for it.
+
+    Retries, because garbage collection may delete the empty folders in between.
+    """
     for _ in range(OPENING_TRIES):
         new = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             return path.open("xb"), new
-    raise ArtifactsUnavailable(f"the folder {path.parent} is taken away again and again")
+    raise ArtifactsUnavailable(
+        f"the folder {path.parent} is deleted again and again while a file is created in it; try again"
+    )
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on disk."""
+    """Flush the entries of a folder to disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

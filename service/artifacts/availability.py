@@ -1,7 +1,7 @@
-"""Joining the artifact store without waiting long for one that does not answer.
+"""Availability of the artifact store, checked without a long wait.
 
-A bucket that cannot be reached may take minutes to fail. Whoever can do without it waits a few seconds, goes on, and
-looks again; the attempt goes on meanwhile.
+An unreachable bucket may take minutes to fail. A process that can work without it waits a few seconds, continues, and
+checks again later; the attempt to join goes on in the background.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ JOIN_SECONDS = 3.0
 
 
 class Joining:
-    """Sees whether the artifact store can be used, and tells the log when that changes.
+    """Checks whether the artifact store can be used, and logs when that changes.
 
     Parameters
     ----------
     lost : str
-        What is not to be had without it, for the log.
+        Log message while it cannot be used: what is not available without it.
 
     Attributes
     ----------
     trouble : str or None
-        Why it cannot be used; None while it can, and before the first look.
+        Why it cannot be used; None while it can, and before the first check.
     """
 
     def __init__(self, store: Store, artifacts: Artifacts, lost: str) -> None:
@@ -44,7 +44,7 @@ class Joining:
         self._attempt: asyncio.Task[str] | None = None
 
     async def look(self) -> Artifacts | None:
-        """The artifact store while it can be used. StoreUnavailable when the store is away."""
+        """Return the artifact store, or None while it cannot be used. StoreUnavailable."""
         patience = 0.0
         if self._attempt is None:
             self._attempt = asyncio.create_task(self._artifacts.join(self._store), name="artifact store")
@@ -60,7 +60,7 @@ class Joining:
             self._tell(str(error))
             return None
         if self.trouble is not None:
-            log.info("the artifact store is there again")
+            log.info("the artifact store is available again")
         self.trouble = None
         return self._artifacts
 
@@ -70,6 +70,6 @@ class Joining:
         self.trouble = trouble
 
     async def stop(self) -> None:
-        """Wait for nothing any more."""
+        """Cancel the attempt in progress."""
         if self._attempt is not None:
             await end(self._attempt)

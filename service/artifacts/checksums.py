@@ -6,5 +6,5 @@ import hashlib
 
 
 def checksum_of(data: bytes) -> str:
-    """BLAKE2b-128 in hex."""
+    """Return the BLAKE2b-128 of ``data`` in hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()

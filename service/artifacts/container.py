@@ -1,10 +1,10 @@
-"""A file that comes in pieces of any size, taken apart: what the files of models and of versions share.
+"""Container files: the start that the files of models and of versions share, and a reader for pieces of any size.
 
-bytes 0..8      what kind of file it is
+bytes 0..8      kind of file
 8..12           format number, little-endian
 12..16          bytes of the head
 16..32          BLAKE2b-128 of the head
-32..            the head, and what the kind puts behind it
+32..            the head, then the content
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ MOST_HEAD_BYTES = 16 * 2**20
 
 
 class Kind(NamedTuple):
-    """A kind of file: its first 8 bytes, its format here, and what it holds and what its head is, in words."""
+    """A kind of file: its first 8 bytes, its format number in this release, and the words for its content and its
+    head.
+    """
 
     magic: bytes
     format: int
@@ -31,23 +33,23 @@ class Kind(NamedTuple):
 
 
 def start_of(kind: Kind, head: bytes) -> bytes:
-    """The first bytes of a file, with its head."""
+    """Return the first bytes of a file, including its head."""
     return _START.pack(kind.magic, kind.format, len(head), bytes.fromhex(checksum_of(head))) + head
 
 
 class Pieces:
-    """Reads pieces in parts of the sizes that are asked for; holds no more than a part and a piece."""
+    """Reads parts of given sizes from pieces of any size. Buffers at most one part and one piece."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         self._pieces = pieces
         self._held = bytearray()
 
     async def head(self, kind: Kind) -> bytes:
-        """The head of a file, checked.
+        """Read and check the head of a file.
 
         Raises
         ------
-        Damaged
+        Corrupted
             It is no file of this kind, or not what was written.
         UnknownApplyVersion
             It has another format.
@@ -58,14 +60,14 @@ class Pieces:
         if number != kind.format:
             raise UnknownApplyVersion(f"the file has the format {number}, and this release reads {kind.format}")
         if size > MOST_HEAD_BYTES:
-            raise Damaged(f"the {kind.head} of the file is longer than it can be")
+            raise Damaged(f"the {kind.head} of the file is larger than allowed")
         plain = await self.take(size, f"its {kind.head}")
         if checksum_of(plain) != checksum.hex():
             raise Damaged(f"the {kind.head} of the file is not what was written")
         return plain
 
     async def take(self, n: int, what: str) -> bytes:
-        """The next ``n`` bytes; Damaged when the file ends in them."""
+        """Read the next ``n`` bytes. Corrupted if the file ends before them; ``what`` names them in the message."""
         while len(self._held) < n:
             try:
                 self._held += await anext(self._pieces)
@@ -76,7 +78,7 @@ class Pieces:
         return taken
 
     async def end(self) -> None:
-        """Damaged when something follows."""
+        """Raise Corrupted if anything follows."""
         if self._held or await self._more():
             raise Damaged("something follows the last part of the file")
 

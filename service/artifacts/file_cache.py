@@ -1,11 +1,11 @@
-"""A bounded folder of this machine with files of an artifact store that is elsewhere, so that they can be mapped.
+"""A bounded local folder with copies of files of a remote artifact store, so that they can be mapped.
 
-    <folder>/<checksum>.npy              a file, whole; named by what is in it, so that it is never an old one
-    <folder>/.<checksum>.<random>.part   one that is on its way
+    <folder>/<checksum>.npy              a complete file, named by its content, so it is never out of date
+    <folder>/.<checksum>.<random>.part   a file in download
 
-All processes of a machine may share the folder: a file comes by being moved there, and goes, the one that was asked for
-the longest ago first, when others need its room. Who has it mapped keeps it, as long as it lasts, beyond the bound.
-Whoever reads a file checks its bytes; one that is not what its name says is thrown away.
+All processes of a machine can share the folder. A file is added by a rename. When others need its room, the least
+recently requested file is deleted first. A process that has mapped a deleted file keeps it, beyond the bound, until it
+unmaps it. Readers verify the bytes of a file; one that does not match its name is deleted.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ UNFINISHED_SECONDS = 3600.0
 
 
 def cache_in(data_dir: Path, n_bytes: int) -> FileCache | None:
-    """The one of all processes with this data directory; None where it may hold nothing."""
+    """Return the cache of all processes with this data directory; None if its size is 0."""
     return FileCache(data_dir.resolve() / "cache", n_bytes) if n_bytes else None
 
 
 class FileCache:
-    """See the top of this file.
+    """A bounded folder with local copies of artifacts.
 
     Parameters
     ----------
     folder : Path
-        Made when it is needed.
+        Created when it is needed.
     n_bytes : int
-        Of all files together.
+        Most bytes of all files together.
     """
 
     def __init__(self, folder: Path, n_bytes: int) -> None:
@@ -50,12 +50,12 @@ class FileCache:
         self.n_bytes = n_bytes
 
     async def get(self, artifacts: Artifacts, name: str, size: int, checksum: str) -> Path | None:
-        """Where the artifact lies here; None when it is too large, or nothing can be written here.
+        """Return the path of the artifact's copy; None if it is too large or the folder cannot be written.
 
         Parameters
         ----------
         checksum : str
-            Of its bytes, in hexadecimal digits.
+            Checksum of its bytes, in hexadecimal digits.
 
         Raises
         ------
@@ -69,16 +69,16 @@ class FileCache:
                 return path
             await asyncio.to_thread(self._make_room, size)
             while not await self._fetch(artifacts, name, path):
-                pass  # thrown away on its way; if its version is no more, it is not found now
+                pass  # deleted during download; raises UnknownArtifact next if its version is deleted
         except OSError as error:
-            log.warning("files of the artifact store cannot be kept here", folder=str(self.folder), reason=str(error))
+            log.warning("files of the artifact store cannot be cached here", folder=str(self.folder), reason=str(error))
             return None
         return path
 
     def keep_only(self, checksums: Set[str]) -> int:
-        """Throw away all files but those with these checksums, also what any process is fetching; how many."""
+        """Delete all files and downloads of any process except those with these checksums; return their number."""
         n_gone = 0
-        for pattern in (".*.part", "*.npy"):  # in this order: what arrives meanwhile is met as a whole file
+        for pattern in (".*.part", "*.npy"):  # in this order: a download that ends meanwhile is found as a whole file
             for path in list(self.folder.glob(pattern)):
                 if path.name.removeprefix(".").partition(".")[0] not in checksums:
                     self.drop(path)
@@ -86,7 +86,7 @@ class FileCache:
         return n_gone
 
     def drop(self, path: Path) -> None:
-        """Throw a file away."""
+        """Delete a file."""
         with contextlib.suppress(OSError):
             path.unlink()
 
@@ -100,7 +100,7 @@ class FileCache:
         return there
 
     async def _fetch(self, artifacts: Artifacts, name: str, path: Path) -> bool:
-        """Whether it has arrived; not when ``keep_only`` threw it away meanwhile."""
+        """Download a file. Return False if ``keep_only`` deleted it meanwhile."""
         beside = self.folder / f".{path.stem}.{secrets.token_hex(8)}.part"
         try:
             with beside.open("xb") as file:
@@ -115,7 +115,9 @@ class FileCache:
             beside.unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
-        """Let the oldest go until so much more fits; what nobody finished goes too."""
+        """Delete the least recently requested files until ``size`` more bytes fit, and unfinished downloads that are
+        old.
+        """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files = []
         for path in self.folder.iterdir():

@@ -1,4 +1,4 @@
-"""Arrays as ``.npy`` files in the artifact store: written without a copy, checked byte by byte, mapped."""
+"""Arrays as ``.npy`` files in the artifact store: written without a copy, verified by checksum, mapped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from abound.service.artifacts.artifact_store import PIECE_BYTES, Artifacts
 MOST_HEADER_BYTES = 10_000
 MOST_DIMENSIONS = 8
 KINDS = "biufU"
-"""Kinds of arrays that there can be: numbers and text, nothing that would have to be run."""
+"""Accepted kinds of dtypes: numbers and text, nothing that could run code."""
 
 UNREADABLE = (
     ValueError,
@@ -33,7 +33,7 @@ UNREADABLE = (
     MemoryError,
     tokenize.TokenError,
 )
-"""What numpy may meet in a header that it cannot read."""
+"""Exceptions that numpy raises for an unreadable header."""
 
 _HEADER = 10
 """Bytes of a file before its header: magic, format, length of the header."""
@@ -42,7 +42,7 @@ Array = npt.NDArray[Any]
 
 
 class ArrayFile(msgspec.Struct, frozen=True):
-    """An array of a version: its name, its file, bytes and BLAKE2b-128 of that, dtype and shape."""
+    """An array of a version: its name, its file, the file's bytes and BLAKE2b-128, dtype and shape."""
 
     name: str
     file: str
@@ -57,7 +57,7 @@ async def write_array(
 ) -> ArrayFile:
     """Write an array as number ``i`` in the folder ``place``; ``check`` is called for each piece, in a thread.
 
-    ArtifactsUnavailable, ValueError (no array of numbers or text), and what ``check`` raises.
+    ArtifactsUnavailable, ValueError (not an array of numbers or text), and exceptions from ``check``.
     """
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     if array.dtype.kind not in KINDS:
@@ -81,7 +81,7 @@ async def write_array(
 
 
 def npy_pieces(array: Array) -> Iterator[bytes | memoryview]:
-    """The ``.npy`` file of an array that is contiguous in either order, without a copy of it."""
+    """Yield the ``.npy`` file of an array that is contiguous in either order, without copying it."""
     head = io.BytesIO()
     np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
     yield head.getvalue()
@@ -93,7 +93,7 @@ def npy_pieces(array: Array) -> Iterator[bytes | memoryview]:
 
 
 def mapped(one: ArrayFile, path: Path) -> Array:
-    """The array in a file. What is written to it stays in this process and never comes to the file."""
+    """Map the array in a file. Writes to the array stay in this process and never reach the file."""
     with path.open("rb") as file:
         if path.stat().st_size != one.size:
             raise Damaged(f"its file {one.file} has another size")
@@ -101,7 +101,7 @@ def mapped(one: ArrayFile, path: Path) -> Array:
 
 
 def checked(one: ArrayFile, data: bytearray | mmap.mmap) -> Array:
-    """The array in the bytes of a ``.npy`` file; Damaged unless it is the one of the card."""
+    """Return the array in the bytes of a ``.npy`` file. Corrupted unless it is the one of the card."""
     view = memoryview(data)
     hashed = hashlib.blake2b(digest_size=16)
     for at in range(0, len(view), PIECE_BYTES):
@@ -112,14 +112,14 @@ def checked(one: ArrayFile, data: bytearray | mmap.mmap) -> Array:
     head = io.BytesIO(bytes(view[: min(at, MOST_HEADER_BYTES)]))
     try:
         if np.lib.format.read_magic(head) != (1, 0):
-            raise Damaged(f"its file {one.file} has a format that is not known")
+            raise Damaged(f"its file {one.file} has an unknown format")
         shape, in_columns, dtype = np.lib.format.read_array_header_1_0(head)
     except UNREADABLE as error:
-        raise Damaged(f"its file {one.file} has no header that can be read: {error}") from None
+        raise Damaged(f"its file {one.file} has an unreadable header: {error}") from None
     if dtype.kind not in KINDS or dtype.str != one.dtype or list(shape) != one.shape:
-        raise Damaged(f"its file {one.file} holds another array than its card says")
+        raise Damaged(f"its file {one.file} has another array than its card describes")
     if not dtype.itemsize or dtype.hasobject or any(n < 0 for n in shape) or len(shape) > MOST_DIMENSIONS:
-        raise Damaged(f"its file {one.file} holds an array that cannot be")
+        raise Damaged(f"its file {one.file} has an array of an impossible dtype or shape")
     if len(view) - at != dtype.itemsize * math.prod(shape):
-        raise Damaged(f"its file {one.file} has not the size of its array")
+        raise Damaged(f"its file {one.file} does not have the size of its array")
     return np.frombuffer(data, dtype, math.prod(shape), at).reshape(shape, order="F" if in_columns else "C")

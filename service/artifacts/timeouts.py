@@ -1,6 +1,6 @@
-"""Patience with calls that may never return: a slow one is waited for, one to a store that is silent is not.
+"""Timeouts for calls that may never return: the caller waits for a slow store, and not for a silent one.
 
-Threads for calls that may hang: they hold up neither each other's callers nor the end of the process.
+The calls run in daemon threads, so one that hangs blocks neither other calls nor the exit of the process.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any, ParamSpec, TypeVar
 
 from abound.core.errors import ArtifactsUnavailable
 
-NO_ANSWER = "the artifact store does not answer; it is tried on"
+NO_ANSWER = "the artifact store does not answer; the service keeps trying"
 
 T = TypeVar("T")
 
 
 class Patience:
-    """Ends the waiting for an artifact store that is silent.
+    """Ends the wait for an artifact store that is silent.
 
-    When a call has taken some seconds a question is asked that costs little. While that is answered, in as many
-    seconds, the call is slow and is waited for. If not, this call ends, and all others at once, until the question
-    has its answer.
+    When a call has taken ``seconds``, a cheap question is asked. If it is answered within as many seconds, the call is
+    slow and the wait goes on. If not, this call fails, and all other calls fail at once until the question is
+    answered.
 
     Parameters
     ----------
     seconds : float or None
-        None: calls are waited for however long they take.
+        None: wait for calls without a limit.
     question : callable
-        Called in a thread; any end of it is an answer, be it an error.
+        Called in a thread. Its return is an answer, and so is any exception.
     """
 
     def __init__(self, seconds: float | None, question: Callable[[], object]) -> None:
@@ -43,12 +43,12 @@ class Patience:
         self._is_silent = False
 
     def check(self) -> None:
-        """ArtifactsUnavailable while it is known to be silent."""
+        """Raise ArtifactsUnavailable while the store is known to be silent."""
         if self._is_silent and self._question is not None and not self._question.done():
             raise ArtifactsUnavailable(NO_ANSWER)
 
     async def wait(self, call: asyncio.Future[T]) -> T:
-        """What comes of a call; ArtifactsUnavailable."""
+        """Return the result of a call. ArtifactsUnavailable if the store is silent."""
         try:
             while not (await asyncio.wait({call}, timeout=self._seconds))[0]:
                 if not await self._is_answered():
@@ -75,7 +75,7 @@ P = ParamSpec("P")
 
 
 class DaemonThreads(Executor):
-    """Up to ``most`` calls at one time, the others in their order behind them; a thread ends when none is left."""
+    """An executor for up to ``most`` calls at a time; others wait in order. A thread ends when no call is left."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
@@ -85,7 +85,7 @@ class DaemonThreads(Executor):
         self._lock = threading.Lock()
 
     def submit(self, call: Callable[P, T], /, *given: P.args, **named: P.kwargs) -> Future[T]:
-        """Call in a thread, as soon as one is free."""
+        """Run a call in a thread as soon as one is free."""
         future: Future[T] = Future()
         work = partial(call, *given, **named)
         with self._lock:

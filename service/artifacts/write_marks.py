@@ -1,10 +1,10 @@
-"""Writing: what is being written has no card and no pointer yet, and a mark, so that nobody takes it for left behind.
+"""Write marks: they protect files that are being written, which nothing refers to yet, from garbage collection.
 
-    a hash    name -> the second, by the store's clock, at which the mark ends
-              <name>.bytes -> how large it will be, where that is known
+    a hash    name -> the second, by the store's clock, at which the mark expires
+              <name>.bytes -> the size of the file, if it is known
 
-Who writes renews the mark; that of one who died ends by itself, also when the store's clock was set back since: a mark
-that would hold for longer than it can is given as long as a new one has, in which whoever lives renews it.
+The writer renews its mark. The mark of a writer that died expires, even if the store's clock was set back. A mark that
+would hold longer than ``WRITING_SECONDS`` is shortened to that, and a live writer renews it within this time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from abound.service.store.client import Store, reaching
 from abound.service.tasks import end
 
 WRITING_SECONDS = 600
-"""How long a mark holds, and the longest that it can."""
+"""Lifetime of a mark, and the longest that is possible."""
 
 _BYTES = ".bytes"
 
 
 @contextlib.asynccontextmanager
 async def writing(store: Store, key: bytes, name: str, n_bytes: int = 0) -> AsyncIterator[None]:
-    """As long as this lasts, something is being written. StoreUnavailable when that cannot be said."""
+    """Hold a write mark while the context lasts. StoreUnavailable if it cannot be set."""
     await _say(store, key, name, n_bytes)
     keeping = asyncio.create_task(_keep_saying(store, key, name))
     try:
@@ -37,7 +37,7 @@ async def writing(store: Store, key: bytes, name: str, n_bytes: int = 0) -> Asyn
 
 
 async def being_written(store: Store, key: bytes) -> dict[str, int]:
-    """What is being written, and how large each will be; 0 where that is not known. StoreUnavailable."""
+    """Return the names with a write mark, and the size of each file; 0 if it is not known. StoreUnavailable."""
     with reaching():
         now, _ = await store.client.time()
         said = {name.decode(): text for name, text in (await store.client.hgetall(key)).items()}

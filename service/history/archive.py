@@ -1,14 +1,14 @@
-"""Archiving: the oldest part of a log becomes history, and only then leaves the log.
+"""Archiving moves the oldest entries of a log into segment files in the artifact store, then trims them off the log.
 
-1. the entries before the oldest good snapshot's are read, a segment at a time; a last segment that is small is taken
-   up again and made larger, so that many small ones do not come about
-2. the segment is written, and read again: what comes back must be what was written
-3. in one moment, under the lease: the list of history has the segment, the log is without its entries, and what was
-   trimmed is counted on
+1. Read the entries before the oldest good snapshot, one segment at a time. A small last segment is read again and
+   extended, which avoids many small segments.
+2. Write the segment, read it back and compare.
+3. In one script, under the lease: add the segment to the manifest of history, trim the log, and add the trimmed
+   entries to the counters of the trim record.
 
-The entry of a snapshot itself stays in the log: by it the log is known again. Where a process dies on the way, the
-next one finds the log as it was, and perhaps a file that nothing points to. A segment that was made larger is left to
-be swept: a store that loses its last second points to it again.
+The entry of the snapshot itself stays in the log, because a start identifies the log by that entry. If the process
+dies, the next one finds the log unchanged and at most a file that nothing points to. Garbage collection deletes the
+old file of an extended segment later, because a store that loses its last second points to that file again.
 """
 
 from __future__ import annotations
@@ -46,25 +46,26 @@ from abound.service.store.lease import Command, Lease
 log = structlog.get_logger(__name__)
 
 BASE_PREFIX = "base-"
-"""Of the ids of indexes that are bases: they are only written under the lease, so whoever has it can sweep them."""
+"""Prefix of the ids of bases. They are written under the lease only, so the holder of the lease can delete leftovers.
+"""
 
 KEPT_FOR_CERTAIN = 2
-"""So many snapshots must be good before anything is taken out of a log."""
+"""Number of good snapshots that must exist before anything is trimmed off a log."""
 
 
 async def _nothing() -> None:
-    """Nobody has to be told between two steps."""
+    """Do nothing between two steps."""
 
 
 class Archiving(NamedTuple):
-    """What is needed to change the history of a model.
+    """The arguments that every change of a model's history needs.
 
     Attributes
     ----------
     lease : Lease
-        Of the model.
+        The lease of the model.
     between : async callable
-        Awaited before each step; what it raises ends the work.
+        Awaited before each step. An exception from it ends the work.
     """
 
     store: Store
@@ -77,21 +78,26 @@ class Archiving(NamedTuple):
 
     @property
     def keys(self) -> ModelKeys:
-        """Of the model."""
+        """Return the keys of the model."""
         return self.living.keys
 
 
 async def archive(to: Archiving) -> Contents | None:
-    """Move what no snapshot needs any more from the log to history; the history then, None while there is none.
+    """Move entries that no snapshot needs from the log to history.
 
-    Nothing happens before there are two good snapshots.
+    Does nothing until there are two good snapshots.
+
+    Returns
+    -------
+    HistoryManifest or None
+        The history afterwards; None if there is none yet.
 
     Raises
     ------
     LeaseLost
-        Another process has the model.
-    Damaged
-        The list of history cannot be read, or the log not be continued by it, or an entry is not what was written.
+        Another process has taken over the model.
+    Corrupted
+        The manifest of history cannot be read, the log does not continue it, or an entry is not what was written.
     ArtifactsUnavailable, StoreUnavailable
     """
     good = await good_snapshots(to.store, to.keys)
@@ -118,7 +124,7 @@ async def archive(to: Archiving) -> Contents | None:
                         elements, size, n_old = [], 0, 0
     except stream.Trimmed as error:
         raise Damaged(
-            f"the history of {to.keys.name} ends at {contents.end.entry} and {error}: what is between is lost. "
+            f"the history of {to.keys.name} ends at {contents.end.entry} and {error}: the entries between are lost. "
             f"{history.MENDING}"
         ) from None
     finally:
@@ -136,9 +142,9 @@ def _read(to: Archiving, link: Link, after: Offset, until: Offset) -> AsyncGener
 
 
 async def _correct(to: Archiving, good: list[Manifest], log_bytes: int) -> None:
-    """Let snapshots say how large the log is up to them: up to the oldest it is ``log_bytes``.
+    """Correct the log sizes in the snapshot manifests: the log up to the oldest snapshot has ``log_bytes`` bytes.
 
-    A release before this one counted too little where it made a model of history in which something was forgotten.
+    A former release counted too few bytes when it built a model from a history with erased events.
     """
     commands: list[Command] = []
     before = good[-1].position.offset
@@ -157,11 +163,11 @@ async def _correct(to: Archiving, good: list[Manifest], log_bytes: int) -> None:
     finally:
         link.close()
     await to.lease.swap(commands)
-    log.warning("snapshots said that the log was of another size; corrected", model=to.keys.name)
+    log.warning("snapshots recorded a wrong size of the log; corrected", model=to.keys.name)
 
 
 def _check(to: Archiving, element: Element) -> None:
-    """Damaged unless an entry is what was written: in history nothing would be left to mend it by."""
+    """Raise Corrupted unless an entry is what was written: from history it could not be repaired any more."""
     try:
         check(element[1])
     except Damaged as error:
@@ -172,16 +178,19 @@ def _check(to: Archiving, element: Element) -> None:
 
 
 async def begin_anew(to: Archiving) -> Contents:
-    """Let history begin at the oldest good snapshot, without anything before it.
+    """Start history again at the oldest good snapshot, without anything before it.
 
-    For a history that is damaged or lost. Its files are swept later. Raises what ``archive`` raises; NotReady when no
-    snapshot is good.
+    For a history that is damaged or lost. Garbage collection deletes its files later. Raises what ``archive`` raises,
+    and NotReady if no snapshot is good.
     """
     return await _begin_at(to, await good_snapshots(to.store, to.keys))
 
 
 async def good_snapshots(store: Store, keys: ModelKeys) -> list[Manifest]:
-    """The snapshots that can be counted on, newest first: all parts are there in their size, and the log has them."""
+    """Return the manifests of the usable snapshots, newest first.
+
+    A snapshot is usable if all its parts exist with their sizes and the log contains its entry.
+    """
     good = []
     for name in await manifests.ids(store, keys):
         try:
@@ -200,7 +209,7 @@ async def good_snapshots(store: Store, keys: ModelKeys) -> list[Manifest]:
 
 
 async def make_base(to: Archiving, model: ModelReplica) -> Base:
-    """Write the state of a model, which nothing is being applied to, as a base."""
+    """Write the state of a model as a base. Nothing may be applied to the model meanwhile."""
     position = model.position
     recipe = {"method": "base", "offset": str(position.offset)}
     name = f"{BASE_PREFIX}{state_files.new_id()}"
@@ -218,9 +227,9 @@ async def make_base(to: Archiving, model: ModelReplica) -> Base:
 
 
 async def swap(to: Archiving, contents: Contents, trim: Trim | None = None, also: Sequence[Command] = ()) -> Contents:
-    """Put a list in the place of the one before, and take out of the log what ``trim`` says. LeaseLost.
+    """Replace the manifest of history and trim the log as ``trim`` says. LeaseLost.
 
-    ``also``: commands on other keys of the model, carried out in the same moment.
+    ``also`` holds commands on other keys of the model, which run in the same script.
     """
     contents = contents.sealed()
     packed = msgspec.json.encode(contents)
@@ -238,14 +247,14 @@ async def swap(to: Archiving, contents: Contents, trim: Trim | None = None, also
 
 
 async def _contents(to: Archiving, good: list[Manifest]) -> Contents:
-    """The history to go on from: as it is, or a new one where there is none (any more)."""
+    """Return the manifest to append to: the present one, or a new one if there is none or its files are lost."""
     contents = await history.History(to.store, to.artifacts, to.keys).contents()
     if contents is None:
         if (await stream.trim_of(to.store, to.keys.log)).n_entries == 0:
             return _empty(to, None)
-        log.error("the list of history is lost; history begins anew", model=to.keys.name)
+        log.error("the manifest of history is lost; starting history again at a snapshot", model=to.keys.name)
     elif contents.artifacts != to.artifacts.id:
-        log.error("history is in an artifact store that was given up; it begins anew", model=to.keys.name)
+        log.error("history is in another artifact store; starting it again at a snapshot", model=to.keys.name)
     else:
         return contents
     return await _begin_at(to, good)
@@ -257,16 +266,18 @@ async def _begin_at(to: Archiving, good: list[Manifest]) -> Contents:
         try:
             live = await snapshots.load(to.store, to.keys, manifest, model.limits)
         except Damaged as error:
-            log.warning("passing over a snapshot", model=to.keys.name, snapshot=manifest.id, reason=str(error))
+            log.warning("snapshot skipped", model=to.keys.name, snapshot=manifest.id, reason=str(error))
             continue
         model.restore(live, manifest.position)
         base = await make_base(to, model)
         return await swap(to, _empty(to, base), await _trim_before(to, base))
-    raise NotReady(f"no snapshot of {to.keys.name} is good enough to begin its history anew at", retry_after=60.0)
+    raise NotReady(
+        f"no usable snapshot of {to.keys.name} to start its history at; retry after the next snapshot", retry_after=60.0
+    )
 
 
 async def _trim_before(to: Archiving, base: Base) -> Trim | None:
-    """What has to leave the log so that it begins with the entry of a base; None when nothing has to."""
+    """Return the trim that makes the log begin with the entry of a base; None if the log begins there already."""
     at, key = base.position.offset, to.keys.log
     with reaching():
         before = await to.store.client.xrevrange(key, f"({at.entry}", "-", count=1)
@@ -289,19 +300,19 @@ def _empty(to: Archiving, base: Base | None) -> Contents:
 
 
 async def _small(to: Archiving, contents: Contents) -> tuple[list[Element], int, int, Segment | None]:
-    """The last segment, if it is to be made larger: its entries, their size in the log, how many, and itself."""
+    """Return the last segment if it should be extended, with its entries, their size in the log and their number."""
     last = contents.segments[-1] if contents.segments else None
     if last is None or last.needs is not None or last.log_bytes * 2 > to.params.segment_bytes:
         return [], 0, 0, None
     try:
         elements = await history.History(to.store, to.artifacts, to.keys).elements(last)
     except (Damaged, UnknownArtifact):
-        return [], 0, 0, None  # whoever needs it says so
+        return [], 0, 0, None  # the next reader of this segment reports it
     return elements, last.log_bytes, last.n_entries, last
 
 
 async def _add(to: Archiving, contents: Contents, elements: list[Element], log_bytes: int) -> Contents:
-    """Make elements the last segment of history, and trim them off the log."""
+    """Append a segment of these elements to history and trim them off the log."""
     await to.between()
     segment = await write_segment(to, elements, contents.n_entries, contents.log_bytes, log_bytes)
     last = Offset.of_entry(segment.last)
@@ -312,16 +323,20 @@ async def _add(to: Archiving, contents: Contents, elements: list[Element], log_b
 async def write_segment(
     to: Archiving, elements: list[Element], n_before: int, bytes_before: int, log_bytes: int
 ) -> Segment:
-    """Write elements as a segment that nothing points to yet, and see that it is there.
+    """Write elements as a segment file that nothing points to yet, read it back and compare.
 
     Parameters
     ----------
     n_before, bytes_before : int
-        Entries of the log before them, and their size.
+        Number and size of the log's entries before them.
     log_bytes : int
-        Their own size as the log had them; it is kept when something is forgotten in them.
+        Their size when they were appended to the log. It stays the same when some of them are erased.
 
-    Damaged when the artifact store gives back something else; ArtifactsUnavailable.
+    Raises
+    ------
+    Corrupted
+        The artifact store returns other bytes.
+    ArtifactsUnavailable
     """
     packed = await asyncio.to_thread(encode, elements)
     first, last = elements[0][0].decode(), elements[-1][0].decode()

@@ -1,14 +1,16 @@
-"""Forgettings that are complete: history has none of their events any more, so their adoptions say nothing.
+"""Records of erasures: which *forget* jobs are complete, and what unfinished ones erase.
 
-    ...:forgotten     set: the entries of such adoptions; changed in the moment in which history is written anew
-    ...:forgetting    hash: job -> ``Unfinished``, from between its commit and its adoption until that moment
+    ...:forgotten     set: the log entries of the adoptions of complete erasures; changed in the script that rewrites
+                      history
+    ...:forgetting    hash: job -> ``UnfinishedErasure``, from between the job's commit and its adoption until then
 
-An index that leaves out events is what history makes once it is without them. So the next forgetting, which writes
-history anew anyway, puts a mark in the place of such an adoption: no former index has to be made anew or kept. Not at
-once: whoever has read events out of history before that was written anew, and reads on in it, must find the adoption.
+An erasure adopts a state without the erased events. Once history is rewritten without them, a replay gives that same
+state, so its adoption has no effect any more. The next erasure rewrites history anyway and then replaces such an
+adoption by a mark. No former state file has to be made again or kept. This does not happen earlier: a process that
+read events from history before the rewrite, and continues to read in it, must find the adoption.
 
-One that died in between, or was given up, is still adopted, and history still has its events: the next forgetting
-leaves them out as well, and whatever else is made of history has to wait for that.
+If a job dies or is cancelled after its adoption and before the rewrite, the adoption stays and history still has its
+events. The next erasure leaves out these events as well, and all other jobs that read history must wait for that.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from abound.service.store.lease import Command
 
 
 class Unfinished(msgspec.Struct, frozen=True):
-    """What a job forgets: the events up to ``after`` that fulfil all that is given, as ``ForgetParams`` has it."""
+    """The events that a job erases: those up to ``after`` that meet all given conditions, as in ``ForgetParams``."""
 
     after: str
     key: str | None = None
@@ -39,13 +41,15 @@ _unfinished = msgspec.json.Decoder(Unfinished)
 
 
 async def complete(store: Store, keys: ModelKeys) -> set[Offset]:
-    """Where the adoptions of complete forgettings are. StoreUnavailable."""
+    """Return the offsets of the adoptions of complete erasures. StoreUnavailable."""
     with reaching():
         return {Offset.of_entry(name) for name in await store.client.smembers(_key(keys))}
 
 
 def saying(keys: ModelKeys, adoptions: Iterable[Offset], jobs: Iterable[str]) -> list[Command]:
-    """What says that these adoptions are of complete forgettings, and no others, and that these jobs have done it."""
+    """Return the commands that record exactly these adoptions as complete and remove these jobs from the unfinished
+    ones.
+    """
     return [
         ("DEL", _key(keys)),
         *(("SADD", _key(keys), at.entry) for at in sorted(adoptions)),
@@ -54,13 +58,13 @@ def saying(keys: ModelKeys, adoptions: Iterable[Offset], jobs: Iterable[str]) ->
 
 
 async def begin(store: Store, keys: ModelKeys, job: str, what: Unfinished) -> None:
-    """Say what a job is about to forget. StoreUnavailable."""
+    """Record what a job is about to erase. StoreUnavailable."""
     with reaching():
         await store.client.hset(_unfinished_key(keys), job, msgspec.json.encode(what))
 
 
 async def end(store: Store, keys: ModelKeys, jobs: Iterable[str]) -> None:
-    """Say that history has nothing any more of what these jobs forget. StoreUnavailable."""
+    """Record that history has none of the events any more that these jobs erase. StoreUnavailable."""
     names = sorted(jobs)
     if names:
         with reaching():
@@ -68,22 +72,22 @@ async def end(store: Store, keys: ModelKeys, jobs: Iterable[str]) -> None:
 
 
 async def unfinished(store: Store, keys: ModelKeys) -> dict[str, Unfinished]:
-    """What jobs forget that are not complete, whether they have adopted it or not. Damaged, StoreUnavailable."""
+    """Return what incomplete jobs erase, whether or not their state is adopted. Corrupted, StoreUnavailable."""
     with reaching():
         said = await store.client.hgetall(_unfinished_key(keys))
     try:
         return {job.decode(): _unfinished.decode(what) for job, what in said.items()}
     except msgspec.MsgspecError as error:
-        raise Damaged(f"what is being forgotten of {keys.name} cannot be read: {error}") from None
+        raise Damaged(f"the records of unfinished erasures of {keys.name} cannot be read: {error}") from None
 
 
 def mark_of(adopt: Adopt) -> Mark:
-    """What takes an adoption's place."""
+    """Return the mark that replaces an adoption."""
     return Mark(mark_token(adopt.adoption))
 
 
 def mark_token(adoption: str) -> str:
-    """The token of the mark that takes an adoption's place."""
+    """Return the token of the mark that replaces an adoption."""
     return f"adopted {adoption}"
 
 

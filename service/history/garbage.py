@@ -1,31 +1,29 @@
-"""Sweeping: what nothing points to is taken out of the store and out of the artifact store.
+"""Garbage collection: deletes keys of the store and files of the artifact store that nothing refers to.
 
-Such things are left by whoever died, or was too late, between writing and pointing, and by models that were deleted.
+A process that dies, or loses its lease, between writing and pointing leaves such keys and files. So do deleted models.
 
-1. the catalog is read before anything is listed: a model that comes meanwhile is newer than its end, and stays
-2. what there is, is listed
-3. the lease of the model is taken: whoever was writing what was listed has pointed to it, or never will
-4. the pointer is read; what was listed and is not pointed to goes
+1. Read the catalog first. A model that is created afterwards has a higher offset and is left alone.
+2. List what exists.
+3. Take the lease of the model. The process that was writing what was listed has pointed to it, or never will.
+4. Read the pointer. Delete what was listed and is not referenced.
 
-A file that was pointed to, or of a model that was deleted, goes one sweep later. The store may lose its last seconds,
-or fail over to one that has not come so far, and then points to it again, or has the model again; what lies in the
-store itself comes back with the pointer.
+A file that was referenced before, or that belongs to a deleted model, is deleted one pass later. The store may lose
+its last seconds, or fail over to a server that is behind, and then refers to the file or has the model again. Keys in
+the store need no such delay, because they return together with the pointer.
 
-Sweeping indexes: those that nothing needs any more leave the artifact store.
+**State files** are referenced by adoptions in history and log, by the base of history, and by a job that is about to
+adopt one. Retention removes adoptions. A job that dies between writing a state file and adopting it leaves the file.
 
-An index is needed by an adoption in history or in the log, by history as its base, and by whoever is about to adopt it.
-Retention takes adoptions away, and a process that dies between writing an index and its adoption leaves one.
+1. While no state file of the model is being made, note the unreferenced ones.
+2. One pass later, holding the fence of adoptions (``service/model/adoption_lock.py``), delete those that were noted
+   and are still unreferenced.
 
-1. while no index of a model is being made: what nothing needs is noted
-2. one sweep later, with the fence of adoptions (``service/model/adoption_lock.py``): what was noted, and still is not
-needed, goes
+There are two passes because a store that loses its last second may refer to them again. A job that was taken for dead
+while garbage collection held the fence checks that its state file exists before it adopts it
+(``service/rebuild/adoption.py``).
 
-Two sweeps, since a store that loses its last second may need it again. Whoever comes back after it was thought to be
-dead, while this had the fence, looks at its index once more before it is adopted (``service/rebuild/adoption.py``).
-
-Indexes that nothing needs any more: no adoption in history or log, and no history as its base.
-
-Whoever has made an index takes them away; the worker sweeps what others have left (``service/history/garbage.py``).
+A job that has made a state file deletes unreferenced ones too (``service/rebuild/garbage.py``). The worker deletes
+what others have left.
 """
 
 from __future__ import annotations
@@ -60,8 +58,7 @@ _ARTIFACT = re.compile(r"(?P<name>[^/]+)/(?P<incarnation>\d+-\d+)/.+")
 
 
 async def sweep_store(store: Store, catalog: Catalog) -> int:
-    """Take out of the store what nothing points to: models that are gone, snapshots that were never finished, copies
-    of logs that mends have left.
+    """Delete keys without a reference: of deleted models, of unfinished snapshots, and copies of logs left by repairs.
 
     Returns the number of keys. StoreUnavailable.
     """
@@ -92,17 +89,31 @@ async def sweep_store(store: Store, catalog: Catalog) -> int:
         except Conflict:
             continue
     if swept:
-        log.info("took out of the store what nothing points to", keys=swept)
+        log.info("garbage collection deleted keys from the store", keys=swept)
     return swept
 
 
 async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog, unlisted: set[str]) -> int:
-    """Take out of the artifact store what nothing points to: models that are gone, segments, files half written.
+    """Delete files without a reference: of deleted models, segments, bases, and files half written.
 
-    Versions of living models, and indexes that are no bases, are left to those who know who points to them. Returns the
-    number of files. ``unlisted``: what the sweep before found that nothing points to, and after this call what this one
-    found; only what is in both goes.
-    ArtifactsUnavailable, Damaged (the list of a history cannot be read; its files stay), StoreUnavailable.
+    Versions of existing models, and state files that are no bases, are collected elsewhere. A file is deleted only if
+    two passes in a row found it unreferenced.
+
+    Parameters
+    ----------
+    unlisted : set of str
+        The unreferenced files of the pass before. Replaced in place by those of this pass.
+
+    Returns
+    -------
+    int
+        The number of deleted files.
+
+    Raises
+    ------
+    Corrupted
+        The manifest of a history cannot be read; its files stay.
+    ArtifactsUnavailable, StoreUnavailable
     """
     swept = await artifacts.sweep_unfinished()
     living = {(one.keys.name, one.keys.incarnation): one.keys for one in catalog}
@@ -141,12 +152,12 @@ async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog, 
         except Conflict:
             continue
     if swept:
-        log.info("took out of the artifact store what nothing points to", files=swept)
+        log.info("garbage collection deleted files from the artifact store", files=swept)
     return swept
 
 
 class IndexSweep:
-    """What was noted of each model from one sweep to the next."""
+    """Deletes state files that nothing refers to; remembers the candidates of each model from one pass to the next."""
 
     def __init__(self, store: Store, params: LogParams | None = None) -> None:
         self._store = store
@@ -155,9 +166,9 @@ class IndexSweep:
         self._needed: dict[ModelKeys, tuple[set[str], str | None]] = {}
 
     async def sweep(self, artifacts: Artifacts, catalog: Catalog) -> int:
-        """Take away what nothing needs, now and the sweep before; how many indexes.
+        """Delete the state files that were unreferenced in the pass before and still are; return their number.
 
-        A model that somebody else works on, or whose past cannot be read, is left alone.
+        Skips a model that another process works on, and one whose history or log cannot be read.
         ArtifactsUnavailable, StoreUnavailable.
         """
         living = {one.keys for one in catalog}
@@ -169,9 +180,9 @@ class IndexSweep:
                 try:
                     swept += await self._sweep(artifacts, keys)
                 except (Damaged, UnknownApplyVersion, UnknownArtifact) as error:
-                    log.warning("indexes are not swept", model=keys.name, reason=str(error))
+                    log.warning("garbage collection of state files skipped", model=keys.name, reason=str(error))
         if swept:
-            log.info("took away indexes that nothing needs", indexes=swept)
+            log.info("garbage collection deleted state files", indexes=swept)
         return swept
 
     async def _sweep(self, artifacts: Artifacts, keys: ModelKeys) -> int:
@@ -180,7 +191,7 @@ class IndexSweep:
         contents = await History(self._store, artifacts, keys).contents()
         base = contents.base.index if contents is not None and contents.base is not None else None
         if busy is not None or not there or self._needed.get(keys) == (there, base):
-            return 0  # what is needed stays so until history begins later
+            return 0  # a referenced state file stays referenced until history starts later
         noted = self._unneeded.get(keys, set()) & there
         async with take(self._store, keys) as lease:
             if not noted:
@@ -209,12 +220,15 @@ class IndexSweep:
         return swept
 
     async def _needed_by(self, artifacts: Artifacts, keys: ModelKeys, lease: Lease) -> set[str]:
-        """The indexes that history and log need; whoever has the lease sees no entry on its way from one to other."""
+        """Return the state files that history and log refer to.
+
+        While this process holds the lease, no entry moves from the log to history.
+        """
         history = History(self._store, artifacts, keys)
         contents = await history.contents()
         trim = await stream.trim_of(self._store, keys.log)
         if not _is_whole(contents, artifacts, trim):
-            raise Damaged(f"the history of {keys.name} is not the one that its log goes on from")
+            raise Damaged(f"the history of {keys.name} is not the one that its log continues")
         needed = set()
         for segment in contents.segments if contents is not None else ():
             if segment.needs is not None:  # it has an adoption
@@ -242,7 +256,7 @@ class IndexSweep:
 
 
 def _is_whole(contents: Contents | None, artifacts: Artifacts, trim: stream.Trim) -> bool:
-    """Whether history has all that the log has no more."""
+    """Return whether history has all entries that were trimmed off the log."""
     if contents is None:
         return trim.n_entries == 0
     return contents.artifacts == artifacts.id and contents.end[:2] >= trim.last[:2]

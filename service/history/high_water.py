@@ -1,14 +1,15 @@
-"""How far a store had come, kept outside of it: one that has lost its data is not taken for one that is new.
+"""High-water marks: how far a store had got, recorded outside of it, so that a store with lost data is noticed.
 
-A store whose files are gone, or cut off, starts without a word: it has fewer events, or none. What was acknowledged
-would be missing, and what is learned from then on would stand at offsets that are taken. So the worker writes down how
-far the catalog and each log had come, with each snapshot and when it stops: in the data directory of an embedded store,
-and in the artifact store of any. A process of the service that starts refuses a store that is behind one of the two;
-``abound store accept-loss`` is the way to go on with what is left.
+A store whose files are deleted or truncated starts without an error and has fewer events, or none. Acknowledged events
+would be missing, and new events would get offsets that were used before. So the worker records the last entry of the
+catalog and of each log, with each snapshot and when it stops. It writes them to the data directory of an embedded
+store and to the artifact store of any store. A service process refuses to start on a store that is behind one of the
+records; ``abound store accept-loss`` continues with what is left.
 
-The mark of a model is the offset of its snapshot, so a failover that loses what came after that goes unnoticed: within
-what the store promises, and nothing here can know better. A model without a mark has been deleted when the catalog
-itself is not behind. An empty store that knows no artifact store is behind each one that has a folder in it.
+The mark of a model is the offset of its snapshot. A failover that loses later events goes unnoticed; the store's
+guarantees allow this loss, and nothing here could detect it. A missing model with a mark counts as deleted if the
+catalog is not behind. An empty store without the id of an artifact store is behind every store that has a folder
+there.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from abound.service.store.client import Store
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 3.0
-"""Longest wait, at a start, for an artifact store that does not answer."""
+"""Longest wait at a start for an artifact store that does not answer."""
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """How far the log of a model had come: its name, its last entry, and how many entries that were since its start."""
+    """How far a model's log had got: the model's name, its last entry, and its number of entries since its start."""
 
     name: str
     last: str
@@ -46,17 +47,17 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class HighWater(msgspec.Struct, frozen=True):
-    """How far a store had come: the last entry of the catalog, and a mark for each incarnation of a model."""
+    """How far a store had got: the last entry of the catalog, and a mark for each incarnation of a model."""
 
     catalog: str = START.entry
     models: dict[str, Mark] = {}
 
     def behind(self, now: HighWater) -> list[str]:
-        """What a store that has come as far as ``now`` lacks, in words."""
+        """Return a phrase for each loss, if the store has now got only as far as ``now``."""
         lacks = []
         is_whole = _place(now.catalog) >= _place(self.catalog)
         if not is_whole:
-            lacks.append(f"the catalog of models ends at {now.catalog} and had come to {self.catalog}")
+            lacks.append(f"the catalog of models ends at {now.catalog} and had reached {self.catalog}")
         for incarnation, had in self.models.items():
             has = now.models.get(incarnation)
             if has is None and is_whole:
@@ -64,27 +65,27 @@ class HighWater(msgspec.Struct, frozen=True):
             has = has or Mark(had.name, START.entry, 0)
             if _place(has.last) < _place(had.last):
                 lacks.append(
-                    f"the model {had.name} ends at {has.last} ({has.n_entries:,} entries) and had come to {had.last} "
+                    f"the model {had.name} ends at {has.last} ({has.n_entries:,} entries) and had reached {had.last} "
                     f"({had.n_entries:,} entries)"
                 )
         return lacks
 
 
 class Kept(NamedTuple):
-    """A place that marks are kept in, and what they are."""
+    """The marks read from one place, and that place in words."""
 
     place: str
     marks: HighWater
 
 
 class Marks:
-    """The marks of one store, wherever they are kept.
+    """The high-water marks of one store, in all places that they are recorded in.
 
     Parameters
     ----------
     data_dir : Path or None
-        Of the embedded store; None: it is another one.
-    artifacts : Artifacts or None
+        Data directory of the embedded store; None for any other store.
+    artifacts : ArtifactStore or None
     """
 
     def __init__(self, store: Store, data_dir: Path | None, artifacts: Artifacts | None) -> None:
@@ -94,33 +95,37 @@ class Marks:
 
     @classmethod
     def of(cls, settings: Settings, store: Store, artifacts: Artifacts | None) -> Marks:
-        """As the settings of a process say."""
+        """Create them with the data directory and URL of the settings."""
         url = None if settings.redis_url is None else settings.redis_url.get_secret_value()
         is_embedded = url in (None, EmbeddedStore(settings.data_dir).url)
         return cls(store, settings.data_dir if is_embedded else None, artifacts)
 
     async def check(self) -> None:
-        """CannotStart when the store is behind its marks; StoreUnavailable, Damaged (the catalog cannot be read)."""
+        """Raise CannotStart if the store is behind its marks. Corrupted (the catalog cannot be read),
+        StoreUnavailable.
+        """
         if lacks := await self.lacking():
             raise CannotStart(
-                f"the store has lost what it had: {'; '.join(lacks)}. Nothing was changed. Restore the store from a "
-                "backup; or, to go on with what is left and give the rest up: abound store accept-loss. A store that "
-                "is meant to be new needs an artifact store (ABOUND_ARTIFACTS_URL), or folder, of its own"
+                f"the store has lost data: {'; '.join(lacks)}. Nothing was changed. Restore the store from a backup; "
+                "or, to continue with what is left and give up the rest: abound store accept-loss. A new store "
+                "needs an artifact store (ABOUND_ARTIFACTS_URL), or folder, of its own"
             )
 
     async def lacking(self) -> list[str]:
-        """What the store lacks of what it had, in words, each once."""
+        """Return a phrase for each loss of the store, without duplicates."""
         now = await self._now(await read_catalog(self._store))
         return list(
             dict.fromkeys(
-                f"{sentence} (says {one.place})" for one in await self._kept(now) for sentence in one.marks.behind(now)
+                f"{sentence} (recorded in {one.place})"
+                for one in await self._kept(now)
+                for sentence in one.marks.behind(now)
             )
         )
 
     async def note(self, catalog: Catalog, artifacts: Artifacts | None, marks: dict[str, Mark] | None = None) -> None:
-        """Write down how far the store has come: as before but for these ``marks``, or (None) all of it anew.
+        """Record how far the store has got: as before except for these ``marks``, or (None) all marks from the store.
 
-        ``artifacts``: joined. OSError and ArtifactsUnavailable when it cannot be written; StoreUnavailable.
+        ``artifacts`` must be joined. OSError and ArtifactsUnavailable if it cannot be written; StoreUnavailable.
         """
         now = await self._now(catalog) if marks is None else HighWater(catalog.offset.entry, marks)
         living = {one.keys.incarnation for one in catalog}
@@ -133,7 +138,7 @@ class Marks:
             await artifacts.put(HIGH_WATER, _raised(before, now, living))
 
     async def accept(self) -> None:
-        """Take the store as it is: the marks become what it has. Raises as ``note``."""
+        """Accept the store as it is: set the marks to what it has. Raises what ``record`` raises."""
         if self._artifacts is not None:
             await self._artifacts.join(self._store)
         now = msgspec.json.encode(await self._now(await read_catalog(self._store)))
@@ -161,7 +166,7 @@ class Marks:
                 found = await self._artifacts.kept_by(HIGH_WATER, owner)
         except (ArtifactsUnavailable, TimeoutError) as error:
             log.warning(
-                "whether the store has lost anything is not known from the artifact store, which cannot be used",
+                "the artifact store cannot be used, so its record of how far the store had got is not checked",
                 reason=str(error) or "no answer in time",
             )
             return kept
@@ -169,19 +174,19 @@ class Marks:
 
 
 def _raised(before: HighWater, now: HighWater, living: set[str]) -> bytes:
-    """Both in one: models that are gone left out, and of the others what is written now before what was."""
+    """Return both merged: marks of deleted models are dropped, and marks of ``now`` override those of ``before``."""
     models = {name: mark for name, mark in (before.models | now.models).items() if name in living}
     return msgspec.json.encode(HighWater(now.catalog, models))
 
 
 def _parsed(data: bytes) -> HighWater:
-    """What is kept; nothing where it cannot be read: it is written anew with the next snapshot."""
+    """Parse a record. If it cannot be read, return an empty one; the next snapshot writes it again."""
     with contextlib.suppress(msgspec.MsgspecError, ValueError):
         kept = msgspec.json.decode(data, type=HighWater)
         for text in (kept.catalog, *(mark.last for mark in kept.models.values())):
             _place(text)
         return kept
-    log.warning("what is kept of how far the store had come cannot be read")
+    log.warning("a record of how far the store had got cannot be read; the next snapshot writes it again")
     return HighWater()
 
 
@@ -190,7 +195,7 @@ def _place(entry: str) -> Offset:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """In the place of what the file had, whole or not at all, and on disk."""
+    """Replace the content of a file atomically and flush it to disk."""
     beside = file.with_name(f".{file.name}.part")
     with beside.open("wb") as out:
         out.write(data)

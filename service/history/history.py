@@ -1,17 +1,16 @@
-"""History: what the log has had since its beginning, or since a base, as files in the artifact store.
+"""History: all entries that a log has had since its start, or since a base, as files in the artifact store.
 
-    ...:history                                          JSON: base and segments in order, sealed: the pointer
+    ...:history                                          JSON: base and segments in order, with a checksum: the manifest
     <model>/<incarnation>/history/<first id>-<random>.seg   a segment (``service/history/segment.py``)
-    <model>/<incarnation>/index/<id>/...                 the base: the state at which history begins
+    <model>/<incarnation>/index/<id>/...                 the base: the state at which history starts
     (``service/snapshots/state_files.py``)
 
-**beginning**: the first entry of the log, or the base: a state at an offset, behind which retention has taken the
-segments away. Nothing before it can be had any more. **end**: the last entry that is archived; the log goes on from
-there, without a gap and without an overlap (``service/history/past.py``).
+**start**: the first entry of the log, or the base. A base is a state at an offset; retention has deleted the segments
+before it, and nothing before it can be read. **end**: the last archived entry. The log continues from there, without a
+gap and without an overlap (``service/history/past.py``).
 
-Files are written first, under names that nobody has used; the pointer is swapped under the lease
-(``service/history/archive.py``); files that are not pointed to any more go last. A reader that finds a file gone reads
-the pointer again.
+Files are written first, under new names. Then the manifest is swapped under the lease (``service/history/archive.py``).
+Files without a reference are deleted last. A reader that does not find a file reads the manifest again.
 """
 
 from __future__ import annotations
@@ -36,26 +35,26 @@ from abound.service.store.keys import ModelKeys
 
 FORMAT = 1
 
-MENDING = "`abound history begin-anew` starts history from the newest snapshots and gives up what was before them"
+MENDING = "`abound history begin-anew` starts history at the oldest snapshot and gives up everything before it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryParams:
-    """How much history there is.
+    """The bounds of history.
 
     Attributes
     ----------
     segment_bytes : int
-        A segment is closed at about so much of the log, before compression, and behind an adoption.
+        A segment is closed at about this many bytes of the log, before compression, and after an adoption.
     keep_bytes : int
-        Of compressed segments, a model; the oldest go beyond it.
+        Most bytes of compressed segments per model. Beyond it the oldest segments are deleted.
     keep_indexes_bytes : int
-        Of indexes that adoptions in history need, a model; beyond it the oldest go, and history up to their adoptions
-        with them. The newest stays.
+        Most bytes of the state files that adoptions in history need, per model. Beyond it the oldest are deleted,
+        together with history up to their adoptions. The newest stays.
     keep_seconds : float
-        Segments whose entries are all older than this go; 0: no bound by age.
+        Segments whose entries are all older than this are deleted; 0: no bound by age.
     slack : float, 0 to 0.5
-        How far over a bound it may be, as a part of it, since making a new base takes a replay.
+        Fraction by which a bound may be exceeded before history is cut, because a new base needs a replay.
     """
 
     segment_bytes: int = 16 * 2**20
@@ -82,20 +81,20 @@ class Segment(msgspec.Struct, frozen=True):
     Attributes
     ----------
     name : str
-        Of the artifact.
+        Name of the artifact.
     first, last : str
         Ids of its first and last entry.
     n_before, bytes_before : int
-        Entries of the log before it, and their size.
+        Number and size of the log's entries before it.
     n_entries, log_bytes : int
-        Its own. Sizes are those with which entries were appended, whatever was forgotten in them since.
+        Number and size of its own entries. Sizes are those at the append, even if events were erased since.
     size : int
-        Of the file.
+        Size of the file.
     checksum : str
         BLAKE2b-128 of the file.
     needs : str or None
-        The least offset after which an adoption in it replays; None when it has none. No base may lie between the
-        two: a replay that begins there could not carry the adoption out.
+        The least offset from which an adoption in this segment replays; None if it has no adoption. No base may lie
+        between the two, because a replay that starts there could not carry out the adoption.
     """
 
     name: str
@@ -111,18 +110,18 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Base(msgspec.Struct, frozen=True):
-    """The state at which history begins.
+    """The state at which history starts.
 
     Attributes
     ----------
     index : str
-        Id of the index that it is.
+        Id of its state file.
     digest : str
-        Of that.
+        Digest of the state.
     offset, entry_checksum, n_entries, log_bytes, adopted
         Its position, as in a snapshot's manifest.
     size : int
-        Of its parts.
+        Size of all its parts.
     """
 
     index: str
@@ -136,20 +135,20 @@ class Base(msgspec.Struct, frozen=True):
 
     @property
     def position(self) -> Position:
-        """Where in the log it is."""
+        """Return its position in the log."""
         offset, adopted = Offset.parse(self.offset), Offset.parse(self.adopted)
         return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes, adopted)
 
 
 class Extent(NamedTuple):
-    """From where to where history goes.
+    """The range of the log that history covers.
 
     Attributes
     ----------
     first : Offset
-        Every entry after it can be had: START, or the base's offset.
+        Every entry after it can be read: START, or the base's offset.
     last : Offset
-        The last entry in it.
+        The last archived entry.
     n_bytes, n_segments : int
     """
 
@@ -160,14 +159,14 @@ class Extent(NamedTuple):
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """The pointer: all that there is of a model's history.
+    """The manifest of a model's history.
 
     Attributes
     ----------
     artifacts : str
-        Id of the artifact store that has the files.
+        Id of the artifact store with the files.
     base : Base or None
-        None: from the beginning of the log.
+        None: history starts at the first entry of the log.
     """
 
     format: int
@@ -179,42 +178,42 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str = ""
 
     def sealed(self) -> Contents:
-        """The same with the checksum of its fields."""
+        """Return a copy with the checksum of its fields."""
         plain = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
         return msgspec.structs.replace(self, checksum=checksum_of(plain))
 
     @property
     def beginning(self) -> Offset:
-        """The first offset after which every entry can be had."""
+        """Return the first offset after which every entry can be read."""
         return START if self.base is None else Offset.parse(self.base.offset)
 
     @property
     def end(self) -> Offset:
-        """The last entry that is archived; the beginning when none is."""
+        """Return the last archived entry, or the start if no entry is archived."""
         return Offset.of_entry(self.segments[-1].last) if self.segments else self.beginning
 
     @property
     def n_entries(self) -> int:
-        """Entries of the log up to the end, from the very first one."""
+        """Return the number of the log's entries from its very first one to the end of history."""
         if self.segments:
             return self.segments[-1].n_before + self.segments[-1].n_entries
         return 0 if self.base is None else self.base.n_entries
 
     @property
     def log_bytes(self) -> int:
-        """The size of these."""
+        """Return the size of these entries."""
         if self.segments:
             return self.segments[-1].bytes_before + self.segments[-1].log_bytes
         return 0 if self.base is None else self.base.log_bytes
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return the bytes of all files."""
         return sum(segment.size for segment in self.segments) + (self.base.size if self.base else 0)
 
     @property
     def extent(self) -> Extent:
-        """From where to where it goes."""
+        """Return the range that history covers."""
         return Extent(self.beginning, self.end, self.size, len(self.segments))
 
 
@@ -222,17 +221,17 @@ _contents = msgspec.json.Decoder(Contents)
 
 
 def history_key(keys: ModelKeys) -> bytes:
-    """The key of the pointer."""
+    """Return the key of the manifest."""
     return keys.of("history")
 
 
 def folder(keys: ModelKeys, part: str = "") -> str:
-    """The folder of a model's artifacts, or of a ``part`` of them: ``history``, ``base``, ..."""
+    """Return the folder of a model's artifacts, or of one ``part``: ``history``, ``index``, ..."""
     return f"{keys.name}/{keys.incarnation}" + (f"/{part}" if part else "")
 
 
 def parse(packed: bytes, keys: ModelKeys) -> Contents:
-    """The pointer from what stands in the store; Damaged unless it is one of this model, whole and without a gap."""
+    """Parse the manifest. Raise Corrupted unless it belongs to this model, matches its checksum and has no gap."""
     try:
         contents = _contents.decode(packed)
         marks = [contents.beginning[:2]]
@@ -241,32 +240,32 @@ def parse(packed: bytes, keys: ModelKeys) -> Contents:
         for segment in contents.segments:
             marks += [Offset.of_entry(segment.first)[:2], Offset.of_entry(segment.last)[:2]]
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Damaged(f"the list of the history of {keys.name} cannot be read: {error}") from None
+        raise Damaged(f"the manifest of the history of {keys.name} cannot be read: {error}") from None
     if (contents.format, contents.model, contents.incarnation) != (FORMAT, keys.name, keys.incarnation):
         raise Damaged(
-            f"the list of the history of {keys.name} is that of {contents.model} {contents.incarnation}, "
+            f"the manifest of the history of {keys.name} is that of {contents.model} {contents.incarnation}, "
             f"format {contents.format}"
         )
     if contents.sealed() != contents:
-        raise Damaged(f"the list of the history of {keys.name} is not what was written")
+        raise Damaged(f"the manifest of the history of {keys.name} is not what was written")
     base = contents.base
     n, n_bytes = (base.n_entries, base.log_bytes) if base else (0, 0)
     for segment in contents.segments:
         if (segment.n_before, segment.bytes_before) != (n, n_bytes):
-            raise Damaged(f"the list of the history of {keys.name} has a gap before {segment.first}")
+            raise Damaged(f"the manifest of the history of {keys.name} has a gap before {segment.first}")
         n, n_bytes = n + segment.n_entries, n_bytes + segment.log_bytes
     if marks != sorted(marks):
-        raise Damaged(f"the list of the history of {keys.name} is out of order")
+        raise Damaged(f"the manifest of the history of {keys.name} is out of order")
     return contents
 
 
 class History:
-    """The history of one model, for reading.
+    """Reads the history of one model.
 
     Parameters
     ----------
-    artifacts : Artifacts or None
-        None where there is no artifact store; then there is no history either.
+    artifacts : ArtifactStore or None
+        None if there is no artifact store; then there is no history either.
     """
 
     def __init__(self, store: Store, artifacts: Artifacts | None, keys: ModelKeys) -> None:
@@ -275,25 +274,25 @@ class History:
         self.keys = keys
 
     async def contents(self) -> Contents | None:
-        """The pointer, None when there is no history. Damaged, StoreUnavailable."""
+        """Return the manifest; None if there is no history. Corrupted, StoreUnavailable."""
         with reaching():
             packed = await self._store.client.get(history_key(self.keys))
         return None if packed is None else parse(packed, self.keys)
 
     async def extent(self) -> Extent | None:
-        """From where to where it goes, None when there is no history. Damaged, StoreUnavailable."""
+        """Return the range that history covers; None if there is no history. Corrupted, StoreUnavailable."""
         contents = await self.contents()
         return None if contents is None else contents.extent
 
     async def read(self, after: Offset, until: Offset | None = None, most: int = 64) -> AsyncGenerator[list[Element]]:
-        """The entries past ``after``, up to and with ``until`` (default: all there are), up to ``most`` at a time.
+        """Yield the entries after ``after``, up to and including ``until`` (default: all), up to ``most`` at a time.
 
         Raises
         ------
         UnknownOffset
-            ``after`` is before the beginning; names the first possible offset.
-        Damaged
-            A segment is missing or not what was written; names it.
+            ``after`` is before the start of history; the error has the first possible offset.
+        Corrupted
+            A segment is missing or not what was written; the message names it.
         ArtifactsUnavailable, StoreUnavailable
         """
         missing = None
@@ -303,7 +302,7 @@ class History:
                 return
             if after[:2] < contents.beginning[:2]:
                 raise UnknownOffset(
-                    f"the history of {self.keys.name} begins at {contents.beginning}; what was before is gone",
+                    f"the history of {self.keys.name} begins at {contents.beginning}; earlier events are deleted",
                     contents.beginning,
                 )
             ahead = [one for one in contents.segments if Offset.of_entry(one.last)[:2] > after[:2]]
@@ -314,7 +313,7 @@ class History:
             try:
                 elements = await self.elements(ahead[0])
             except UnknownArtifact:
-                missing = ahead[0].name  # unless retention has just taken it out of the list
+                missing = ahead[0].name  # unless retention has just removed it from the manifest
                 continue
             name, fields = elements[-1]
             elements[-1] = name, LastFields(fields, ahead[0].bytes_before + ahead[0].log_bytes)
@@ -329,14 +328,14 @@ class History:
             after = Offset.of_entry(ahead[0].last)
 
     async def elements(self, segment: Segment) -> list[Element]:
-        """All entries of a segment.
+        """Return all entries of a segment.
 
         Raises
         ------
         UnknownArtifact
-            Its file is not there.
-        Damaged
-            Its file is not what was written; names it.
+            Its file is missing.
+        Corrupted
+            Its file is not what was written; the message names it.
         ArtifactsUnavailable
         """
         if self._artifacts is None:
@@ -354,7 +353,7 @@ class History:
         return elements
 
     def _mending(self) -> str:
-        return f"Bring it back from a copy; or, while snapshots are good, {MENDING}"
+        return f"Restore it from a backup; or, while snapshots are good, {MENDING}"
 
 
 def _checked(packed: bytes, segment: Segment) -> list[Element]:
@@ -363,7 +362,7 @@ def _checked(packed: bytes, segment: Segment) -> list[Element]:
     elements = segments.decode(packed)
     ids = [name.decode() for name, _ in elements]
     if not ids or len(ids) != segment.n_entries or (ids[0], ids[-1]) != (segment.first, segment.last):
-        raise Damaged("it does not have the entries that it should")
+        raise Damaged("it does not have the entries that the manifest lists")
     for name, fields in elements:
         try:
             check(fields)

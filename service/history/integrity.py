@@ -1,14 +1,13 @@
-"""Whether the past of a model is whole: all that history and log name is there, and is what was written.
+"""Integrity of a model's full log: are all files that history and log refer to present and undamaged?
 
-Starts do not need it while a snapshot is good, so nobody notices what is damaged in it, until somebody verifies,
-rebuilds or forgets.
+While a snapshot is good, starts read none of these files. Damage stays unnoticed until a job verifies, rebuilds or
+erases.
 
-Adoptions that a start cannot carry out: those whose index cannot be had, and no snapshot past them stands in.
-
-A start that meets one waits, since the index may come back. When it does not, the adoption can be given up: a mark
-takes its place, in the log or in history, so that no offset moves, and from there on the model is what its events make
-of the state before. So it is with every adoption that was passed over for it and would not be any more. No other
-index ever takes its place.
+An adoption is *unadoptable* if its state file is lost and no snapshot past it exists. A start that meets one waits,
+because the file may be restored from a backup. Otherwise the adoption can be given up: a mark replaces it, in the log
+or in history. No offset moves. From there on the model is the former state plus its events. The same holds for every
+adoption that was skipped because of this one and would not be skipped without it. No other state file ever replaces
+the lost one.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ from abound.service.store.lease import LeaseLost, take
 
 
 async def missing(store: Store, artifacts: Artifacts, living: Living) -> list[str]:
-    """What of a model's past cannot be used, a sentence each that names it and the way out; empty: all can.
+    """Return a sentence for each damaged part of a model's full log, with the way out; empty if there is none.
 
-    Reads all of it: segments, base, log, and each index that is adopted on the way, one in memory at a time.
-    Damaged when the list of history cannot be read; ArtifactsUnavailable, StoreUnavailable.
+    Reads all of it: segments, base, log and every adopted state file, one state in memory at a time.
+    Corrupted if the manifest of history cannot be read; ArtifactsUnavailable, StoreUnavailable.
     """
     history = History(store, artifacts, living.keys)
     contents = await history.contents()
@@ -54,7 +53,7 @@ async def missing(store: Store, artifacts: Artifacts, living: Living) -> list[st
         except Damaged as error:
             wrong.append(str(error))
         except UnknownArtifact as error:
-            wrong.append(f"{error}. Bring it back from a copy; or, while snapshots are good, {MENDING}")
+            wrong.append(f"{error}. Restore it from a backup; or, while snapshots are good, {MENDING}")
     model = ModelReplica(living.keys, living.config)
     try:
         await restore_beginning(store, artifacts, model)
@@ -66,25 +65,26 @@ async def missing(store: Store, artifacts: Artifacts, living: Living) -> list[st
             continue
         what = one.what or "no reason was given"
         wrong.append(
-            f"the index that is adopted at {one.at.entry} ({what}) cannot be had: {one.why}. Bring "
-            f"it back from a copy; or, once all snapshots are past that, {MENDING}"
+            f"the state file adopted at {one.at.entry} ({what}) cannot be used: {one.why}. Restore "
+            f"it from a backup; or, once all snapshots are past that, {MENDING}"
         )
     return wrong
 
 
-PASSED_OVER = "it was passed over for the one before"
+PASSED_OVER = "it was skipped because of the one before"
 
 
 class Unadoptable(NamedTuple):
-    """An adoption that cannot be carried out.
+    """An adoption that a start cannot carry out.
 
     Attributes
     ----------
     at : Offset
-        Of its entry.
+        Offset of its entry.
     what : str
-        For what the index was made.
+        The purpose of its state file, as the adoption records it.
     why : str
+        The reason why it cannot be carried out.
     """
 
     at: Offset
@@ -93,16 +93,16 @@ class Unadoptable(NamedTuple):
 
 
 async def unadoptable(store: Store, artifacts: Artifacts | None, model: ModelReplica) -> list[Unadoptable]:
-    """The adoptions that a start would not get over which replays on top of the state that ``model`` has.
+    """Return the adoptions that a start could not carry out if it replayed on top of the state of ``model``.
 
-    Reads all that such a start reads.
+    Reads everything that such a start reads.
 
     Raises
     ------
     UnknownApplyVersion
-        Another release reads the index, or an entry.
-    Damaged, UnknownOffset
-        The past cannot be read.
+        Only another release reads a state file or an entry.
+    Corrupted, UnknownOffset
+        History or log cannot be read.
     ArtifactsUnavailable, StoreUnavailable
     """
     source = Source(store, artifacts)
@@ -128,14 +128,16 @@ async def unadoptable(store: Store, artifacts: Artifacts | None, model: ModelRep
 
 
 async def _try(source: Source, model: ModelReplica, event: Adopt, at: Offset) -> None:
-    """Get an index, and what is replayed on top of it up to the adoption; raises what keeps it from being had."""
+    """Load a state file and read the entries replayed on top of it up to the adoption; raise the error that prevents
+    it.
+    """
     await source.load(model.keys, event.index, event.digest, model.limits)
     async for _ in source.entries(model.keys, Offset.parse(event.after), at):
         pass
 
 
 async def drop_snapshots(store: Store, living: Living, at: Offset) -> None:
-    """Let nothing point any more to the snapshots at an adoption that is given up, or past it."""
+    """Remove the snapshots at or past ``at``, the offset of an adoption that is given up, from the model's list."""
     pointer = living.keys.of("snapshots")
     with reaching():
         for name in await manifests.ids(store, living.keys):
@@ -146,16 +148,18 @@ async def drop_snapshots(store: Store, living: Living, at: Offset) -> None:
 async def replace_in_history(
     store: Store, artifacts: Artifacts | None, living: Living, at: Offset, packed: tuple[bytes, bytes]
 ) -> None:
-    """Put a packed entry into the place of one that is in history.
+    """Replace one archived entry by an encoded one.
 
     Raises
     ------
     Conflict
-        It is not there any more, or another process has the model.
-    Damaged, UnknownArtifact, ArtifactsUnavailable, StoreUnavailable
+        History has no such entry any more, or another process holds the model's lease.
+    Corrupted, UnknownArtifact, ArtifactsUnavailable, StoreUnavailable
     """
     if artifacts is None:
-        raise ArtifactsUnavailable(f"the history of {living.keys.name} is needed and no artifact store is set")
+        raise ArtifactsUnavailable(
+            f"the history of {living.keys.name} is needed and no artifact store is set. Set ABOUND_ARTIFACTS_URL"
+        )
     history = History(store, artifacts, living.keys)
     payload, checksum = packed
     try:
@@ -174,5 +178,5 @@ async def replace_in_history(
                 await swap(to, msgspec.structs.replace(contents, segments=segments))
                 return
     except LeaseLost:
-        raise Conflict(f"another process has the model {living.keys.name}") from None
+        raise Conflict(f"another process has taken over the model {living.keys.name}; try again") from None
     raise Conflict(f"the history of {living.keys.name} has no entry {at.entry} any more")

@@ -1,7 +1,7 @@
-"""What of a model's past still counts: the stretches of it that a model of today has learned.
+"""The lineage of a model: the ranges of its full log that its present state has learned.
 
-A restore takes back what came after its offset, an import what came before it at all; both stay in the log and in
-history as they were. So whoever learns from the past, and not the past itself, reads stretches.
+A restore discards what came after its offset; an import discards everything before it. Both leave log and history
+unchanged. A job that learns from past events therefore reads these ranges instead of the full log.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from abound.service.snapshots import state_files
 from abound.service.store.keys import ModelKeys
 
 Read = Callable[[Offset, Offset], AsyncGenerator[list[Element]]]
-"""The entries past one offset, up to and with the entry of another."""
+"""Yields the entries after the first offset, up to and including the entry of the second."""
 
 
 class Stretch(NamedTuple):
-    """The events after one offset, up to and with another."""
+    """The events after one offset, up to and including another."""
 
     after: Offset
     until: Offset
 
 
 class Start(NamedTuple):
-    """An index that all else is learned on top of."""
+    """The state file on top of which everything else is learned."""
 
     name: str
     digest: str
 
 
 class Stretches(NamedTuple):
-    """What counts: on top of ``start``, or of the beginning, these stretches in order."""
+    """The ranges that count, in order, on top of the state file ``start``, or of the first state if it is None."""
 
     start: Start | None
     stretches: list[Stretch]
@@ -49,13 +49,13 @@ class Stretches(NamedTuple):
 async def stretches_of(
     read: Read, artifacts: Artifacts, keys: ModelKeys, beginning: Offset, until: Offset
 ) -> Stretches:
-    """What counts at ``until`` of what came after ``beginning``.
+    """Return the ranges after ``beginning`` that count at ``until``.
 
     Raises
     ------
-    UnknownArtifact, Damaged, ArtifactsUnavailable
-        An index that was adopted does not tell any more what it was made of.
-    What ``read`` raises.
+    UnknownArtifact, Corrupted, ArtifactsUnavailable
+        The manifest of an adopted state file, which holds its recipe, cannot be read.
+    Whatever ``read`` raises.
     """
     start: Start | None = None
     until = whole(until)
@@ -80,17 +80,17 @@ async def stretches_of(
 
 
 def whole(offset: Offset) -> Offset:
-    """The end of an offset's entry."""
+    """Return the last offset of an offset's entry."""
     return offset._replace(position=MOST_POSITIONS)
 
 
 def clipped(stretches: list[Stretch], until: Offset) -> list[Stretch]:
-    """The part of stretches that is not past an offset."""
+    """Return the parts of ranges up to an offset."""
     return [Stretch(one.after, min(one.until, until)) for one in stretches if one.after < until]
 
 
 async def events(read: Read, stretch: Stretch) -> AsyncGenerator[list[tuple[Offset, Event]]]:
-    """The events of a stretch, an entry each; the last one only up to its position."""
+    """Yield the events of a range with their offsets, a list for each read; the last entry only up to its position."""
     async with contextlib.aclosing(read(stretch.after, stretch.until)) as reading:
         async for elements in reading:
             group = []
@@ -104,7 +104,7 @@ async def events(read: Read, stretch: Stretch) -> AsyncGenerator[list[tuple[Offs
 
 
 def up_to(event: Learn, position: int) -> Learn:
-    """The requests of an entry that begin at or before a position; a batch stays whole."""
+    """Return the requests of an entry that start at or before a position. Batches are not split."""
     n = n_records = n_units = 0
     while n_units < len(event.units) and n <= position:
         for unit in event.units[n_units : n_units + event.units[n_units].batch]:

@@ -1,8 +1,8 @@
-"""The past of a model: history, then its log, as one stream of entries without a gap and without an overlap.
+"""The full log of a model: history, then the log in the store, as one stream of entries without gap or overlap.
 
-Entries wander from the log to history while somebody reads. Whoever reads the log learns with every reply whether the
-next entry has left it (``log.read``), and goes on in history; there the end is the last entry that was archived, and
-the log goes on from that.
+Entries move from the log to history during a read. Every reply of the log tells the reader whether the next entry has
+been trimmed (``stream.read``). If so, the reader continues in history up to the last archived entry, and from there in
+the log again.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ async def entries(
     most: int = MOST_ENTRIES,
     checksum: bytes = b"",
 ) -> AsyncGenerator[list[Element]]:
-    """The entries past ``after``, up to and with ``until`` (default: all there are), a few at a time.
+    """Yield the entries after ``after``, up to and including ``until`` (default: all), a few at a time.
 
     Parameters
     ----------
-    artifacts : Artifacts or None
-        Without one, what has left the log cannot be read.
-    link : Link, optional
-        To read the log over; else one is opened for it.
+    artifacts : ArtifactStore or None
+        Without one, trimmed entries cannot be read.
+    link : optional
+        The connection for reading the log; by default one is opened.
     checksum : bytes
-        Of the entry at ``after``, by which the log is known to go on from there; see ``log.read``.
+        Checksum of the entry at ``after``, which proves that the log continues from there; see ``stream.read``.
 
     Raises
     ------
     UnknownOffset
-        History begins after ``after``; names the first possible offset.
-    Damaged
-        History is needed, and a part of it is missing or not what was written.
+        History starts after ``after``; the error has the first possible offset.
+    Corrupted
+        A part of history is needed and is missing or not what was written.
     ArtifactsUnavailable, StoreUnavailable
     """
     params = params or LogParams()
@@ -86,7 +86,7 @@ async def entries(
                 return
             if after == before:
                 if until is not None and trimmed.trim.last[:2] >= until[:2]:
-                    return  # the range has no entry at all
+                    return  # the range has no entry
                 raise Damaged(f"{trimmed}, and the history of {keys.name} has nothing after {after.entry}")
     finally:
         if own is not None:
@@ -94,12 +94,12 @@ async def entries(
 
 
 def entry_of(element: Element) -> Entry:
-    """What an element says.
+    """Decode a stream element.
 
     Raises
     ------
-    Damaged
-        It is not what was written; names it, and the command that mends it.
+    Corrupted
+        It is not what was written. The message names the entry and the command that repairs it.
     UnknownApplyVersion
     """
     try:
@@ -109,9 +109,9 @@ def entry_of(element: Element) -> Entry:
 
 
 async def end(store: Store, keys: ModelKeys) -> Offset:
-    """The offset of the last event that there is now, START where there is none. Damaged, StoreUnavailable.
+    """Return the offset of the newest event, or START if there is none. Corrupted, StoreUnavailable.
 
-    The store knows a log's last entry, which never leaves it; how many events that has stands in the entry itself.
+    The store knows a log's last entry, which is never trimmed; the number of its events is in the entry.
     """
     with reaching():
         newest = await store.client.xrevrange(keys.log, count=1)

@@ -1,9 +1,9 @@
-"""Pins: an offset that somebody still needs, so that retention keeps history from there on.
+"""Pins: offsets that a process still needs. Retention keeps history after the oldest pin.
 
-    ...:pins    hash: a token of whoever pins -> offset and, by the store's clock, the second at which it ends
+    ...:pins    hash: random token -> offset, and the second at which the pin expires by the store's clock
 
-Who pins renews it; one that is forgotten ends by itself, also when the store's
-clock was set back since. Trimming the log needs no pins: what is trimmed is in history.
+The owner renews its pin. A pin that is not renewed expires, even if the store's clock was set back. Trimming the log
+needs no pins, because trimmed entries are in history.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from abound.service.store.client import Store, reaching
 from abound.service.store.keys import ModelKeys
 
 PIN_SECONDS = 600
-"""How long a pin holds, and the longest that it can."""
+"""Lifetime of a pin, and the longest that can be given."""
 
 
 class Pin(NamedTuple):
-    """A pin that was made: ``renew`` and ``remove`` take it."""
+    """A pin, as ``renew`` and ``remove`` take it."""
 
     keys: ModelKeys
     token: str
@@ -29,30 +29,30 @@ class Pin(NamedTuple):
 
 
 async def pin(store: Store, keys: ModelKeys, offset: Offset, seconds: int = PIN_SECONDS) -> Pin:
-    """Keep what comes after ``offset`` for so many seconds."""
+    """Pin the entries after ``offset`` for ``seconds``."""
     made = Pin(keys, secrets.token_hex(8), offset)
     await renew(store, made, seconds)
     return made
 
 
 async def renew(store: Store, made: Pin, seconds: int = PIN_SECONDS) -> None:
-    """Keep it for so many seconds from now, at most ``PIN_SECONDS``."""
+    """Extend a pin to ``seconds`` from now, at most ``PIN_SECONDS``."""
     with reaching():
         now, _ = await store.client.time()
         await store.client.hset(made.keys.of("pins"), made.token, f"{made.offset} {now + min(seconds, PIN_SECONDS)}")
 
 
 async def remove(store: Store, made: Pin) -> None:
-    """Let go of it."""
+    """Remove a pin."""
     with reaching():
         await store.client.hdel(made.keys.of("pins"), made.token)
 
 
 async def oldest(store: Store, keys: ModelKeys) -> Offset | None:
-    """The least offset that is pinned; those that have ended, or cannot be read, are taken out.
+    """Return the least pinned offset, and remove pins that have expired or cannot be read.
 
-    One that would hold for much longer than it can was made before the store's clock was set back: it does not count
-    until whoever made it renews it.
+    A pin that would hold for much longer than ``PIN_SECONDS`` was made before the store's clock was set back. It does
+    not count until its owner renews it.
     """
     with reaching():
         now, _ = await store.client.time()

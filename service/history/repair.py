@@ -1,21 +1,20 @@
-"""Mending: what keeps a model from being loaded, and what can be done about it while no service runs.
+"""Offline repair: finds what keeps a model from being loaded, and repairs it while no service runs (``abound mend``).
 
     unreadable   an entry of a log, or of the catalog, is not what was written
-    baseless     the log has lost its beginning, and no snapshot and no history stands in for it
-    unadoptable  an index was adopted that cannot be had any more, and no snapshot past that stands in for it
-    newer        another release wrote it: nothing is to be mended, that release is to be run
-    away         its history is needed and the artifact store cannot be reached: nothing is to be mended, that is to be
-                 made available
+    baseless     the log has lost its start, and there is no snapshot and no history to replace it
+    unadoptable  the state file of an adoption is lost, and there is no snapshot past the adoption
+    newer        another release wrote it: run that release
+    away         history is needed and the artifact store cannot be reached: make it available
 
-An unreadable entry of a log becomes a mark at the same place: what it said is lost, nothing else is, and no offset
-moves. Snapshots past it go, since they have what it said: a model must not be one thing by a snapshot and another by
-its log. One of the catalog becomes the creation that it must have been when the store has keys of that model, else a
-deletion of nothing. A baseless model is built from what its log still has. An adoption without its index becomes a
-mark as well (``service/history/integrity.py``).
+An unreadable entry of a log is replaced by a mark at the same offset. The events in it are lost; nothing else is, and
+no offset moves. Snapshots past it are removed, because they contain its events, and a start from a snapshot must give
+the same model as a replay of the log. An unreadable entry of the catalog becomes the creation of a model if the store
+has keys of a model with that incarnation, otherwise a deletion without effect. A baseless model is rebuilt from the
+rest of its log. An adoption without its state file is replaced by a mark as well (``service/history/integrity.py``).
 
-A stream cannot be changed in place. It is copied, id by id, beside itself, and the copy is put into its place in one
-moment, unless something was appended meanwhile. The copy of one that dies on the way is swept, and a *forget* takes it
-away too.
+A stream cannot be changed in place. It is copied entry by entry under another key, with the same ids. The copy
+replaces the stream atomically, unless something was appended meanwhile. If the process dies, garbage collection or an
+erasure deletes the copy.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ OTHER_RELEASE = "run the release that reads it"
 
 
 class Finding(NamedTuple):
-    """Something that is wrong.
+    """A problem that keeps a model from being loaded.
 
     Attributes
     ----------
@@ -66,9 +65,9 @@ class Finding(NamedTuple):
     model : str
         Empty for the catalog.
     entry : str
-        Where in the log; empty where it is the whole.
+        The id of the log entry; empty if the whole log is concerned.
     reason, mending : str
-        What is wrong, and what mending it would do.
+        What is wrong, and what the repair would do.
     """
 
     kind: Literal["unreadable", "baseless", "unadoptable", "newer", "away"]
@@ -79,12 +78,12 @@ class Finding(NamedTuple):
 
     @property
     def is_mendable(self) -> bool:
-        """Whether it is for ``mend``, and not for another release, or for whoever keeps the artifact store."""
+        """Return whether ``repair_finding`` can help; else another release or a reachable artifact store is needed."""
         return self.kind not in ("newer", "away")
 
 
 async def examine(store: Store, artifacts: Artifacts | None) -> list[Finding]:
-    """Everything that keeps a model from being loaded. Reads the whole of all logs. StoreUnavailable."""
+    """Return everything that keeps a model from being loaded. Reads all logs completely. StoreUnavailable."""
     catalog, findings = await _catalog(store)
     for living in catalog:
         found = await _unreadable(store, living)
@@ -93,14 +92,14 @@ async def examine(store: Store, artifacts: Artifacts | None) -> list[Finding]:
 
 
 async def mend(store: Store, finding: Finding, artifacts: Artifacts | None = None) -> None:
-    """Do what a finding says.
+    """Repair a finding.
 
     Raises
     ------
     Conflict
-        Only another release, or an artifact store that is there, can do that, or something was changed meanwhile, or
-        another process makes a snapshot. Or the state before an entry, which snapshots past it stand in for, could not
-        be made any more. Nothing was changed.
+        Nothing was changed. Only another release, or a reachable artifact store, can help; or something was changed
+        meanwhile; or another process makes a snapshot; or the state before the entry can only be read from snapshots
+        past the entry, which would be removed.
     ArtifactsUnavailable, StoreUnavailable
     """
     if not finding.is_mendable:
@@ -111,7 +110,7 @@ async def mend(store: Store, finding: Finding, artifacts: Artifacts | None = Non
     catalog, _ = await _catalog(store)
     living = catalog.get(finding.model)
     if living is None:
-        raise Conflict(f"the model {finding.model} is not there any more")
+        raise Conflict(f"the model {finding.model} was deleted meanwhile")
     blank = encode(Entry(APPLY_VERSION, b"mending", 0, Mark(f"mended {finding.entry}")))
     if finding.kind == "baseless":
         await _begin_with_log(store, living)
@@ -121,7 +120,7 @@ async def mend(store: Store, finding: Finding, artifacts: Artifacts | None = Non
         await drop_snapshots(store, living, at)
         await replace_in_history(store, artifacts, living, at, blank)
         return
-    async with take(store, living.keys) as lease:  # a snapshot that is just being made may have what the entry said
+    async with take(store, living.keys) as lease:  # a snapshot in progress may contain the entry's events
         past = [name for name in await manifests.ids(store, living.keys) if manifests.offset_in(name)[:2] >= at[:2]]
         if finding.kind == "unreadable" and past:
             await _check_without(store, artifacts, living, at)
@@ -129,7 +128,7 @@ async def mend(store: Store, finding: Finding, artifacts: Artifacts | None = Non
 
 
 async def _begin_with_log(store: Store, living: Living) -> None:
-    """Let a model be what its log makes of it, without what was before."""
+    """Rebuild a model from the rest of its log alone."""
     await _rewrite(store, living.keys.log, {})
     with reaching():
         gone = (stream.trimmed_key(living.keys.log), living.keys.of("history"), living.keys.of("snapshots"))
@@ -137,7 +136,7 @@ async def _begin_with_log(store: Store, living: Living) -> None:
 
 
 async def _catalog(store: Store) -> tuple[Catalog, list[Finding]]:
-    """The models that there are, with what cannot be read passed over, and what that is."""
+    """Return the models of the catalog, without unreadable entries, and the findings about these."""
     catalog = Catalog()
     findings = []
     with reaching():
@@ -148,7 +147,11 @@ async def _catalog(store: Store) -> tuple[Catalog, list[Finding]]:
             catalog.apply(element)
         except Damaged as error:
             _, event = await _creation(store, entry_id.decode())
-            made = f"the model {event.name} is created there again" if isinstance(event, Created) else "it says nothing"
+            made = (
+                f"the model {event.name} is created there again"
+                if isinstance(event, Created)
+                else "the entry has no effect"
+            )
             findings.append(Finding("unreadable", "", entry_id.decode(), str(error), f"{made} from then on"))
             if isinstance(event, Created):
                 payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
@@ -159,7 +162,11 @@ async def _catalog(store: Store) -> tuple[Catalog, list[Finding]]:
 
 
 async def _creation(store: Store, entry: str) -> tuple[ModelKeys | None, Created | Deleted]:
-    """What an entry of the catalog must have said: the creation of the model whose keys have its id, else nothing."""
+    """Return the event that an entry of the catalog must have had, and the keys of its model.
+
+    It is a creation if the store has keys of a model with the entry's id as incarnation, otherwise a deletion without
+    effect.
+    """
     with reaching():
         async for key in store.client.scan_iter(match=f"abound:{{*:{entry}}}:*", count=1000):
             name = key.decode().removeprefix("abound:{").partition(f":{entry}}}:")[0]
@@ -181,7 +188,7 @@ async def _catalog_entry(store: Store, entry: str) -> tuple[bytes, bytes]:
 
 
 async def _unreadable(store: Store, living: Living) -> list[Finding]:
-    """Entries of a model's log that cannot be applied."""
+    """Return the entries of a model's log that cannot be applied."""
     findings = []
     name, after = living.keys.name, START
     while True:
@@ -193,7 +200,7 @@ async def _unreadable(store: Store, living: Living) -> list[Finding]:
             try:
                 decode_entry([part for field in fields.items() for part in field])
             except Damaged as error:
-                cost = "the events in it are given up; everything else stays, and all offsets"
+                cost = "the events in it are given up; everything else stays, and no offset moves"
                 findings.append(Finding("unreadable", name, entry, str(error), cost))
             except UnknownApplyVersion as error:
                 findings.append(Finding("newer", name, entry, str(error), "run the release that wrote it"))
@@ -203,7 +210,7 @@ async def _unreadable(store: Store, living: Living) -> list[Finding]:
 
 
 async def _unloadable(store: Store, artifacts: Artifacts | None, living: Living) -> list[Finding]:
-    """What keeps a model from being loaded whose log can be read."""
+    """Return what keeps a model with a readable log from being loaded."""
     name = living.keys.name
     model = ModelReplica(living.keys, living.config)
     try:
@@ -215,7 +222,7 @@ async def _unloadable(store: Store, artifacts: Artifacts | None, living: Living)
         return [Finding("newer", name, "", str(error), OTHER_RELEASE)]
     except (Damaged, UnknownOffset) as error:
         n_entries = (await stream.tail(store, living.keys.log)).n_entries
-        cost = f"it is learned anew from the {n_entries} entries that its log still has; the rest is given up"
+        cost = f"the model is rebuilt from the {n_entries} entries that its log still has; the rest is given up"
         found = [Finding("baseless", name, "", str(error), cost)]
     else:
         found = [_given_up(name, one) for one in lost]
@@ -224,16 +231,16 @@ async def _unloadable(store: Store, artifacts: Artifacts | None, living: Living)
 
 
 def _given_up(name: str, one: Unadoptable) -> Finding:
-    reason = f"the index that is adopted there ({one.what or 'no reason was given'}) cannot be had: {one.why}"
+    reason = f"the state file adopted there ({one.what or 'no reason was given'}) cannot be used: {one.why}"
     cost = (
-        "that adoption is given up: from there on the model is what history and log, as they are now, make of it "
-        "without that index; no offset moves. Bring the index back from a copy instead if there is one"
+        "that adoption is given up: from there on the model is a replay of history and log, as they are now, "
+        "without that state file; no offset moves. If there is a backup, restore the state file from it instead"
     )
     return Finding("unadoptable", name, one.at.entry, reason, cost)
 
 
 async def _of_other_release(store: Store, living: Living) -> str | None:
-    """Why a snapshot, with which a start may have no trouble at all, cannot be read by this release, if that is so."""
+    """Return why a snapshot needs another release, which may be able to start from it; None if no snapshot does."""
     for snapshot in await manifests.ids(store, living.keys):
         try:
             await manifests.manifest_of(store, living.keys, snapshot)
@@ -245,13 +252,13 @@ async def _of_other_release(store: Store, living: Living) -> str | None:
 
 
 async def _check_without(store: Store, artifacts: Artifacts | None, living: Living, at: Offset) -> None:
-    """Conflict unless the model can be made without the snapshots that have what an entry said."""
+    """Raise Conflict unless the model can be rebuilt without the snapshots that contain an entry's events."""
     try:
         await rebuild(store, living, at.before, artifacts=artifacts)
     except (Damaged, UnknownArtifact, UnknownOffset) as error:
         raise Conflict(
             f"the entry {at.entry} of {living.keys.name} cannot be given up, since only snapshots past it are good: "
-            f"what was before cannot be made anew ({error}). {BEGIN_ANEW}, and that entry with it"
+            f"the state before it cannot be rebuilt ({error}). {BEGIN_ANEW}, including that entry"
         ) from error
 
 
@@ -262,9 +269,9 @@ async def _rewrite(
     lease: Lease | None = None,
     snapshots: Sequence[str] = (),
 ) -> None:
-    """Put a copy of a stream into its place, with some entries replaced. Conflict when it was changed meanwhile.
+    """Replace a stream by a copy with some entries replaced. Conflict if the stream was changed meanwhile.
 
-    In the same moment nothing points to some snapshots any more, whose model the lease is of.
+    The same transaction removes ``snapshots`` from the list of the model that the lease belongs to.
     """
     beside = stream.mended_key(key)
     after, n_copied = START, 0
@@ -288,7 +295,7 @@ async def _rewrite(
             try:
                 await pipe.watch(key, beside, *([] if lease is None else [lease.fence]))
                 held = lease is None or await pipe.get(lease.fence) == lease.token
-                whole = await pipe.xlen(beside) == n_copied  # a sweep takes away what may be left of one who died
+                whole = await pipe.xlen(beside) == n_copied  # garbage collection may have deleted the copy
                 if held and whole and not await pipe.xrevrange(key, "+", f"({after.entry}", 1):
                     pipe.multi()
                     pipe.rename(beside, key)
@@ -300,4 +307,4 @@ async def _rewrite(
             except redis.exceptions.WatchError:
                 pass
         await store.client.delete(beside)
-    raise Conflict("something was appended meanwhile; stop the service and mend again")
+    raise Conflict("something was appended meanwhile; stop the service and run `abound mend` again")

@@ -1,9 +1,10 @@
-"""Compaction: old snapshot + range of the log -> new snapshot.
+"""Replay and compaction: old snapshot + range of the log -> new snapshot.
 
-A function of what is in the store and of nothing else: it gives the state that every replica has at that offset.
-It works in the process that calls it, so that no replica pauses to save.
+The result depends on the contents of the stores alone and equals the state of every replica at that offset. The work
+is done in the calling process, so no replica pauses to save a snapshot.
 
-Where a shadow comes from: the index out of the artifact store, and the entries behind it, out of history and log.
+``ReplaySource`` loads what a standby state is made of: a state file from the artifact store, and the entries after it
+from history and log.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from abound.service.store.lease import Lease, LeaseLost, take
 
 
 async def _nothing() -> None:
-    """Nobody has to be told between two steps."""
+    """Do nothing between two steps."""
 
 
 async def rebuild(
@@ -44,25 +45,25 @@ async def rebuild(
     between: Callable[[], Awaitable[None]] = _nothing,
     artifacts: Artifacts | None = None,
 ) -> ModelReplica:
-    """The model at an offset (default: the end of its log), made anew from the store.
+    """Return the model at an offset (default: the end of its log), rebuilt from the store.
 
     Parameters
     ----------
     from_start : bool
-        From the beginning of history and log, without a snapshot.
+        Replay from the start of history and log, without a snapshot.
     between : async callable
-        Awaited now and then; what it raises ends the work.
-    artifacts : Artifacts or None
-        Where history is, and an index that is adopted on the way.
+        Awaited between reads. An exception from it ends the work.
+    artifacts : ArtifactStore or None
+        Has history and the state files of adoptions.
 
     Raises
     ------
-    Damaged, UnknownApplyVersion
-        An entry cannot be applied, or the beginning is lost, or a part of history.
+    Corrupted, UnknownApplyVersion
+        An entry cannot be applied, or the start of the log or a part of history is lost.
     UnknownOffset
-        History begins past ``until``.
+        History starts past ``until``.
     ArtifactsUnavailable, UnknownArtifact
-        An index that is adopted on the way cannot be had.
+        A state file that is adopted in the range cannot be loaded.
     StoreUnavailable
     """
     params = params or LogParams()
@@ -94,20 +95,20 @@ async def compact(
     *,
     lease: Lease | None = None,
 ) -> Manifest:
-    """Make a snapshot of a model at the end of its log. Costs the model's memory once.
+    """Write a snapshot of a model at the end of its log. Needs the memory of one more copy of the model.
 
     Parameters
     ----------
     lease : Lease or None
-        Of the model; without one it is taken for this.
+        The lease of the model; by default one is acquired for this call.
 
     Raises
     ------
     Conflict
-        Another process has the model.
+        Another process holds the lease.
     LeaseLost
-        Another process has taken the model over meanwhile.
-    What ``rebuild`` raises.
+        Another process has taken over the model meanwhile.
+    Whatever ``rebuild`` raises.
     """
     if lease is None:
         async with take(store, living.keys) as taken:
@@ -123,11 +124,11 @@ async def compact(
 
 
 class Source:
-    """The artifact store, if there is one, history and log.
+    """Loads state files from the artifact store and entries from history and log.
 
     Attributes
     ----------
-    artifacts : Artifacts or None
+    artifacts : ArtifactStore or None
     """
 
     def __init__(self, store: Store, artifacts: Artifacts | None, params: LogParams | None = None) -> None:
@@ -143,11 +144,11 @@ class Source:
         limits: Limits,
         progress: Callable[[float], None] = lambda done: None,
     ) -> LiveModel:
-        """An index. Damaged, UnknownApplyVersion, UnknownArtifact or ArtifactsUnavailable when it cannot be had."""
+        """Load a state file. Corrupted, UnknownApplyVersion, UnknownArtifact, ArtifactsUnavailable."""
         if self.artifacts is not None and not self.artifacts.id:
             await self.artifacts.join(self._store)
         return await state_files.load(self.artifacts, keys, index, digest, limits, progress)
 
     def entries(self, keys: ModelKeys, after: Offset, until: Offset | None) -> AsyncIterator[list[Element]]:
-        """The entries past ``after``, up to and with ``until``; see ``past.entries``."""
+        """Yield the entries after ``after``, up to and including ``until``; see ``past.read_entries``."""
         return past.entries(self._store, self.artifacts, keys, after, until, params=self._params)

@@ -1,6 +1,6 @@
-"""The beginning: the first state of a model from which everything since can be replayed.
+"""Restore a model: from its newest snapshot, or to its first state, from which everything since can be replayed.
 
-That is the empty one as long as the log has its first entry, or history does; else the base of history.
+The first state is empty while the log, or history, has the log's first entry. Otherwise it is the base of history.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ async def restore_beginning(
     model: ModelReplica,
     progress: Callable[[float], None] = lambda done: None,
 ) -> None:
-    """Put a model into the state at its beginning; what comes after is replayed with ``past.entries``.
+    """Put a model into its first state; ``past.read_entries`` yields what to replay on top.
 
     Raises
     ------
-    Damaged, UnknownApplyVersion
-        The log has lost its beginning and there is no history, or its base cannot be used. Says what mends it.
+    Corrupted, UnknownApplyVersion
+        The log has lost its start and there is no history, or its base cannot be used. The message has the way out.
     ArtifactsUnavailable, StoreUnavailable
     """
     model.start_anew()
@@ -51,7 +51,7 @@ async def restore_beginning(
         return
     contents = await History(store, artifacts, model.keys).contents()
     if contents is None:
-        why = "" if artifacts is not None else "; set ABOUND_ARTIFACTS_URL for one to be kept from now on"
+        why = "" if artifacts is not None else "; set ABOUND_ARTIFACTS_URL to keep one from now on"
         raise Damaged(f"the log of {model.name} has lost its beginning, and there is no history of it{why}")
     if artifacts is None:
         raise ArtifactsUnavailable(
@@ -66,7 +66,7 @@ async def restore_beginning(
     except (Damaged, UnknownArtifact) as error:
         raise Damaged(
             f"the base of the history of {model.name} cannot be used: {error}. "
-            f"Bring it back from a copy; or, while snapshots are good, {MENDING}"
+            f"Restore it from a backup; or, while snapshots are good, {MENDING}"
         ) from error
     model.restore(live, base.position)
 
@@ -78,19 +78,17 @@ async def restore_newest(
     until: Offset | None = None,
     artifacts: Artifacts | None = None,
 ) -> Manifest | None:
-    """Put a model into the state of its newest snapshot that is whole and has its place in the log.
+    """Put a model into the state of its newest good snapshot at or before ``until``.
 
-    One that is past ``until`` does not count.
-
-    None, and the state at its beginning (``service/history/restore.py``), when there is no such snapshot. What comes
-    after is replayed with ``past.entries``.
+    A snapshot is good if it is undamaged and the log contains its entry. Without one, the model gets its first state
+    and the return value is None. ``past.read_entries`` yields what to replay on top.
 
     Raises
     ------
-    Damaged, UnknownApplyVersion
-        No snapshot can be used, and log and history do not have its beginning. Says what is wrong with each.
+    Corrupted, UnknownApplyVersion
+        No snapshot can be used, and neither log nor history has the start. The message names the fault of each.
     UnknownOffset
-        History begins past ``until``.
+        History starts past ``until``.
     ArtifactsUnavailable, StoreUnavailable
     """
     bad: list[str] = []
@@ -103,7 +101,7 @@ async def restore_newest(
         await restore_beginning(store, artifacts, model, progress)
     except (Damaged, ArtifactsUnavailable) as error:
         reasons = f" ({'; '.join(bad)})" if bad else ""
-        mending = f". Bring the store back from a copy, or: {STREAM_MENDING}" if isinstance(error, Damaged) else ""
+        mending = f". Restore the store from a backup, or: {STREAM_MENDING}" if isinstance(error, Damaged) else ""
         raise type(error)(
             f"none of the snapshots of {model.name} can be used{reasons}, and {error}{mending}"
         ) from error
@@ -113,9 +111,10 @@ async def restore_newest(
 
 
 async def restore_past(store: Store, model: ModelReplica, at: Offset) -> bool:
-    """Put a model that is halted into the state of its newest snapshot at ``at`` or past it.
+    """Put a halted model into the state of its newest good snapshot at or past ``at``; return whether that was done.
 
-    False, and no change, without one; or when somebody else has loaded the model anew meanwhile, and it goes on.
+    Without such a snapshot nothing changes. Nor does it if the model was loaded again meanwhile and is not halted any
+    more.
     """
     before = model.position
     found = await _newest_whole(store, model, lambda offset: offset[:2] >= at[:2], [], lambda done: None)
@@ -133,16 +132,16 @@ async def _newest_whole(
     bad: list[str],
     progress: Callable[[float], None],
 ) -> tuple[Manifest, LiveModel] | None:
-    """The newest snapshot at an offset that fits, whole and with its place in the log; ``bad``: why others are not."""
+    """Return the newest good snapshot whose offset fits, with its state; append the faults of others to ``bad``."""
     for name in await ids(store, model.keys):
         try:
             manifest = await manifest_of(store, model.keys, name)
             if not fits(manifest.position.offset):
                 continue
             if not await holds(store, model.keys.log, manifest.position.offset, manifest.position.checksum):
-                raise Damaged(f"the log does not go on from its offset {manifest.offset}")
+                raise Damaged(f"the log does not continue from its offset {manifest.offset}")
             return manifest, await load(store, model.keys, manifest, model.limits, progress)
         except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
-            log.warning("passing over a snapshot", model=model.name, snapshot=name, reason=str(error))
+            log.warning("snapshot skipped", model=model.name, snapshot=name, reason=str(error))
             bad.append(f"{name}: {error}")
     return None

@@ -1,12 +1,12 @@
-"""Retention: history is kept up to a size and an age; beyond it the oldest segments give way to a base.
+"""Retention: history is kept up to a size and an age; beyond these a base replaces the oldest segments.
 
-1. how many of the oldest segments may go: over the bounds, their own or that of the indexes that adoptions in them
-   need; not pinned, and no adoption behind them replays from them
-2. the state at the end of these is made, by a replay of them on top of the base before
-3. it is written as an index: the new base
-4. in one moment and under the lease the list of history names the new base, and no more the segments
-5. their files, and those of the base before, are swept: not at once, since a store that loses its last second points
-   to them again
+1. Count the oldest segments to delete: those beyond the bounds of segments and of the state files that their adoptions
+   need. The new base must not lie past a pin, nor past the offset from which a later adoption replays.
+2. Rebuild the state at the end of these segments by replaying them on top of the former base.
+3. Write it as a state file: the new base.
+4. In one script, under the lease, write a manifest of history with the new base and without the segments.
+5. Garbage collection deletes their files and the former base later, because a store that loses its last second points
+   to them again.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ log = structlog.get_logger(__name__)
 
 
 async def retain(to: Archiving, contents: Contents) -> Contents:
-    """Keep the history of a model within its bounds; what it is then.
+    """Cut the history of a model to its bounds and return its manifest.
 
     Raises
     ------
     LeaseLost
-        Another process has the model.
-    Damaged, UnknownApplyVersion
-        The segments that should go cannot be applied; history stays as it is.
+        Another process has taken over the model.
+    Corrupted, UnknownApplyVersion
+        The segments to delete cannot be applied; history stays as it is.
     ArtifactsUnavailable, StoreUnavailable
     """
     with reaching():
@@ -61,12 +61,21 @@ async def retain(to: Archiving, contents: Contents) -> Contents:
     )
     base = await make_base(to, model)
     kept = await swap(to, msgspec.structs.replace(contents, base=base, segments=contents.segments[n:]))
-    log.info("history gave way to a base", model=to.keys.name, offset=base.offset, segments=n, base_bytes=base.size)
+    log.info(
+        "a base has replaced the oldest segments of history",
+        model=to.keys.name,
+        offset=base.offset,
+        segments=n,
+        base_bytes=base.size,
+    )
     return kept
 
 
 def to_go(contents: Contents, params: HistoryParams, now: int) -> int:
-    """How many of the oldest segments are beyond the bounds; 0 while it is little. ``now``: milliseconds."""
+    """Return how many of the oldest segments are beyond the bounds of size and age.
+
+    The count is 0 while the bounds are exceeded by at most ``slack``. ``now`` is in milliseconds.
+    """
     segments = contents.segments
     size = sum(segment.size for segment in segments)
     by_size = by_age = 0
@@ -82,9 +91,9 @@ def to_go(contents: Contents, params: HistoryParams, now: int) -> int:
 
 
 def too_many(needed: list[int], params: HistoryParams) -> int:
-    """How many of the oldest segments are to go for the indexes that they need, but never the last that needs any.
+    """Return how many of the oldest segments to delete so that the state files they need are within their bound.
 
-    ``needed``: bytes of these, by segment.
+    ``needed`` has the bytes of these files for each segment. The last segment that needs any always stays.
     """
     size, n = sum(needed), 0
     if size > params.keep_indexes_bytes * (1 + params.slack):
@@ -92,13 +101,13 @@ def too_many(needed: list[int], params: HistoryParams) -> int:
         while size > params.keep_indexes_bytes and n < last:
             size -= needed[n]
             n += 1
-        while n and not needed[n - 1]:  # the rest of the way has taken nothing
+        while n and not needed[n - 1]:  # deleting these segments frees no state file
             n -= 1
     return n
 
 
 def allowed(contents: Contents, n: int, pinned: Offset | None, log_needs: Offset | None) -> int:
-    """How many of ``n`` segments may go: the base that takes their place must not be past anything that is needed."""
+    """Return how many of ``n`` segments may be deleted: the base in their place must not be past a needed offset."""
     while n:
         base = Offset.of_entry(contents.segments[n - 1].last)[:2]
         needs = [Offset.parse(segment.needs) for segment in contents.segments[n:] if segment.needs is not None]
@@ -110,7 +119,10 @@ def allowed(contents: Contents, n: int, pinned: Offset | None, log_needs: Offset
 
 
 async def _needed(to: Archiving, contents: Contents) -> list[int]:
-    """Bytes of the indexes that each segment needs and none after it; zeros while all that there are are in bounds."""
+    """Return for each segment the bytes of the state files that it needs and no later segment does.
+
+    All are 0 while the state files of the model are within their bound.
+    """
     needed = [0] * len(contents.segments)
     found = await state_files.sizes(to.artifacts, to.keys)
     sizes = {name: size for name, size in found.items() if not name.startswith(BASE_PREFIX)}
@@ -119,7 +131,7 @@ async def _needed(to: Archiving, contents: Contents) -> list[int]:
     history = History(to.store, to.artifacts, to.keys)
     for i in reversed(range(len(needed))):
         if contents.segments[i].needs is not None:
-            with contextlib.suppress(Damaged, UnknownArtifact):  # whoever reads it says so; nothing goes by it
+            with contextlib.suppress(Damaged, UnknownArtifact):  # reported by its next reader; counts as 0 here
                 for name in adopted(await history.elements(contents.segments[i])):
                     needed[i] += sizes.pop(name, 0)
             await to.between()
@@ -127,7 +139,7 @@ async def _needed(to: Archiving, contents: Contents) -> list[int]:
 
 
 async def _log_needs(to: Archiving) -> Offset | None:
-    """The least offset behind which an adoption in the log replays."""
+    """Return the least offset from which an adoption in the log replays."""
     link = await to.store.open_link("retain")
     found = []
     try:

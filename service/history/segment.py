@@ -1,11 +1,11 @@
-"""Segments: ranges of a log as files.
+"""File format of segments: ranges of a log.
 
     bytes 0..8      ABOUNDS1, the format
     8..24           BLAKE2b-128 of all that follows
     24..32          size of the elements before compression, little-endian
-    32..            one zstandard frame: msgpack, a list with a list an element: its id, then its fields as they stood
+    32..            one zstandard frame: msgpack, a list with a list for each element: its id, then its fields
 
-What a segment holds is checked as a whole before any of it is used; a segment that fails is :class:`Damaged`.
+A segment is checked as a whole before any of it is used. One that fails a check is :class:`Corrupted`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from abound.service.log.stream import Element
 MAGIC = b"ABOUNDS1"
 LEVEL = 3
 MOST_BYTES = 2**30
-"""Largest content: a segment is closed at ``HistoryParams.segment_bytes``, and an entry is at most 512 MiB."""
+"""Largest uncompressed size: a segment is closed at ``HistoryParams.segment_bytes``, and an entry is at most 512 MiB.
+"""
 
 _HEAD = struct.Struct("<8s16sQ")
 
@@ -34,7 +35,7 @@ _decoder = msgspec.msgpack.Decoder(list[list[bytes]])
 
 
 def encode(elements: Sequence[Element]) -> bytes:
-    """Elements of a log, in its order, as a segment."""
+    """Encode elements of a log, in its order, as a segment."""
     plain = _encoder.encode([[name, *fields] for name, fields in elements])
     size = struct.pack("<Q", len(plain))
     body = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False).compress(plain)
@@ -42,18 +43,18 @@ def encode(elements: Sequence[Element]) -> bytes:
 
 
 def decode(segment: bytes) -> list[Element]:
-    """The elements of a segment.
+    """Decode the elements of a segment.
 
     Raises
     ------
-    Damaged
-        It is not what was written, or its ids do not go up.
+    Corrupted
+        It is not what was written, or its ids do not ascend.
     """
     if len(segment) < _HEAD.size:
-        raise Damaged("it is cut off")
+        raise Damaged("it is truncated")
     magic, checksum, size = _HEAD.unpack_from(segment)
     if magic != MAGIC:
-        raise Damaged("it is not a segment that this release reads")
+        raise Damaged("it is not a segment in a format that this release reads")
     if hashlib.blake2b(memoryview(segment)[24:], digest_size=16).digest() != checksum:
         raise Damaged("it is not what was written")
     try:
@@ -63,9 +64,9 @@ def decode(segment: bytes) -> list[Element]:
 
 
 def _plain(body: bytes, size: int) -> bytes:
-    """What a frame holds; the frame itself says how much that is, before any memory is taken for it."""
+    """Decompress a frame, after its size is checked against ``size``, so that a wrong one allocates no memory."""
     if size > MOST_BYTES or zstandard.frame_content_size(body) != size:
-        raise Damaged("it does not have the size that it says")
+        raise Damaged("it does not have the size in its header")
     return zstandard.ZstdDecompressor(max_window_size=2**27).decompress(body, allow_extra_data=False)
 
 
@@ -77,7 +78,7 @@ def _elements(lists: list[list[bytes]]) -> list[Element]:
             raise Damaged("it has an element without an id")
         at = Offset.of_entry(words[0])[:2]
         if at <= before:
-            raise Damaged("its ids do not go up")
+            raise Damaged("its ids do not ascend")
         before = at
         elements.append((words[0], words[1:]))
     return elements

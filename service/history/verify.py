@@ -1,10 +1,9 @@
-"""Verifying: is what is served what the log says?
+"""Verification: compares the digests of the replicas with a replay of history and log.
 
-1. a mark is appended; every replica publishes the digest that it has there. Those that were heard of within the last
-   hour and have not withdrawn are waited for: one that is cut off goes on answering, from memory
-2. the model is rebuilt up to the mark, from the beginning of history (or its base) and log, and from the newest
-   snapshot
-3. all digests must be equal, and at least one of them that of a replica, unless none is to be asked
+1. Append a mark to the log. Every replica publishes its digest at the mark. Wait for the replicas that were active
+   within the last hour and have not deregistered, because a replica that is cut off continues to answer from memory.
+2. Rebuild the model up to the mark, from the start of history (or its base) and from the newest snapshot.
+3. All digests must be equal, and at least one must come from a replica, unless ``offline`` is set.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ POLL_SECONDS = 0.05
 
 
 class Verified(NamedTuple):
-    """What came of it.
+    """The result of a verification.
 
     Attributes
     ----------
     model : str
     offset : Offset
-        Of the mark.
-    replicas : list of Marked
+        Offset of the mark.
+    replicas : list
         Digests of the replicas that answered.
     silent : list of str
-        Ids of those that did not, and have not withdrawn.
+        Ids of the replicas that did not answer and have not deregistered.
     from_start, from_snapshot : str
         Digests of the rebuilt states.
-    beginning : Offset
-        Where the first of them began: START, or the base of history.
+    start : Offset
+        Where the first of them starts: START, or the base of history.
     offline : bool
-        No replica was asked.
+        True if no replica was asked.
     """
 
     model: str
@@ -59,12 +58,12 @@ class Verified(NamedTuple):
 
     @property
     def equal(self) -> bool:
-        """Whether all digests that there are are equal."""
+        """Return whether all digests are equal."""
         return len({marked.digest for marked in self.replicas} | {self.from_start, self.from_snapshot}) == 1
 
     @property
     def good(self) -> bool:
-        """Whether all digests are equal and every replica answered, at least one."""
+        """Return whether all digests are equal and every expected replica answered, at least one."""
         return self.equal and not self.silent and (self.offline or bool(self.replicas))
 
 
@@ -76,14 +75,14 @@ async def verify(
     *,
     offline: bool = False,
 ) -> Verified:
-    """Compare what the replicas of a model serve with what its history and log give; ``offline``: only these two.
+    """Compare the states of a model's replicas with a replay of its history and log.
 
-    Takes the time of a whole replay and the memory of a second model.
+    ``offline`` compares the two rebuilt states only. Takes as long as a full replay and the memory of a second model.
 
     Raises
     ------
     UnknownModel
-    Damaged, UnknownApplyVersion
+    Corrupted, UnknownApplyVersion
         History or log cannot be applied.
     ArtifactsUnavailable, StoreUnavailable
     """
@@ -105,7 +104,7 @@ async def verify(
         said = [] if offline else await presence.marked(store, living.keys, token)
         silent = sorted(expected - {marked.replica for marked in said})
         if silent:
-            expected &= await _heard_of(store, living)  # who has stopped meanwhile serves nothing
+            expected &= await _heard_of(store, living)  # a replica that has stopped meanwhile serves nothing
             silent = sorted(expected.intersection(silent))
         if not silent or loop.time() > deadline:
             break

@@ -1,7 +1,7 @@
-"""Upkeep: what the worker says of its work on a model, for those who watch replicas and not its log.
+"""Status of the worker's work on a model, published for the replicas.
 
-...:upkeep    hash: ``history``: why the log is not moved to history and trimmed; ``snapshots``: why none can be made;
-              ``index_bytes``. Gone ``KEPT_SECONDS`` after the worker said something last
+...:upkeep    hash: ``history``: why the log cannot be archived and trimmed; ``snapshots``: why no snapshot can be made;
+              ``index_bytes``. Expires ``KEPT_SECONDS`` after the worker's last report
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from abound.service.store.client import Store, reaching
 from abound.service.store.keys import ModelKeys
 
 KEPT_SECONDS = 1800
-"""Several times as long as a worker takes to try again."""
+"""Several times the interval at which a worker retries."""
 
 MOST_CHARACTERS = 1000
 
 
 class Upkeep(NamedTuple):
-    """What the worker said last.
+    """The last report of the worker.
 
     Attributes
     ----------
     trouble : str or None
-        Why a snapshot cannot be made, or the log not be trimmed.
+        Why a snapshot cannot be made or the log cannot be trimmed.
     index_bytes : int
-        Of the indexes in the artifact store that were made to be adopted.
+        Bytes of the state files that were made to be adopted.
     """
 
     trouble: str | None = None
@@ -34,7 +34,7 @@ class Upkeep(NamedTuple):
 
 
 async def say(store: Store, keys: ModelKeys, **said: str | int | None) -> None:
-    """Say some of it, or (None) that it is over. StoreUnavailable."""
+    """Set fields of the status; None removes a field. StoreUnavailable."""
     key = keys.of("upkeep")
     over = [name for name, value in said.items() if value is None]
     now = {name: str(value)[:MOST_CHARACTERS] for name, value in said.items() if value is not None}
@@ -49,7 +49,7 @@ async def say(store: Store, keys: ModelKeys, **said: str | int | None) -> None:
 
 
 def parse(found: Mapping[bytes, bytes]) -> Upkeep:
-    """What a model's hash says."""
+    """Parse a model's hash."""
     troubles = [found[name].decode(errors="replace") for name in (b"snapshots", b"history") if name in found]
     size = found.get(b"index_bytes", b"")
     return Upkeep("; ".join(troubles) or None, int(size) if size.isdigit() else 0)

@@ -1,6 +1,6 @@
-"""Arrays laid end to end and cut into parts, each with its checksum: how the state of a model is written.
+"""Model state as bytes: the arrays are concatenated and cut into parts, each with a checksum.
 
-Snapshots keep the parts in the store, indexes in the artifact store, a model's file one after the other.
+Snapshots keep the parts in the store, state files in the artifact store. An export file has them one after the other.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from abound.service.processes import kernel_compiler
 Arrays = dict[str, npt.NDArray[Any]]
 
 MOST_DIMENSIONS = 8
-"""Of an array; more than any has."""
+"""Most dimensions that an array may have; more than any has."""
 
 
 class ArrayShape(msgspec.Struct, frozen=True):
-    """Where an array lies in the state: its name, little-endian dtype and shape."""
+    """Name, little-endian dtype and shape of an array."""
 
     name: str
     dtype: str
@@ -44,12 +44,12 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def shapes_of(arrays: Arrays) -> list[ArrayShape]:
-    """What tells the arrays in their bytes apart."""
+    """Return the names, dtypes and shapes that split the bytes into arrays again."""
     return [ArrayShape(name, array.dtype.newbyteorder("<").str, list(array.shape)) for name, array in arrays.items()]
 
 
 def parts_of(arrays: Arrays, part_bytes: int) -> Iterator[bytes]:
-    """The bytes of all arrays, end to end, cut into parts."""
+    """Yield the bytes of all arrays, concatenated and cut into parts of ``part_bytes``; the last one may be shorter."""
     part = bytearray()
     for array in arrays.values():
         plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
@@ -66,7 +66,7 @@ def parts_of(arrays: Arrays, part_bytes: int) -> Iterator[bytes]:
 
 
 def check_part(i: int, part: bytes, expected: Part) -> None:
-    """Damaged unless a part is the one that was written."""
+    """Raise Corrupted unless a part is what was written."""
     if len(part) != expected.size or checksum_of(part) != expected.checksum:
         raise Damaged(f"its part {i} is not what was written")
 
@@ -80,15 +80,15 @@ async def live_of(
     limits: Limits,
     progress: Callable[[float], None] = lambda done: None,
 ) -> LiveModel:
-    """The model whose arrays are in ``parts``, ``size`` bytes altogether.
+    """Return the model whose arrays are in ``parts``, ``size`` bytes altogether.
 
     Raises
     ------
-    Damaged
-        They are not of these shapes, or the state that comes out has another digest.
+    Corrupted
+        The arrays do not have these shapes, or the state has another digest.
     """
     sizes = _sizes(shapes, size)
-    filled = [bytearray() for _ in shapes]  # as bytes come: a size that is only said takes no memory
+    filled = [bytearray() for _ in shapes]  # grow as bytes arrive: a wrong size allocates no memory
     i_array = done = 0
     async for part in parts:
         rest = memoryview(part)
@@ -96,14 +96,14 @@ async def live_of(
             while i_array < len(sizes) and len(filled[i_array]) == sizes[i_array]:
                 i_array += 1
             if i_array == len(sizes):
-                raise Damaged("its parts hold more than its arrays")
+                raise Damaged("its parts have more bytes than its arrays")
             take = sizes[i_array] - len(filled[i_array])
             filled[i_array] += rest[:take]
             rest = rest[take:]
         done += len(part)
         progress(done / size)
     if [len(data) for data in filled] != sizes:
-        raise Damaged("its parts hold less than its arrays")
+        raise Damaged("its parts have fewer bytes than its arrays")
     arrays = {
         shape.name: np.frombuffer(data, shape.dtype).reshape(shape.shape)
         for shape, data in zip(shapes, filled, strict=True)
@@ -113,17 +113,17 @@ async def live_of(
     except (KeyError, TypeError, InvalidInstance) as error:
         raise Damaged(f"its configuration and its arrays do not fit together: {error}") from error
     await kernel_compiler.loaded(config)
-    # In a thread: a shadow is made in a process that answers meanwhile.
+    # In a thread: a replica serves requests while it loads a standby state.
     live = await asyncio.to_thread(LiveModel.from_arrays, state, arrays, new_secret(), limits)
     for _ in live.digest_steps():
         await asyncio.sleep(0)
     if live.digest() != digest:
-        raise Damaged("the state in it has another digest than the one that was written")
+        raise Damaged("its state has another digest than the one that was written")
     return live
 
 
 def _sizes(shapes: Sequence[ArrayShape], size: int) -> list[int]:
-    """Bytes of arrays of these shapes; Damaged unless they are ``size`` altogether."""
+    """Return the bytes of each array; raise Corrupted unless they are ``size`` altogether."""
     sizes = []
     for array in shapes:
         try:
@@ -133,9 +133,9 @@ def _sizes(shapes: Sequence[ArrayShape], size: int) -> list[int]:
         sizes.append(dtype.itemsize * math.prod(array.shape))
         has_shape = min(array.shape, default=0) >= 0 and max(array.shape, default=0) <= size
         if dtype.kind not in "biuf" or not has_shape or len(array.shape) > MOST_DIMENSIONS or sum(sizes) > size:
-            raise Damaged(f"its array {array.name} is not one that can be in it")
+            raise Damaged(f"its array {array.name} has an impossible dtype, shape or size")
     if sum(sizes) != size:
         raise Damaged("its parts do not fill its arrays")
     if len({array.name for array in shapes}) < len(shapes):
-        raise Damaged("two of its arrays have one name")
+        raise Damaged("two of its arrays have the same name")
     return sizes

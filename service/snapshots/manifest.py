@@ -1,4 +1,4 @@
-"""Manifests: what a snapshot is, where in the log it belongs, the checksums of its parts and one of all this itself."""
+"""Snapshot manifests: position in the log, shapes of the arrays, checksums of the parts and of the manifest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMAT = STATE_FORMAT
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot is.
+    """Describes a snapshot.
 
     Attributes
     ----------
@@ -33,23 +33,23 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format, apply_version : int
     model, incarnation : str
     offset : str
-        Last event that is in it.
+        Last event that it contains.
     entry_checksum : str
-        Of that event's entry.
+        Checksum of that event's log entry.
     n_entries, log_bytes : int
-        Entries of the log up to there, and their size.
+        Number and size of the log's entries up to there.
     adopted : str
-        Offset at which an index was adopted last, ``0-0.0`` when none was.
+        Offset of the last adoption, ``0-0.0`` if there was none.
     digest : str
-        Of the state.
+        Digest of the state.
     created : int
         Milliseconds of the store's clock.
     state : dict
-        What the state has beside its arrays.
+        The state apart from its arrays.
     arrays : list of ArrayShape
     parts : list of Part
     checksum : str
-        BLAKE2b-128 of all other fields; see ``sealed``.
+        BLAKE2b-128 of all other fields; see ``with_checksum``.
     """
 
     id: str
@@ -70,18 +70,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str = ""
 
     def sealed(self) -> Manifest:
-        """The same manifest with the checksum of its fields."""
+        """Return a copy with the checksum of its fields."""
         fields = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
         return msgspec.structs.replace(self, checksum=checksum_of(fields))
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
+        """Return the bytes of all parts."""
         return sum(part.size for part in self.parts)
 
     @property
     def position(self) -> Position:
-        """Where in the log it is."""
+        """Return its position in the log."""
         offset = Offset.parse(self.offset)
         adopted = Offset.parse(self.adopted)
         return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes, adopted)
@@ -91,29 +91,29 @@ _manifest = msgspec.json.Decoder(Manifest)
 
 
 def manifest_key(keys: ModelKeys, name: str) -> bytes:
-    """The key of a snapshot's manifest."""
+    """Return the key of a snapshot's manifest."""
     return keys.of(f"snapshot:{name}:manifest")
 
 
 def part_key(keys: ModelKeys, name: str, i: int) -> bytes:
-    """The key of a snapshot's part."""
+    """Return the key of a snapshot's part."""
     return keys.of(f"snapshot:{name}:{i}")
 
 
 async def ids(store: Store, keys: ModelKeys) -> list[str]:
-    """The ids of a model's snapshots, newest first."""
+    """Return the ids of a model's snapshots, newest first."""
     with reaching():
         found = await store.client.lrange(keys.of("snapshots"), 0, -1)
     return in_order(name.decode() for name in found)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Ids of snapshots, newest first."""
+    """Sort ids of snapshots, newest first."""
     return sorted(names, key=_place, reverse=True)
 
 
 async def manifests(store: Store, keys: ModelKeys) -> list[Manifest]:
-    """The manifests of a model's snapshots, newest first; one that cannot be read is left out."""
+    """Return the readable manifests of a model's snapshots, newest first."""
     good = []
     for name in await ids(store, keys):
         try:
@@ -124,7 +124,7 @@ async def manifests(store: Store, keys: ModelKeys) -> list[Manifest]:
 
 
 async def newest(store: Store, keys: ModelKeys, known: Manifest | None = None) -> Manifest | None:
-    """The newest manifest that can be read, None when there is none. The one that is ``known`` is not read again."""
+    """Return the newest readable manifest; None if there is none. If it is ``known``, it is not read again."""
     for name in await ids(store, keys):
         if known is not None and known.id == name:
             return known
@@ -134,14 +134,14 @@ async def newest(store: Store, keys: ModelKeys, known: Manifest | None = None) -
 
 
 async def manifest_of(store: Store, keys: ModelKeys, name: str) -> Manifest:
-    """A snapshot's manifest.
+    """Read the manifest of a snapshot.
 
     Raises
     ------
     UnknownSnapshot
-        There is none of this id.
-    Damaged, UnknownApplyVersion
-        It cannot be read, is of another format or of another model.
+        There is no snapshot with this id.
+    Corrupted, UnknownApplyVersion
+        It cannot be read, has another format or belongs to another model.
     """
     with reaching():
         packed = await store.client.get(manifest_key(keys, name))
@@ -168,7 +168,7 @@ async def manifest_of(store: Store, keys: ModelKeys, name: str) -> Manifest:
 
 
 def offset_in(name: str) -> Offset:
-    """The offset that the id of a snapshot names; START when it names none, so that such a one comes as the oldest."""
+    """Return the offset in a snapshot's id; START if there is none, so that such a snapshot sorts as the oldest."""
     try:
         return Offset.parse(name.rpartition("-")[0])
     except ValueError:

@@ -1,15 +1,15 @@
-"""A model as one file: to copy it to another service, of this release or a newer one, or to keep it.
+"""Export file of a model, for copying it to another service of this release or a newer one, or for keeping it.
 
     bytes 0..8      ABOUNDMF
     8..12           format number, little-endian
     12..16          bytes of the header
     16..32          BLAKE2b-128 of the header
-    32..            the header: JSON of ``Header``
-    then            the arrays of the state, laid end to end and cut into parts, each with its checksum in the header
+    32..            the header: JSON of ``ModelFileHeader``
+    then            the arrays of the state, concatenated and cut into parts, each with its checksum in the header
 
-What is read is checked before it is used: sizes against the limits before any memory is taken, each part against its
-checksum, and the state that comes out against its digest. A file of a newer format says so; one that is damaged in
-any place is :class:`Damaged`, never another model.
+Everything is checked before it is used: sizes against the limits before any memory is allocated, each part against its
+checksum, and the state against its digest. A file of a newer format is refused with a message that says so. Damage at
+any place raises :class:`Corrupted`; it never yields another model.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ MOST_PART_BYTES = 64 * 2**20
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model's file holds.
+    """The header of a model's file.
 
     Attributes
     ----------
     apply_version : int
-        Of the release that wrote it: what its state means.
+        Version of the rules for applying events, of the release that wrote the file.
     model, offset : str
-        What it was called and how far it was; not needed to read it.
+        Name and offset of the model when it was written; not needed for reading.
     digest : str
-        Of the state.
+        Digest of the state.
     state : dict
-        What the state has beside its arrays.
+        The state apart from its arrays.
     arrays : list of ArrayShape
     parts : list of Part
     """
@@ -59,12 +59,12 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
+        """Return the bytes of all parts."""
         return sum(part.size for part in self.parts)
 
     @property
     def config(self) -> ModelConfig:
-        """Of the model; Damaged when there is none that can be."""
+        """Return the configuration of the model; Corrupted if it is missing or invalid."""
         try:
             return ModelConfig.stored(self.state["config"])
         except (KeyError, TypeError, AttributeError, InvalidInstance) as error:
@@ -75,7 +75,7 @@ _header = msgspec.json.Decoder(Header)
 
 
 def packed(header: Header) -> bytes:
-    """Everything before the parts."""
+    """Return the bytes before the parts."""
     plain = msgspec.json.encode(header)
     return start_of(KIND, plain)
 
@@ -88,7 +88,7 @@ class Reader:
     pieces : async iterator of bytes
         The file, in pieces of any size.
     limit : int
-        Bytes that the file may have.
+        Most bytes that the parts may have.
     """
 
     def __init__(self, pieces: AsyncIterator[bytes], limit: int) -> None:
@@ -96,14 +96,14 @@ class Reader:
         self._limit = limit
 
     async def header(self) -> Header:
-        """What the file holds.
+        """Read and check the header.
 
         Raises
         ------
-        Damaged
-            It is no such file, or not whole.
+        Corrupted
+            It is no such file, or it is damaged.
         UnknownApplyVersion
-            A newer release wrote it.
+            Another release wrote it.
         TooLarge
         """
         plain = await self._pieces.head(KIND)
@@ -116,13 +116,13 @@ class Reader:
                 f"the file has the apply version {header.apply_version}, and this release has {APPLY_VERSION}"
             )
         if any(not 0 < part.size <= MOST_PART_BYTES for part in header.parts):
-            raise Damaged("the file has a part of a size that cannot be")
+            raise Damaged("the file has a part of an impossible size")
         if header.size > self._limit:
-            raise TooLarge(f"the model has {header.size} bytes, of at most {self._limit}")
+            raise TooLarge(f"the model has {header.size} bytes, more than the limit of {self._limit}")
         return header
 
     async def parts(self, header: Header) -> AsyncIterator[bytes]:
-        """The parts, each checked; Damaged when one is not what was written, or something follows the last."""
+        """Yield the parts. Corrupted if one is not what was written, or if anything follows the last."""
         for i, part in enumerate(header.parts):
             data = await self._pieces.take(part.size, f"its part {i}")
             check_part(i, data, part)

@@ -1,4 +1,4 @@
-"""Asking the worker for a snapshot, and the worker saying that it is there."""
+"""Requests for snapshots, and the heartbeats of the workers that make them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ POLL_SECONDS = 0.1
 
 
 async def show_worker(store: Store, worker: str) -> None:
-    """A worker says that it is there, by the store's clock."""
+    """Record the heartbeat of a worker, by the store's clock."""
     with reaching():
         seconds, _ = await store.client.time()
         await store.client.hset(WORKERS_KEY, worker, seconds)
 
 
 async def hide_worker(store: Store, worker: str) -> None:
-    """A worker says that it stops."""
+    """Remove a worker that stops."""
     with reaching():
         await store.client.hdel(WORKERS_KEY, worker)
 
 
 async def workers(store: Store) -> list[str]:
-    """The workers that are there. Words from the future are old: the store's clock was set back since."""
+    """Return the live workers.
+
+    A heartbeat from the future is stale: the store's clock was set back after it.
+    """
     with reaching():
         async with store.client.pipeline(transaction=False) as pipe:
             pipe.time()
@@ -41,7 +44,7 @@ async def workers(store: Store) -> list[str]:
 
 
 def parse(text: bytes | None) -> Offset | None:
-    """The offset at which, or past which, a snapshot is asked for, as the store has it; None when none is."""
+    """Parse the least offset of a requested snapshot; None if none is requested."""
     try:
         return Offset.parse(text.decode()) if text else None
     except ValueError:
@@ -49,16 +52,16 @@ def parse(text: bytes | None) -> Offset | None:
 
 
 async def request(store: Store, keys: ModelKeys, offset: Offset, timeout: float) -> Manifest:  # noqa: ASYNC109
-    """Ask for a snapshot at ``offset`` or past it and wait until there is one.
+    """Request a snapshot at ``offset`` or past it and wait until it exists.
 
     Raises
     ------
     NotReady
-        No worker is there, or it has not made one in time (it may still).
+        No worker is running, or it has not made the snapshot within ``timeout`` seconds; it may still do so.
     StoreUnavailable
     """
     if not await workers(store):
-        raise NotReady("no worker is there to make a snapshot: start one with `abound worker`", retry_after=5.0)
+        raise NotReady("no worker is running to make a snapshot: start one with `abound worker`", retry_after=5.0)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     with reaching():
@@ -70,5 +73,5 @@ async def request(store: Store, keys: ModelKeys, offset: Offset, timeout: float)
                 if manifest.position.offset >= offset:
                     return manifest
         if loop.time() > deadline:
-            raise NotReady("the snapshot is not made yet; the worker is busy", retry_after=5.0)
+            raise NotReady("the worker is busy and has not made the snapshot yet; try again later", retry_after=5.0)
         await asyncio.sleep(POLL_SECONDS)

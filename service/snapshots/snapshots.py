@@ -1,16 +1,20 @@
-"""Snapshots: the state of a model at an offset, kept in the store, so that a start need not replay everything.
+"""Snapshots: the state of a model at an offset, in the store. A start loads one and replays only the rest of the log.
 
     ...:snapshots                       list of the ids of good snapshots, oldest first: the pointer
-    ...:snapshot:<id>:manifest          JSON: what it is, where in the log, the checksum of each part and its own
-    ...:snapshot:<id>:<i>               part i of the state's arrays, which are laid end to end
+    ...:snapshot:<id>:manifest          JSON: position in the log, shapes, the checksum of each part and its own
+    ...:snapshot:<id>:<i>               part i of the state's arrays, which are concatenated
 
-Writing:  1. the parts   2. the manifest   3. in one moment and under the lease of the model: the list gets the id, and
-loses those beyond the newest ``keep``   4. these lose their manifest, then their parts. Whoever dies on the way leaves
-bytes that nothing points to, never a pointer to half a snapshot.
+Writing:
 
-Loading:  the newest one that is whole: format, model, every checksum, the manifest's own too, its place in the log,
-and at the end the digest of the state that came out. One that is not is passed over for the one before it, with a
-warning.
+1. Write the parts.
+2. Write the manifest.
+3. In one script, under the lease of the model: add the id to the list and remove those beyond the newest ``keep``.
+4. Delete the manifests of the removed ones, then their parts.
+
+A process that dies leaves keys that nothing points to, never a pointer to half a snapshot.
+
+Loading takes the newest good one. It checks the format, the model, every checksum including the manifest's own, the
+snapshot's entry in the log, and finally the digest of the loaded state. A damaged snapshot is skipped with a warning.
 """
 
 from __future__ import annotations
@@ -46,14 +50,15 @@ class SnapshotParams:
     Attributes
     ----------
     keep : int, at least 2
+        Number of snapshots kept per model.
     part_bytes : int
-        Largest part, at most 8 MiB. Everybody else waits while the store takes one in.
+        Largest part, at most 8 MiB. The store serves no other request while it writes a part.
     every_bytes : int
-        A snapshot is due when the log has grown by this much since the newest one.
+        A snapshot is due when the log has grown by this many bytes since the newest one.
     every_seconds : float
-        Or when the newest one is this old and something was learned since.
+        A snapshot is also due when the newest one is this old and the model has learned since.
     wanted_seconds : float
-        Longest wait for a snapshot that was asked for.
+        Longest wait for a requested snapshot.
     """
 
     keep: int = 2
@@ -79,14 +84,14 @@ async def write(
     lease: Lease,
     between: Callable[[], Awaitable[None]] | None = None,
 ) -> Manifest:
-    """Keep the state of a model that nothing is being applied to.
+    """Write a snapshot of a model. Nothing may be applied to the model meanwhile.
 
-    ``between`` is awaited before each step; what it raises ends the writing.
+    ``between`` is awaited before each step. An exception from it ends the writing.
 
     Raises
     ------
     LeaseLost
-        Another process has the model; nothing points to what was written.
+        Another process has taken over the model; nothing points to what was written.
     StoreUnavailable
     """
     digest = await model.take_digest()
@@ -137,12 +142,12 @@ async def load(
     limits: Limits,
     progress: Callable[[float], None] = lambda done: None,
 ) -> LiveModel:
-    """The state that a snapshot holds.
+    """Load the state of a snapshot.
 
     Raises
     ------
-    Damaged
-        A part is missing or not what was written, or the state that comes out has another digest.
+    Corrupted
+        A part is missing or not what was written, or the state has another digest.
     """
     return await live_of(
         manifest.state,
@@ -156,16 +161,16 @@ async def load(
 
 
 async def erase(store: Store, keys: ModelKeys) -> None:
-    """Take everything of an incarnation out of the store: all keys with its name in them. For one that is deleted."""
+    """Delete all keys of an incarnation from the store, for a deleted model."""
     with reaching():
         async for key in store.client.scan_iter(match=keys.pattern, count=1000):
             await store.client.unlink(key)
 
 
 async def unlisted(store: Store, keys: ModelKeys) -> dict[str, list[bytes]]:
-    """What is in the store of snapshots that the list does not have: their keys, by id.
+    """Return the keys of snapshots that the list does not have, by id.
 
-    Whoever holds the lease of the model may unlink them: who was writing one of them will not point to it any more.
+    The holder of the model's lease may delete them: another process that is writing one of them will not point to it.
     """
     prefix = keys.of("snapshot:")
     found: dict[str, list[bytes]] = {}
@@ -178,17 +183,17 @@ async def unlisted(store: Store, keys: ModelKeys) -> dict[str, list[bytes]]:
 
 
 async def _drop(store: Store, keys: ModelKeys, name: str) -> None:
-    """Take a snapshot that the list has no more out of the store."""
+    """Delete a snapshot that was removed from the list."""
     try:
         n_parts = len((await manifest_of(store, keys, name)).parts)
     except (Damaged, UnknownApplyVersion, UnknownSnapshot):
-        n_parts = 0  # what there is of them is swept
+        n_parts = 0  # garbage collection deletes its parts
     with reaching():
         await store.client.unlink(manifest_key(keys, name), *(part_key(keys, name, i) for i in range(n_parts)))
 
 
 async def read_parts(store: Store, keys: ModelKeys, manifest: Manifest) -> AsyncIterator[bytes]:
-    """The parts of a snapshot in order; Damaged when one is not there or not what was written. StoreUnavailable."""
+    """Yield the parts of a snapshot in order. Corrupted if one is missing or not what was written. StoreUnavailable."""
     for i, expected in enumerate(manifest.parts):
         with reaching():
             part = await store.client.get(part_key(keys, manifest.id, i))

@@ -1,10 +1,10 @@
-"""Indexes in the artifact store: the state of a model as it is to be adopted.
+"""State files: the state of a model in the artifact store, to be adopted or as the base of history.
 
-    <model>/<incarnation>/index/<id>/part-<i>        the arrays, laid end to end
-    <model>/<incarnation>/index/<id>/manifest.json   what it is, the checksum of each part and its own; written last
+    <model>/<incarnation>/index/<id>/part-<i>        the arrays, concatenated
+    <model>/<incarnation>/index/<id>/manifest.json   shapes, checksum of each part, its own checksum; written last
 
-An index stands for everything up to its offset ``after``, whatever it was made of, and its **recipe** says how it was
-made, so that it can be made again from a history in which something was forgotten.
+A state file replaces all events up to its offset ``after``, whatever it was made of. Its **recipe** records how it was
+made, so that it can be made again from a history without erased events.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PART_BYTES = 8 * 2**20
 
 
 class IndexManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What an index is.
+    """Describes a state file.
 
     Attributes
     ----------
@@ -40,16 +40,16 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True):
     format, apply_version : int
     model, incarnation : str
     after : str
-        Offset that it stands for: what came after it is replayed on top.
+        Offset up to which it replaces all events; later events are replayed on top.
     digest : str
     recipe : dict
-        How it was made: ``method`` and what that was told, as plain JSON values.
+        How it was made: ``method`` and its arguments, as plain JSON values.
     state : dict
-        What the state has beside its arrays.
+        The state apart from its arrays.
     arrays : list of ArrayShape
     parts : list of Part
     checksum : str
-        Of all other fields.
+        Checksum of all other fields.
     """
 
     id: str
@@ -66,14 +66,14 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str = ""
 
     def sealed(self) -> IndexManifest:
-        """The same manifest with the checksum of its fields."""
+        """Return a copy with the checksum of its fields."""
         return msgspec.structs.replace(
             self, checksum=checksum_of(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
         )
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
+        """Return the bytes of all parts."""
         return sum(part.size for part in self.parts)
 
 
@@ -81,17 +81,17 @@ _manifest = msgspec.json.Decoder(IndexManifest)
 
 
 def folder(keys: ModelKeys) -> str:
-    """Where the indexes of a model lie in the artifact store."""
+    """Return the folder of a model's state files in the artifact store."""
     return f"{keys.name}/{keys.incarnation}/index"
 
 
 def new_id() -> str:
-    """An id that no index has."""
+    """Return a new random id."""
     return secrets.token_hex(8)
 
 
 async def _nothing() -> None:
-    """Nobody has to be told between two steps."""
+    """Do nothing between two steps."""
 
 
 async def write(
@@ -103,10 +103,10 @@ async def write(
     between: Callable[[], Awaitable[None]] = _nothing,
     name: str | None = None,
 ) -> IndexManifest:
-    """Write the state of a model, which nothing changes meanwhile, as an index.
+    """Write the state of a model as a state file. Nothing may change the model meanwhile.
 
-    ``between`` is awaited before each part; what it raises ends the writing, and what was written is taken away.
-    ``name``: its id, from ``new_id``. ArtifactsUnavailable when it cannot be written.
+    ``between`` is awaited before each part. An exception from it ends the writing and deletes what was written.
+    ``name`` is an id from ``new_id``. ArtifactsUnavailable if the file cannot be written.
     """
     for _ in live.digest_steps():
         await between()
@@ -138,7 +138,7 @@ async def finish(
     arrays: list[ArrayShape],
     parts: list[Part],
 ) -> IndexManifest:
-    """Write the manifest of an index whose parts are all there. ArtifactsUnavailable."""
+    """Write the manifest of a state file whose parts are all written. ArtifactsUnavailable."""
     manifest = IndexManifest(
         id=name,
         format=FORMAT,
@@ -158,33 +158,35 @@ async def finish(
 
 
 async def manifest_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> IndexManifest:
-    """An index's manifest.
+    """Read the manifest of a state file.
 
     Raises
     ------
     UnknownArtifact
-        There is no such index.
-    Damaged, UnknownApplyVersion
-        It cannot be read, is of a newer release or of another model.
+        There is no such state file.
+    Corrupted, UnknownApplyVersion
+        It cannot be read, is of another release or of another model.
     ArtifactsUnavailable
     """
     packed = await artifacts.get(_manifest_name(keys, name))
     try:
         head = msgspec.json.decode(packed)
         if isinstance(head, dict) and head.get("format") != FORMAT:
-            raise UnknownApplyVersion(f"the index {name} has the format {head.get('format')!r}; {FORMAT} is read here")
+            raise UnknownApplyVersion(
+                f"the state file {name} has the format {head.get('format')!r}; this release reads {FORMAT}"
+            )
         manifest = _manifest.decode(packed)
         Offset.parse(manifest.after)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Damaged(f"the manifest of the index {name} cannot be read: {error}") from None
+        raise Damaged(f"the manifest of the state file {name} cannot be read: {error}") from None
     if (manifest.model, manifest.incarnation, manifest.id) != (keys.name, keys.incarnation, name):
-        raise Damaged(f"the index {name} is one of {manifest.model} {manifest.incarnation}")
+        raise Damaged(f"the state file {name} belongs to {manifest.model} {manifest.incarnation}")
     if manifest.apply_version != APPLY_VERSION:
         raise UnknownApplyVersion(
-            f"the index {name} has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
+            f"the state file {name} has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
         )
     if manifest.sealed() != manifest:
-        raise Damaged(f"the manifest of the index {name} is not what was written")
+        raise Damaged(f"the manifest of the state file {name} is not what was written")
     return manifest
 
 
@@ -196,19 +198,19 @@ async def load(
     limits: Limits,
     progress: Callable[[float], None] = lambda done: None,
 ) -> LiveModel:
-    """The state that an index holds.
+    """Load the state in a state file.
 
     Raises
     ------
-    Damaged, UnknownApplyVersion, UnknownArtifact
-        It is not there, not whole, or not the one with this digest.
+    Corrupted, UnknownApplyVersion, UnknownArtifact
+        It is missing or damaged, or has another digest.
     ArtifactsUnavailable
     """
     if artifacts is None:
         raise ArtifactsUnavailable("no artifact store is set; set ABOUND_ARTIFACTS_URL")
     manifest = await manifest_of(artifacts, keys, name)
     if manifest.digest != digest:
-        raise Damaged(f"the index {name} has another digest than the one that is to be adopted")
+        raise Damaged(f"the state file {name} has another digest than the one to be adopted")
     try:
         return await live_of(
             manifest.state,
@@ -220,30 +222,30 @@ async def load(
             progress,
         )
     except Damaged as error:
-        raise Damaged(f"the index {name} is damaged: {error}") from error
+        raise Damaged(f"the state file {name} is damaged: {error}") from error
 
 
 async def check(artifacts: Artifacts, keys: ModelKeys, manifest: IndexManifest) -> None:
-    """Read an index once more; Damaged, UnknownArtifact or ArtifactsUnavailable unless it is what was written."""
+    """Read a state file again. Corrupted, UnknownArtifact or ArtifactsUnavailable unless it is what was written."""
     if await manifest_of(artifacts, keys, manifest.id) != manifest:
-        raise Damaged(f"the manifest of the index {manifest.id} is not what was written")
+        raise Damaged(f"the manifest of the state file {manifest.id} is not what was written")
     async for _ in _read_parts(artifacts, keys, manifest):
         pass
 
 
 async def delete(artifacts: Artifacts, keys: ModelKeys, name: str) -> None:
-    """Take an index away, its manifest first."""
+    """Delete a state file, its manifest first."""
     await artifacts.delete(_manifest_name(keys, name))
     await artifacts.clear(f"{folder(keys)}/{name}")
 
 
 async def ids(artifacts: Artifacts, keys: ModelKeys) -> list[str]:
-    """The ids of all indexes of a model, unfinished ones too."""
+    """Return the ids of all state files of a model, including unfinished ones."""
     return sorted(await sizes(artifacts, keys))
 
 
 async def sizes(artifacts: Artifacts, keys: ModelKeys) -> dict[str, int]:
-    """The bytes that each index of a model takes, by id, unfinished ones too."""
+    """Return the bytes of each state file of a model by id, including unfinished ones."""
     start = len(folder(keys)) + 1
     found: dict[str, int] = {}
     for name, size in (await artifacts.sizes(folder(keys))).items():
@@ -260,7 +262,7 @@ async def _read_parts(artifacts: Artifacts, keys: ModelKeys, manifest: IndexMani
 
 
 def part_name(keys: ModelKeys, name: str, i: int) -> str:
-    """The artifact that a part of an index is."""
+    """Return the artifact name of a part."""
     return f"{folder(keys)}/{name}/part-{i:05d}"
 
 

@@ -260,7 +260,7 @@ async def test_a_log_that_goes_on_after_the_newest_snapshot_only_is_refused(
         last = await teach(replica, 10, seed)
     await replica.store.client.xtrim(living.keys.log, minid=last.entry, approximate=False)
     late = Replica(Store(server.url, QUICK))
-    with pytest.raises(CannotStart, match=r"does not go on from its offset .* lost its beginning.*`abound mend`"):
+    with pytest.raises(CannotStart, match=r"does not continue from its offset .* lost its beginning.*`abound mend`"):
         await late.start()
     await late.stop()
     [finding] = await examine(replica.store, None)

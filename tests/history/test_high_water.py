@@ -79,7 +79,7 @@ async def test_a_log_that_is_cut_off_is_refused_with_the_numbers(data: Path) -> 
     [log] = (data / "appendonlydir").glob("*.incr.aof")
     written = log.read_bytes()
     log.write_bytes(written[: len(written) // 2])
-    lacks = r"the model default ends at .* \(\d entries\) .* come to .* \(\d entries\)"
+    lacks = r"the model default ends at .* \(\d entries\) .* had reached .* \(\d entries\)"
     with EmbeddedStore(data) as url, pytest.raises(CannotStart, match=lacks):
         await checked(url, data)
 

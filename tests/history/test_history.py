@@ -410,7 +410,7 @@ async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> N
     assert await again.take_digest() == await good.take_digest()
     with pytest.raises(ArtifactsUnavailable, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
         await rebuild(model.store, model.living)
-    with pytest.raises(NotReady, match="no snapshot"):
+    with pytest.raises(NotReady, match="no usable snapshot"):
         async with take(model.store, model.living.keys) as lease:
             await begin_anew(Archiving(model.store, model.artifacts, model.living, lease))
     await model.artifacts.delete(contents.segments[0].name)

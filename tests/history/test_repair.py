@@ -249,7 +249,7 @@ async def test_what_was_appended_meanwhile_is_never_lost(server: Server, start_r
         except Conflict as error:
             ends.add(str(error))
         assert await client.xlen(log) == length
-    assert ends <= {"mended", "something was appended meanwhile; stop the service and mend again"}
+    assert ends <= {"mended", "something was appended meanwhile; stop the service and run `abound mend` again"}
     await mend(replica.store, finding)
     assert await examine(replica.store, None) == []
 
@@ -272,7 +272,7 @@ async def test_a_copy_that_is_swept_meanwhile_never_becomes_the_log(
     with monkeypatch.context() as patch:
         patch.setattr(mending, "READ_ENTRIES", 1)
         patch.setattr(client, "xrange", sweeping)
-        with pytest.raises(Conflict, match="mend again"):
+        with pytest.raises(Conflict, match="run `abound mend` again"):
             await mend(replica.store, finding)
     assert swept
     assert await client.xrange(log) == before
@@ -330,7 +330,7 @@ async def test_a_catalog_entry_of_nothing_comes_to_say_nothing(server: Server, s
     await teach(replica)
     await replica.store.client.xadd(CATALOG_KEY, UNREADABLE)
     code, said = await asyncio.to_thread(run, server, "mend", "--yes")
-    assert (code, "it says nothing" in said) == (0, True)
+    assert (code, "the entry has no effect" in said) == (0, True)
     late = await start_replica(server)
     assert late.models.names() == ["default"]
     assert late.model("default").live.n_learned == 50

@@ -81,9 +81,9 @@ def test_anything_in_a_right_frame_is_read_or_damaged(plain: bytes) -> None:
     ("plain", "what"),
     [
         ([[]], "without an id"),
-        ([[b"2-0"], [b"1-0"]], "do not go up"),
-        ([[b"1-0"], [b"1-0"]], "do not go up"),
-        ([[b"0-0"]], "do not go up"),
+        ([[b"2-0"], [b"1-0"]], "do not ascend"),
+        ([[b"1-0"], [b"1-0"]], "do not ascend"),
+        ([[b"0-0"]], "do not ascend"),
         ([[b"nothing"]], "cannot be read"),
         ([[b"\xff"]], "cannot be read"),
         ({}, "cannot be read"),

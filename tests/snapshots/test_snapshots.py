@@ -191,16 +191,16 @@ DAMAGES = {
     "other incarnation": (described(incarnation="1-0"), "1-0"),
     "other id": (described(id="1-0.0-00000000"), "snapshot of"),
     "offset garbage": (described(offset="nowhere"), "not an offset"),
-    "other place in the log": (described(entry_checksum="00000000"), "does not go on from its offset"),
-    "past the end of the log": (described(offset="9999999999999-0.0"), "does not go on from its offset"),
+    "other place in the log": (described(entry_checksum="00000000"), "does not continue from its offset"),
+    "past the end of the log": (described(offset="9999999999999-0.0"), "does not continue from its offset"),
     "other digest": (described(digest="0" * 32), "another digest"),
     "other configuration": (described(state={"config": {"d_max": 3}, "hand": 0}), "another digest"),
     "no configuration": (described(state={}), "do not fit together"),
     "configuration that cannot be": (described(state={"config": {"d_max": -1}, "hand": 0}), "d_max must be"),
     "fewer arrays": (described(arrays=[]), "do not fill its arrays"),
-    "an array too large": (rewritten(manifest_key, reshaped), "not one that can be in it"),
-    "an array of objects": (rewritten(manifest_key, objects), "not one that can be in it"),
-    "fewer parts": (described(parts=[]), "not one that can be in it"),
+    "an array too large": (rewritten(manifest_key, reshaped), "impossible dtype, shape or size"),
+    "an array of objects": (rewritten(manifest_key, objects), "impossible dtype, shape or size"),
+    "fewer parts": (described(parts=[]), "impossible dtype, shape or size"),
 }
 
 
@@ -254,7 +254,7 @@ async def test_without_a_good_snapshot_and_without_the_beginning_there_is_no_sta
     assert (await loaded(store, living))[0] == newest.id
     assert (await rebuild(store, living)).live.n_learned == 180
     await missing(part(0))(store, living, newest)
-    with pytest.raises(Damaged, match=r"part 0 is missing.*does not go on.*lost its beginning"):
+    with pytest.raises(Damaged, match=r"part 0 is missing.*does not continue.*lost its beginning"):
         await rebuild(store, living)
     assert older.id in [manifest.id for manifest in await manifests.manifests(store, living.keys)]
 

@@ -214,7 +214,7 @@ async def test_nothing_in_a_version_is_run(local: Artifacts) -> None:
         new = msgspec.structs.replace(card, files=files, digest=digest_of(card.meta, files)).sealed()
         (folder(local, card) / one.file).write_bytes(packed)
         (folder(local, card) / CARD).write_bytes(msgspec.json.encode(new))
-        with pytest.raises(Damaged, match="another array than its card says"):
+        with pytest.raises(Damaged, match="another array than its card describes"):
             await versions.load(local, KEYS, card.id)
     assert not Bomb.went_off
 
