@@ -34,7 +34,7 @@ class Budget:
 
     Parameters
     ----------
-    max_bytes : int or None
+    most : int or None
         Bytes of all models; None: no bound.
     """
 

@@ -34,7 +34,7 @@ class Models:
     ----------
     line : ReconnectingConnection
         Used to append to the catalog.
-    max_models : int
+    most : int
         Number of models at which no more are created.
     """
 

@@ -37,7 +37,7 @@ class Line:
     ----------
     wait_seconds : float
         Longest time for which other commands on the connection keep the store from answering.
-    accepts : async callable
+    knows : async callable
         Return whether the server at the other end of a connection may be appended to; receives the seconds to wait
         for a reply. A connection that it rejects is closed.
 
