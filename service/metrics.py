@@ -1,10 +1,9 @@
-"""What the service tells about itself: measures for Prometheus, and log lines.
+"""Prometheus metrics and logging of the service.
 
-The hot routes count in plain integers (:class:`Meter`); once a second, and whenever ``/metrics`` is asked, these are
-added to the Prometheus objects. With several processes on one port, prometheus-client keeps its values in files
+The hot routes count in plain integers (:class:`RequestMeter`, :class:`DurationCounter`), which are cheap enough for
+code that runs many thousand times a second. Once a second, and on each request for ``/metrics``, the counts are added
+to the Prometheus objects. With several processes on one port, prometheus-client keeps its values in files
 (``PROMETHEUS_MULTIPROC_DIR``) and any process answers for all.
-
-Counting how long things took, in plain integers: what is done many thousand times a second can afford it.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ if TYPE_CHECKING:
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""Of the request that the present task answers; every log line that it causes carries it."""
+"""Id of the request that the current task answers. Every log line that the request causes carries it."""
 
 GaugeMode = Literal["livemax", "livemin", "livesum", "liveall"]
 
 
 class Durations(Histogram):
-    """A histogram that takes many observations at once."""
+    """A histogram that accepts many observations at once."""
 
     def add(self, counts: Sequence[int], total: float) -> None:
-        """Add ``counts[i]`` observations to class i, whose values sum to ``total``."""
+        """Add ``counts[i]`` observations to bucket i; ``total`` is the sum of all their values."""
         self._sum.inc(total)
         for bucket, count in zip(self._buckets, counts, strict=True):
             if count:
@@ -66,26 +65,28 @@ class Meter:
         self._timer = Timer()
 
     def note(self, status: int, seconds: float | None) -> None:
-        """One request was answered; without ``seconds`` one that took as long as its client sent lines."""
+        """Count an answered request; ``seconds`` is None for a stream, whose duration the client determines."""
         self._statuses[status] = self._statuses.get(status, 0) + 1
         if seconds is not None:
             self._timer.note(seconds)
 
     def take(self) -> tuple[dict[int, int], list[int], float]:
-        """Requests by status, by class of duration, and seconds in all, since it was last asked."""
+        """Return and reset the requests by status, the durations by bucket, and the sum of the durations in
+        seconds.
+        """
         statuses, self._statuses = self._statuses, {}
         return statuses, *self._timer.take()
 
 
 class Living(Collector):
-    """What a registry has, without the samples of models that are gone."""
+    """Collects the metrics of a registry without the samples of deleted models."""
 
     def __init__(self, every: CollectorRegistry, models: set[str]) -> None:
         self._every = every
         self._models = models
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics, where a sample is left."""
+        """Yield the metrics that still have samples."""
         for metric in self._every.collect():
             metric.samples = [
                 sample for sample in metric.samples if sample.labels.get("model", "") in ("", *self._models)
@@ -95,7 +96,7 @@ class Living(Collector):
 
 
 class Telemetry:
-    """The measures of one process."""
+    """The metrics of one process."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -109,62 +110,62 @@ class Telemetry:
         self._requests = Counter("abound_requests", "Requests answered.", ("route", "status"), registry=registry)
         self._seconds = Durations(
             "abound_request_duration_seconds",
-            "From the head of a request to the end of its answer.",
+            "Seconds from the head of a request to the end of its response.",
             ("route",),
             buckets=BOUNDS,
             registry=registry,
         )
         self._learned = self._gauge("abound_model_learned_instances", "Instances learned.", "livemax")
-        self._features = self._gauge("abound_model_features", "Features held.", "livemax")
-        self._classes = self._gauge("abound_model_classes", "Classes held.", "livemax")
-        self._connections = self._gauge("abound_model_connections", "Connections held.", "livemax")
-        self._bytes = self._gauge("abound_model_memory_bytes", "Memory of the models, all processes.", "livesum")
-        self._lag = self._gauge("abound_log_lag_entries", "Entries behind the log, the worst process.", "livemax")
+        self._features = self._gauge("abound_model_features", "Features in the index.", "livemax")
+        self._classes = self._gauge("abound_model_classes", "Classes in the index.", "livemax")
+        self._connections = self._gauge("abound_model_connections", "Connections in the index.", "livemax")
+        self._bytes = self._gauge("abound_model_memory_bytes", "Memory of the models in all processes.", "livesum")
+        self._lag = self._gauge("abound_log_lag_entries", "Entries behind the log, of the slowest process.", "livemax")
         self._kept = {
             "log_entries": self._gauge("abound_log_entries", "Entries of the log in the store.", "livemax"),
-            "log_bytes": self._gauge("abound_log_bytes", "Size of the log in the store, once applied.", "livemax"),
+            "log_bytes": self._gauge("abound_log_bytes", "Size of the log in the store, as far as applied.", "livemax"),
             "log_max_bytes": self._gauge("abound_log_max_bytes", "Size at which learning is refused.", "livemin"),
             "history_bytes": self._gauge("abound_history_bytes", "Size of history.", "livemax"),
-            "history_segments": self._gauge("abound_history_segments", "Segments of history.", "livemax"),
+            "history_segments": self._gauge("abound_history_segments", "Number of history segments.", "livemax"),
             "history_beginning": self._gauge(
-                "abound_history_beginning_timestamp_seconds", "Where history begins; 0: at the first event.", "livemax"
+                "abound_history_beginning_timestamp_seconds", "First time in history; 0: the first event.", "livemax"
             ),
             "snapshot_age": self._gauge(
-                "abound_snapshot_age_seconds", "Since the newest snapshot was made; 0 without one.", "livemax"
+                "abound_snapshot_age_seconds", "Age of the newest snapshot; 0 without one.", "livemax"
             ),
             "untrimmed": self._gauge(
                 "abound_log_untrimmed", "1 while the worker cannot make a snapshot or trim the log.", "livemax"
             ),
             "index_bytes": self._gauge(
-                "abound_index_bytes", "Size of indexes in the artifact store that were made to be adopted.", "livemax"
+                "abound_index_bytes", "Size of the state files for adoptions in the artifact store.", "livemax"
             ),
-            "contenders": self._gauge("abound_contenders", "Versions and others that are compared.", "livemax"),
+            "contenders": self._gauge("abound_contenders", "Challengers that are compared.", "livemax"),
             "scored_share": self._gauge(
-                "abound_contenders_scored_ratio", "Share of the instances that they are asked about.", "livemax"
+                "abound_contenders_scored_ratio", "Share of instances that challengers score.", "livemax"
             ),
-            "promotions": self._gauge("abound_gate_promotions", "Times the gate let a version take over.", "livemax"),
-            "rollbacks": self._gauge("abound_gate_rollbacks", "Times the gate took one back.", "livemax"),
-            "drift_marks": self._gauge("abound_drift_marks", "Drift marks that are kept.", "livemax"),
+            "promotions": self._gauge("abound_gate_promotions", "Promotions of a version by the gate.", "livemax"),
+            "rollbacks": self._gauge("abound_gate_rollbacks", "Rollbacks by the gate.", "livemax"),
+            "drift_marks": self._gauge("abound_drift_marks", "Number of stored drift marks.", "livemax"),
             "blend_weight": self._gauge(
-                "abound_blend_version_weight", "Of the version, in the blend that leads.", "livemax"
+                "abound_blend_version_weight", "Weight of the version in the leading blend.", "livemax"
             ),
         }
         self._appends = Durations(
             "abound_append_duration_seconds",
-            "From sending a group of events to the store's word that they are durable, by what was asked of it.",
+            "Seconds from sending a group of events to the store's confirmation that they are durable, by queue.",
             ("model", "lane"),
             buckets=BOUNDS,
             registry=registry,
         )
         self._waiting = {
             "waiting_requests": self._gauge(
-                "abound_append_waiting_requests", "Requests that wait to be appended.", "livesum"
+                "abound_append_waiting_requests", "Requests in the append queues.", "livesum"
             ),
-            "waiting_bytes": self._gauge("abound_append_waiting_bytes", "Bytes that wait to be appended.", "livesum"),
+            "waiting_bytes": self._gauge("abound_append_waiting_bytes", "Bytes in the append queues.", "livesum"),
         }
         self._rankings = Durations(
             "abound_rank_duration_seconds",
-            "Ranking by versions, what waited at a time: version, or blend where there was one among it.",
+            "Seconds of one batch of rankings by versions; kind blend if one of them was a blend.",
             ("kind",),
             buckets=BOUNDS,
             registry=registry,
@@ -172,16 +173,16 @@ class Telemetry:
         self._serving = {
             "activated": self._gauge(
                 "abound_model_activated_timestamp_seconds",
-                "Since when a version is active; 0: the index is.",
+                "Time of the activation of the active version; 0: the index is active.",
                 "livemax",
             ),
-            "loaded": self._gauge("abound_model_loaded_versions", "Versions in memory, all processes.", "livesum"),
+            "loaded": self._gauge("abound_model_loaded_versions", "Versions in memory of all processes.", "livesum"),
         }
         self._refused = Counter(
-            "abound_refused", "Requests and lines answered with a problem, by its kind.", ("reason",), registry=registry
+            "abound_refused", "Requests and lines answered with a problem, by reason.", ("reason",), registry=registry
         )
         self._unchecked = Counter(
-            "abound_rates_unchecked", "Instances let through while the store could not count them.", registry=registry
+            "abound_rates_unchecked", "Instances passed while the store could not count them.", registry=registry
         )
         self._connected = Gauge(
             "abound_log_connected",
@@ -191,25 +192,25 @@ class Telemetry:
         )
         self._models: set[str] = set()
         self._jobs = self._of_jobs("abound_jobs", "Jobs by state.", ("state",))
-        self._jobs_ended = self._of_jobs("abound_jobs_ended", "Jobs that ended, ever.", ("method", "state"))
+        self._jobs_ended = self._of_jobs("abound_jobs_ended", "Jobs that have ended so far.", ("method", "state"))
         self._jobs_seconds = self._of_jobs(
-            "abound_jobs_ended_seconds", "Seconds that they ran, in all.", ("method", "state")
+            "abound_jobs_ended_seconds", "Total run time of ended jobs.", ("method", "state")
         )
-        self._jobs_workers = self._of_jobs("abound_jobs_workers", "Workers that are there, by kind of job.", ("kind",))
+        self._jobs_workers = self._of_jobs("abound_jobs_workers", "Live workers, by kind of job.", ("kind",))
 
     def _gauge(self, name: str, documentation: str, mode: GaugeMode) -> Gauge:
         return Gauge(name, documentation, ("model",), multiprocess_mode=mode, registry=self._registry)
 
     def _of_jobs(self, name: str, documentation: str, labels: tuple[str, ...]) -> Gauge:
-        # Every process sees the same in the store; the newest is the best.
+        # Every process reads the same figures from the store; the newest value is the best.
         return Gauge(name, documentation, labels, multiprocess_mode="livemostrecent", registry=self._registry)
 
     def meter(self, route: str) -> Meter:
-        """The meter of a route; the same one for the same route."""
+        """Return the meter of a route; always the same one for the same route."""
         return self._meters.setdefault(route, Meter(route))
 
     def flush(self) -> None:
-        """Add what the meters counted."""
+        """Add the counts of the meters to the Prometheus metrics."""
         for route, meter in self._meters.items():
             statuses, counts, total = meter.take()
             if not statuses:
@@ -219,30 +220,30 @@ class Telemetry:
             self._seconds.labels(route).add(counts, total)
 
     def count_refused(self, by_reason: Mapping[str, int]) -> None:
-        """So many more problems were told."""
+        """Count problems that were answered, by reason."""
         for reason, n in by_reason.items():
             self._refused.labels(reason).inc(n)
 
     def count_unchecked(self, n: int) -> None:
-        """``n`` more instances were let through without the store counting them."""
+        """Count ``n`` instances that passed although the store could not count them for the rate limit."""
         self._unchecked.inc(n)
 
     def add_appends(self, model: str, lane: str, counts: Sequence[int], total: float) -> None:
-        """Groups of events that were appended, by class of duration, and seconds in all."""
+        """Add groups of events that were appended: durations by bucket, and their sum in seconds."""
         if any(counts):
             self._appends.labels(model, lane).add(counts, total)
 
     def add_rankings(self, kind: str, counts: Sequence[int], total: float) -> None:
-        """Rankings by versions, by class of duration, and seconds in all."""
+        """Add rankings by versions: durations by bucket, and their sum in seconds."""
         if any(counts):
             self._rankings.labels(kind).add(counts, total)
 
     def set_log(self, connected: bool) -> None:
-        """Whether this process is connected to the log."""
+        """Set whether this process is connected to the log."""
         self._connected.set(connected)
 
     def set_models(self, figures: dict[str, dict[str, float]]) -> None:
-        """Figures by model: learned, features, ..., and those of ``Kept.figures``. Other models are forgotten."""
+        """Set the figures by model: learned, features, ..., and ``ModelStorage.figures``. Drop all other models."""
         gauges = {
             "learned": self._learned,
             "features": self._features,
@@ -259,12 +260,12 @@ class Telemetry:
                 gauge.labels(model).set(values.get(name, 0))
         for model in self._models - figures.keys():
             for gauge in gauges.values():
-                if not self._several:  # what lies in files cannot be taken out of them
+                if not self._several:  # values in the files of several processes cannot be removed
                     gauge.remove(model)
         self._models = set(figures)
 
     def set_jobs(self, figures: Figures) -> None:
-        """Jobs, as the store has them."""
+        """Set the figures of jobs, which come from the store."""
         for state, n in figures.counts.items():
             self._jobs.labels(state).set(n)
         for total in figures.totals:
@@ -274,7 +275,7 @@ class Telemetry:
             self._jobs_workers.labels(kind).set(len(workers))
 
     def exposition(self) -> bytes:
-        """Everything in Prometheus' text format; over all processes where there are several."""
+        """Return all metrics in Prometheus' text format, over all processes if there are several."""
         if not self._several:
             return generate_latest(self._registry)
         every = CollectorRegistry()
@@ -287,7 +288,7 @@ class Telemetry:
 
 
 def configure_logging(level: str, form: Literal["text", "json"]) -> None:
-    """Send the log lines of the product and of its libraries to standard error, in one form."""
+    """Send the log lines of the product and of its libraries to standard error, in one format."""
     before: list[Any] = [
         structlog.contextvars.merge_contextvars,
         add_request_id,
@@ -299,7 +300,7 @@ def configure_logging(level: str, form: Literal["text", "json"]) -> None:
     ]
     renderer: Any = structlog.processors.JSONRenderer()
     if form == "text":
-        # Without the locals, which hold keys, instances and labels
+        # Tracebacks without local variables, which hold keys, instances and labels.
         renderer = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
@@ -326,7 +327,7 @@ def configure_logging(level: str, form: Literal["text", "json"]) -> None:
 
 
 def add_request_id(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Name the request that a log line comes from, if one does."""
+    """Add the id of the current request to a log line, if there is one."""
     request_id = REQUEST_ID.get()
     if request_id is not None:
         line.setdefault("request_id", request_id)
@@ -334,7 +335,7 @@ def add_request_id(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMa
 
 
 def escape_controls(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Keep what others sent from looking like lines of its own: control characters as ``\\n``, ``\\x1b``."""
+    """Escape control characters (``\\n``, ``\\x1b``), so that text from clients cannot forge log lines."""
     for name, value in line.items():
         if isinstance(value, str) and not value.isprintable() and name != "exception":
             line[name] = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
@@ -346,11 +347,11 @@ def _uvicorn_loggers() -> Iterator[str]:
 
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the classes of durations, seconds."""
+"""Upper bounds of the duration buckets, in seconds."""
 
 
 class Timer:
-    """Durations by class, and their sum."""
+    """Counts durations by bucket, and sums them."""
 
     __slots__ = ("_counts", "_total")
 
@@ -359,12 +360,12 @@ class Timer:
         self._total = 0.0
 
     def note(self, seconds: float) -> None:
-        """One thing was done."""
+        """Count one duration."""
         self._counts[bisect_left(BOUNDS, seconds)] += 1
         self._total += seconds
 
     def take(self) -> tuple[list[int], float]:
-        """Durations by class, and seconds in all, since it was last asked."""
+        """Return and reset the counts by bucket and the sum in seconds."""
         taken = self._counts, self._total
         self._counts, self._total = [0] * (len(BOUNDS) + 1), 0.0
         return taken

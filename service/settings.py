@@ -1,12 +1,12 @@
-"""The settings of the service: the one place where they are named, checked and given defaults.
+"""Settings of the service: their names, checks and defaults in one place.
 
 A value comes from the command line, else from the environment variable ``ABOUND_<NAME>``, else from the file that
-``ABOUND_<NAME>_FILE`` names (so that a secret need not stand in the environment), else from the default here. An
-empty variable counts as not set.
+``ABOUND_<NAME>_FILE`` names (which keeps secrets out of the environment), else from the default here. An empty
+variable counts as unset.
 
-Parameters of one part stand beside its code, in a frozen dataclass; such a **group** is reached as
-``ABOUND_<GROUP>_<NAME>`` and read by ``settings.group(Params)``. The parent process needs none of them and does not
-import them, since most stand beside the learner itself.
+Parameters of one part of the service are a frozen dataclass next to its code. Such a **group** is set by
+``ABOUND_<GROUP>_<NAME>`` and read by ``settings.group(Params)``. The parent process does not import the groups, since
+most of their modules import the learning code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from abound.core.errors import CannotStart, WrongSetting
 PREFIX = "ABOUND_"
 
 READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY", "ABOUND_MODEL")
-"""Variables of ours that the service does not read: where the tests' data sets are, the client's URL and key."""
+"""Variables of the product that the service does not read: the tests' data sets, the client's URL, key and model."""
 
 GROUPS = {
     "contending": "abound.service.versions.promotion.params.ContendingParams",
@@ -49,7 +49,7 @@ GROUPS = {
     "store": "abound.service.store.client.StoreParams",
     "versions": "abound.service.versions.retention.VersionParams",
 }
-"""Name of each group and the dataclass that it is."""
+"""Name of each group and the path of its dataclass."""
 
 G = TypeVar("G")
 
@@ -66,19 +66,19 @@ class Described(NamedTuple):
     origin: str
     meaning: str
     plain: str | int | float | None
-    """The value as JSON has it."""
+    """The value as JSON."""
 
 
 class EnvironmentSource(PydanticBaseSettingsSource):
     """Reads ``ABOUND_*`` and ``ABOUND_*_FILE`` for the fields of :class:`Settings`."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """The value of one field (None: not set), its name, and that its value is plain text."""
+        """Return the value of one field (None: unset), its name, and False: the value is plain text, not JSON."""
         found = _variable(field_name)
         return (found[0] if found else None), field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        """Everything that the environment sets."""
+        """Return all values that the environment sets."""
         values: dict[str, Any] = {}
         for name, field in self.settings_cls.model_fields.items():
             value, _, _ = self.get_field_value(field, name)
@@ -88,67 +88,69 @@ class EnvironmentSource(PydanticBaseSettingsSource):
 
 
 class Settings(BaseSettings):
-    """Everything that can be set about the service. :meth:`load` makes one."""
+    """All settings of the service, created by :meth:`load`."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(8000, ge=0, le=65_535, description="port to listen on; 0 takes a free one")
-    processes: int = Field(1, ge=1, le=256, description="replicas, a process each, on the one port")
-    data_dir: Path = Field(Path("data"), description="directory of the embedded store")
+    processes: int = Field(1, ge=1, le=256, description="number of replicas, one process each, on the same port")
+    data_dir: Path = Field(Path("data"), description="directory of the embedded store, artifacts and caches")
     redis_url: SecretStr | None = Field(None, description="a Valkey or Redis to use instead of the embedded one")
     artifacts_url: SecretStr | None = Field(
         None,
         min_length=1,
-        description="directory or fsspec URL of history, versions and jobs, the same for all hosts; "
+        description="directory or fsspec URL for history, versions and jobs, shared by all hosts; "
         "[default: artifacts in data_dir with the embedded store, none with another]",
     )
-    worker: bool = Field(True, description="run a worker beside the service")
+    worker: bool = Field(True, description="run a worker along with the service")
     jobs_url: SecretStr | None = Field(
-        None, description="a Valkey or Redis for jobs, no cluster; [default: the one of the log]"
+        None, description="a Valkey or Redis for jobs, not a cluster; [default: the store of the log]"
     )
     worker_kinds: str = Field(
         "rebuild,fit",
         pattern=r"^[a-z]*(,[a-z]+)*$",
-        description="kinds of jobs that a worker does, with commas, one at a time of each; none: snapshots only",
+        description="comma-separated kinds of jobs that a worker runs, one job of each at once; none: snapshots only",
     )
     cluster: str | None = Field(
         None,
         pattern=r"^dask://[^/]+$",
-        description="a Dask scheduler, dask://host:port, that batch methods spread over",
+        description="a Dask scheduler, dask://host:port, that runs batch methods on its workers",
     )
-    insecure: bool = Field(False, description="listen on an address that others can reach, without any key")
+    insecure: bool = Field(False, description="allow listening on a public address without any API key")
 
-    max_body_bytes: int = Field(16 * MIB, ge=1024, description="largest body of a request")
+    max_body_bytes: int = Field(16 * MIB, ge=1024, description="most bytes in the body of a request")
     max_batch: int = Field(1000, ge=1, description="most instances in a batch")
     max_ndjson_lines: int = Field(100_000, ge=1, description="most lines in an NDJSON request")
-    max_ndjson_bytes: int = Field(64 * MIB, ge=1024, description="largest NDJSON request")
-    max_import_bytes: int = Field(4096 * MIB, ge=1024, description="largest file of a model that is imported")
-    max_header_bytes: int = Field(65_536, ge=1024, description="largest head of a request")
+    max_ndjson_bytes: int = Field(64 * MIB, ge=1024, description="most bytes in an NDJSON request")
+    max_import_bytes: int = Field(4096 * MIB, ge=1024, description="most bytes in the file of an imported model")
+    max_header_bytes: int = Field(65_536, ge=1024, description="most bytes in the head of a request")
     max_models: int = Field(1000, ge=1, le=100_000, description="most models that can be created")
     max_memory: int | None = Field(
         None,
         ge=2**20,
-        description="bytes of all models of a replica; without it 80 % of the machine's is divided among the replicas, "
-        "the worker (4 parts) and the embedded store (3 parts) that run on it",
+        description="bytes of memory for all models of a replica; [default: 80 % of the machine's memory, divided "
+        "among its replicas (1 part each), the worker (4 parts) and the embedded store (3 parts)]",
     )
-    max_connections: int = Field(10_000, ge=1, description="most connections a replica holds at once")
+    max_connections: int = Field(10_000, ge=1, description="most open client connections of a replica")
 
     wait_seconds: float = Field(10.0, gt=0, le=600, description="longest wait for an event to be applied")
     min_offset_seconds: float = Field(5.0, ge=0, le=600, description="longest wait for min_offset to be reached")
-    durability: Literal["log", "fsync", "replica"] = Field("log", description="level when a request names none")
+    durability: Literal["log", "fsync", "replica"] = Field(
+        "log", description="durability of requests that do not set it"
+    )
     prepare_seconds: float = Field(
         300.0, gt=0, le=86_400, description="longest wait for replicas to load a new index before it is adopted"
     )
-    max_staleness: float | None = Field(None, gt=0, description="seconds cut off from the log before unready")
+    max_staleness: float | None = Field(None, gt=0, description="seconds without the log after which /readyz fails")
 
-    keep_alive_seconds: int = Field(75, ge=1, description="how long an idle connection is kept")
-    drain_seconds: float = Field(0.0, ge=0, le=600, description="unready but still answering, before closing")
-    stop_seconds: float = Field(10.0, gt=0, le=600, description="longest wait for requests in flight on stopping")
+    keep_alive_seconds: int = Field(75, ge=1, description="time until an idle connection is closed")
+    drain_seconds: float = Field(0.0, ge=0, le=600, description="time between /readyz failing and closing, on stopping")
+    stop_seconds: float = Field(10.0, gt=0, le=600, description="longest wait for open requests on stopping")
 
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level of log lines")
-    log_format: Literal["text", "json"] = Field("text", description="form of log lines on standard error")
-    access_log: bool = Field(False, description="a log line for every request")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest level of log lines")
+    log_format: Literal["text", "json"] = Field("text", description="format of log lines on standard error")
+    access_log: bool = Field(False, description="write a log line for every request")
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -168,17 +170,17 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The command line, then the environment; no other place."""
+        """Return the sources: the command line, then the environment; no other."""
         return init_settings, EnvironmentSource(settings_cls)
 
     @classmethod
     def load(cls, **options: Any) -> Settings:
-        """Settings from ``options`` (a None counts as not given), the environment and the defaults.
+        """Load the settings from ``options`` (None counts as unset), the environment and the defaults.
 
         Raises
         ------
         WrongSetting
-            A value is out of range or a file cannot be read; names the variable and never shows a secret.
+            A value is out of range or a file cannot be read. The text names the variable and never shows a secret.
         """
         given = {name: value for name, value in options.items() if value is not None}
         try:
@@ -191,9 +193,9 @@ class Settings(BaseSettings):
         return settings
 
     def group(self, kind: type[G]) -> G:
-        """The group of settings ``kind``, a dataclass named in ``GROUPS``, from the environment and its defaults.
+        """Return the group ``kind``, a dataclass listed in ``GROUPS``, from the environment and its defaults.
 
-        WrongSetting when a value is out of range; names the variable.
+        Raise WrongSetting, with the variable's name, when a value is out of range.
         """
         name = next(group for group, path in GROUPS.items() if path == f"{kind.__module__}.{kind.__qualname__}")
         given = {part: found[0] for part in _parts(kind) if (found := _variable(f"{name}_{part}"))}
@@ -203,37 +205,38 @@ class Settings(BaseSettings):
             raise WrongSetting("; ".join(_sentences(error, (), f"{name}_"))) from None
 
     def store_url(self) -> str:
-        """The URL of the store, password and all; CannotStart when there is none."""
+        """Return the URL of the store with its password; raise CannotStart when it is unset."""
         if self.redis_url is None:
-            raise CannotStart("ABOUND_REDIS_URL is not set; `abound serve` sets it for what it starts")
+            raise CannotStart("ABOUND_REDIS_URL is not set; `abound serve` sets it for the processes that it starts")
         return self.redis_url.get_secret_value()
 
     def jobs_store_url(self) -> str:
-        """The URL of the store of jobs, password and all; CannotStart when there is none."""
+        """Return the URL of the store of jobs with its password; raise CannotStart when it is unset."""
         return self.store_url() if self.jobs_url is None else self.jobs_url.get_secret_value()
 
     def artifacts_place(self) -> str | None:
-        """Where the artifact store is, a path or a URL; None when there is none."""
+        """Return the path or URL of the artifact store; None without one."""
         if self.artifacts_url is not None:
             return self.artifacts_url.get_secret_value()
         return str(self.data_dir.resolve() / "artifacts") if self.redis_url is None else None
 
     def environment(self) -> dict[str, str]:
-        """These settings as variables, for a child process, without the groups. Holds secrets."""
+        """Return these settings as variables for a child process, without the groups. Contains secrets."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return {_variable_name(name): _text(value) for name, value in values.items() if value is not None}
 
     def child_environment(self) -> dict[str, str]:
-        """The environment of this process with these settings in the place of its own, for a child. Holds secrets.
+        """Return the environment of this process, updated with these settings, for a child process. Contains secrets.
 
-        A setting that a file gave here is a variable there, and its file is not named again: both would be refused.
+        A setting that came from a file becomes a plain variable, and its ``_FILE`` variable is removed: both would be
+        refused.
         """
         values = self.environment()
         files = {f"{variable}_FILE" for variable in values}
         return {name: value for name, value in os.environ.items() if name not in files} | values
 
     def describe(self) -> list[Described]:
-        """Every setting with its value and where it comes from, groups included; secrets masked."""
+        """Return every setting with its value and origin, including the groups. Passwords are masked."""
         described = []
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
@@ -252,17 +255,17 @@ class Settings(BaseSettings):
         return described
 
     def check_exposure(self, has_keys: bool = False) -> None:
-        """CannotStart when the service would listen beyond this machine without a key and was not told to."""
+        """Raise CannotStart when the service would listen publicly without a key and without ``insecure``."""
         if not (has_keys or self.insecure or is_loopback(self.host)):
             raise CannotStart(
-                f"listening on {self.host} would let everybody who reaches this machine read and teach the models, "
-                "since there is no key. Make one (abound keys create --scope admin), listen on 127.0.0.1, or say "
-                "--insecure (ABOUND_INSECURE=true) if something in front of the service asks for keys"
+                f"listening on {self.host} would let anyone who can reach this machine read and teach the models, "
+                "since there is no key. Create one (abound keys create --scope admin), listen on 127.0.0.1, or set "
+                "--insecure (ABOUND_INSECURE=true) if a proxy in front of the service checks keys"
             )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``. A name other than localhost counts as reachable."""
+    """Return whether only this machine can reach ``host``. A name other than localhost counts as reachable."""
     if host == "localhost":
         return True
     try:
@@ -272,7 +275,7 @@ def is_loopback(host: str) -> bool:
 
 
 def masked(url: str) -> str:
-    """``url`` with ``***`` in the place of a password, also of one among the query's parameters."""
+    """Return ``url`` with ``***`` in place of a password, including one in the query."""
     location = urlsplit(url).netloc
     user, colon, _ = location.rpartition("@")[0].partition(":")
     if colon:
@@ -281,9 +284,9 @@ def masked(url: str) -> str:
 
 
 def unknown_variables(environment: Mapping[str, str], groups: bool = True) -> list[str]:
-    """A sentence for each variable that begins with ``ABOUND_`` and means nothing, with the nearest that does.
+    """Return a sentence for each ``ABOUND_`` variable that is not a setting, with the most similar setting.
 
-    Without ``groups``, variables that could belong to a group are passed over, and none is imported.
+    Without ``groups``, variables that may belong to a group are skipped, and no group is imported.
     """
     ours = [*READ_ELSEWHERE, *(_variable_name(name) for name in Settings.model_fields)]
     if groups:
@@ -310,7 +313,7 @@ def _parts(kind: type[Any]) -> list[str]:
 
 
 def _meanings(kind: type[Any]) -> dict[str, str]:
-    """What the docstring of a group says of its parts: the lines below ``name, name : type``, else the type."""
+    """Return the descriptions in a group's docstring: the lines below ``name, name : type``, else the type."""
     meanings: dict[str, str] = {}
     types: dict[str, str] = {}
     names: list[str] = []
@@ -329,7 +332,7 @@ def _variable_name(name: str) -> str:
 
 
 def _variable(name: str) -> tuple[str, str] | None:
-    """The text that the environment gives for a setting and the variable it comes from; None when it gives none."""
+    """Return the text that the environment gives for a setting, and its variable; None when unset."""
     variable = _variable_name(name)
     text, path = os.environ.get(variable, ""), os.environ.get(f"{variable}_FILE", "")
     if text and path:
@@ -359,7 +362,7 @@ def _plain(value: object, shown: str) -> str | int | float | None:
 
 
 def _sentences(error: ValidationError, given: Iterable[str], prefix: str = "") -> Iterator[str]:
-    """What is wrong, one sentence a setting, by the name under which it was given; values are left out of it."""
+    """Yield one sentence for each error, with the option or variable at fault and without its value."""
     for problem in error.errors(include_input=False, include_url=False):
         name = "_".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")

@@ -1,14 +1,12 @@
-"""Ending tasks for certain.
+"""Helpers for asyncio tasks: cancel tasks and wait for them, run several at once, and slice long work.
 
-Long work in short slices, so that the one event loop answers in between.
+Long work in short slices keeps the event loop responsive::
 
-::
-
-    pace = Pace()
+    time_slice = TimeSlice()
     for line in lines:
         work(line)
-        if pace.due():
-            await pace.rest()
+        if time_slice.due():
+            await time_slice.pause()
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ AGAIN_SECONDS = 0.2
 
 
 async def end(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and wait until they have ended, whatever came of them.
+    """Cancel tasks and wait until they have ended; ignore their results and errors.
 
-    A task that is cancelled while it awaits several things deep may lose the cancellation on the way (some
-    libraries do), so a task that goes on is cancelled again.
+    A library in the middle of several nested awaits may swallow a cancellation, so a task that continues is cancelled
+    again.
     """
     while going := [task for task in tasks if not task.done()]:
         for task in going:
@@ -38,7 +36,7 @@ SLICE_SECONDS = 0.001
 
 
 class Pace:
-    """Says when the present slice is used up, and gives the others their turn."""
+    """Measures the current time slice, and lets other tasks run after it."""
 
     __slots__ = ("_until",)
 
@@ -46,17 +44,17 @@ class Pace:
         self._until = perf_counter() + SLICE_SECONDS
 
     def due(self) -> bool:
-        """Whether the slice is used up."""
+        """Return whether the slice is used up."""
         return perf_counter() > self._until
 
     async def rest(self) -> None:
-        """Let everything else that is ready run once, then begin a new slice."""
+        """Let every other ready task run once, then start a new slice."""
         await asyncio.sleep(0)
         self._until = perf_counter() + SLICE_SECONDS
 
 
 async def together(*works: Coroutine[Any, Any, None]) -> None:
-    """Run these until all have ended; when one fails the others are ended and its error is raised."""
+    """Run coroutines until all have ended; when one fails, cancel the others and raise its error."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

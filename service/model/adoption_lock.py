@@ -1,19 +1,19 @@
-"""What stands in the store while an index is being made and adopted: one adoption a model at a time.
+"""Adoption lock: the store's record of the adoption under way, at most one for each model.
 
-    ...:adopting    JSON of ``Pending``, renewed by who does it; gone soon after that one is
-    ...:adopted     hash: adoption (and index), at; changed in the one script that appends ``Adopt``
+    ...:adopting    JSON of ``PendingAdoption``, renewed by the process that runs it; expires soon after that process
+    ...:adopted     hash: adoption (and index), at; written by the script that appends ``Adopt``
 
-The first is no part of the replicated state. A replica that starts between ``Prepare`` and ``Adopt`` learns from it
-which shadow to bring up, and one whose shadow it names no more drops it. It also is the fence of the adoption:
-``Adopt`` is appended by a script that finds the key as it was, or not at all. Since the key is said again when a
-failover has lost it, the script looks for what else may be lost: the log's entry up to which the index stands for
-everything. Without it no replica would come to where it can adopt.
+The first key is not part of the replicated state. A replica that starts between ``Prepare`` and ``Adopt`` reads from
+it which standby state to load. A replica whose standby state it no longer names drops that state. The key is also the
+fence of the adoption: the script appends ``Adopt`` only if the key is unchanged. After a failover has lost the key,
+it is written again, so the script also checks for the log entry up to which the state file stands for everything.
+Without that entry no replica could reach the point of adoption.
 
-Where the store's clock was set back, it would stay for as much longer after its maker died: who is refused sees to it
-that it does not (as in ``service/store/lease.py``).
+When the store's clock is set back, the key would outlive a dead owner by as much. A refused process therefore
+shortens its expiry (as in ``service/store/lease.py``).
 
-From the second the script knows an ``Adopt`` that comes again since the reply to it was lost, and one that would be
-passed over. A store that loses the end of the log loses this with it.
+With the second key the script recognizes an ``Adopt`` that is repeated because its reply was lost, and an ``Adopt``
+that replicas would skip. A store that loses the end of the log loses this key with it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from abound.service.store.keys import ModelKeys
 PENDING_SECONDS = 30.0
 
 SWEEP = "sweep"
-"""Stands in an adoption's place while indexes that nothing needs are taken away (``service/history/garbage.py``)."""
+"""Takes the place of an adoption during garbage collection of state files (``service/history/garbage.py``)."""
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """An adoption under way; ``event`` as soon as the index is there."""
+    """An adoption under way; ``event`` is set as soon as the state file exists."""
 
     adoption: str
     event: Prepare | None = None
@@ -59,8 +59,8 @@ return 0
 """
 
 _APPEND = """
--- KEYS: pending, log, adopted. ARGV: pending, payload, checksum, entry that must be there ('0-0' none), entry that the
--- index stands for, what is adopted ('' nothing)
+-- KEYS: pending, log, adopted. ARGV: pending, payload, checksum, entry that must exist ('0-0' none), entry that the
+-- state file stands for, id of the adoption ('' none)
 local at = redis.call('HGET', KEYS[3], 'at')
 if at then
   if redis.call('HGET', KEYS[3], 'adoption') == ARGV[6] then return at end
@@ -78,12 +78,12 @@ return at
 
 
 def key_of(keys: ModelKeys) -> bytes:
-    """Where it stands."""
+    """Return the key of the pending adoption."""
     return keys.of("adopting")
 
 
 async def pending(store: Store, models: Iterable[ModelKeys]) -> list[Pending | None]:
-    """What is pending for each model."""
+    """Return the pending adoption of each model."""
     with reaching():
         async with store.client.pipeline(transaction=False) as pipe:
             for keys in models:
@@ -95,18 +95,18 @@ def _parse(text: bytes | None) -> Pending | None:
     try:
         return None if text is None else _decoder.decode(text)
     except msgspec.MsgspecError:
-        return None  # of another release; its adoption needs no shadow here, only its index at its offset
+        return None  # of another release; its adoption needs the state file at its offset, no standby state here
 
 
 async def say(store: Store, keys: ModelKeys, what: Pending, seconds: float = PENDING_SECONDS) -> bool:
-    """Say, or say again, what is pending; False when another adoption is."""
+    """Write or renew the pending adoption; return False if another one is pending."""
     words = (what.adoption, msgspec.json.encode(what), int(seconds * 1000))
     with reaching():
         return bool(await store.client.eval(_TAKE, 1, key_of(keys), *words))
 
 
 async def let_go(store: Store, keys: ModelKeys, adoption: str) -> None:
-    """Nothing is pending any more, unless it is another adoption."""
+    """Delete the pending adoption unless it is another one."""
     with reaching():
         await store.client.eval(_LET_GO, 1, key_of(keys), adoption)
 
@@ -121,16 +121,16 @@ async def append(
     there: bool = True,
     adopts: str = "",
 ) -> bytes | None:
-    """Append a packed entry if this is what is pending; its id, or None.
+    """Append a packed entry if ``what`` is still pending; return its id, or None.
 
-    None as well when something was adopted past ``after``.
+    Also return None when a state was adopted past ``after``.
 
     Parameters
     ----------
     there : bool
-        Refuse as well when the log has no entry ``after``, if that is not START.
+        Refuse as well when the log has no entry ``after``, unless that is START.
     adopts : str
-        What the entry adopts. That is appended once however often it is tried: its id is the first one's.
+        Id of the adoption that the entry makes. Retries append it only once and return the id of the first entry.
     """
     words = (msgspec.json.encode(what), *packed, (after if there else START).entry, after.entry, adopts)
     names = (key_of(keys), keys.log, keys.of("adopted"))

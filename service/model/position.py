@@ -8,18 +8,18 @@ from abound.core.types import START, Offset
 
 
 class Position(NamedTuple):
-    """How far a state is in its log.
+    """Position of a state in its log.
 
     Attributes
     ----------
     offset : Offset
-        Of the event applied last.
+        Of the last applied event.
     checksum : bytes
-        Of that event's entry, by which the log is known again.
+        Of that event's entry, to verify that the log is still the same.
     n_entries, log_bytes : int
-        Entries of the log so far, and their size as they were appended (``segment.bytes_with``).
+        Entries of the log so far, and their size as appended (``stream.bytes_with``).
     adopted : Offset
-        Where an index was adopted last, START when none was.
+        Offset of the last adoption, START without one.
     """
 
     offset: Offset

@@ -1,8 +1,8 @@
-"""Presence: what each replica says of itself in the store, for the others and for whoever looks.
+"""Presence: the status that each replica publishes in the store, for other replicas and for operators.
 
-A field of the hash ``...:replicas`` a replica, renewed every other second, taken back when it stops. One that is not
-heard of any more may still answer from memory, cut off from the store, so what it said last stays for an hour. All
-times are the store's own clock, so the clocks of the hosts need not agree.
+A replica writes its field of the hash ``...:replicas`` every other second and removes it when it stops. A silent
+replica may be cut off from the store and still answer from memory, so its last status stays for an hour. All times
+come from the store's clock, so the clocks of the hosts need not agree.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ MARK_SECONDS = 600
 
 
 SILENT_SECONDS = 20.0
-"""A replica that has said nothing for so long is not waited for: one that is only slow would have to halt."""
+"""An adoption does not wait for a replica that is silent for longer. If it is only slow, it has to halt."""
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica of one model.
+    """Status of one model on one replica.
 
     Attributes
     ----------
     replica : str
-        Its id.
+        Id of the replica.
     offset : str
-        Applied last.
+        Of the last applied event.
     digest, digest_offset : str or None
-        The newest digest that it took, and where.
+        Newest digest that the replica computed, and its offset.
     host, pid
     ready : bool
     lag : int or None
@@ -46,15 +46,15 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     log_bytes : int
         Size of the log up to the offset.
     prepared : str or None
-        The index that it is ready to adopt.
+        State file that the replica is ready to adopt.
     versions : list of str
-        Ids of the versions that it has loaded.
+        Ids of the loaded versions.
     swept_for : list of str or None
-        ``swept`` of ``copies.Copies``.
+        Cleanup requests for cached versions that the replica has completed (``versions/cache_cleanup.py``).
     numbering : str
-        As ``numbering()`` gave it there.
+        Result of ``pid_namespace()`` on the replica.
     at : float
-        When it said so; seconds of the store's clock.
+        Time of publication, in seconds of the store's clock.
     """
 
     replica: str
@@ -74,7 +74,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Marked(msgspec.Struct, frozen=True):
-    """The digest that a replica had at a mark."""
+    """Digest of a replica at a mark."""
 
     replica: str
     offset: str
@@ -86,7 +86,7 @@ _marked = msgspec.json.Decoder(Marked)
 
 
 async def publish(store: Store, said: list[tuple[ModelKeys, Presence]]) -> None:
-    """Say what stands with the models of one replica."""
+    """Publish the status of the models of one replica."""
     with reaching():
         async with store.client.pipeline(transaction=False) as pipe:
             for keys, presence in said:
@@ -96,7 +96,7 @@ async def publish(store: Store, said: list[tuple[ModelKeys, Presence]]) -> None:
 
 
 async def withdraw(store: Store, models: list[ModelKeys], replica: str) -> None:
-    """Take back what a replica said, when it stops."""
+    """Remove the status of a replica that stops."""
     with reaching():
         async with store.client.pipeline(transaction=False) as pipe:
             for keys in models:
@@ -105,18 +105,18 @@ async def withdraw(store: Store, models: list[ModelKeys], replica: str) -> None:
 
 
 async def present(store: Store, keys: ModelKeys, seconds: float = FRESH_SECONDS) -> list[Presence]:
-    """The live replicas of a model, by id: without those that have been silent for longer."""
+    """Return the live replicas of a model, by id: those that published within ``seconds``."""
     now, said = await _heard_of(store, keys)
     return [one for one in said if abs(now - one.at) <= seconds]
 
 
 async def heard_of(store: Store, keys: ModelKeys) -> list[Presence]:
-    """The replicas of a model that have not taken back what they said, by id: the live ones, and the silent ones."""
+    """Return all replicas of a model that have not withdrawn, live or silent, by id."""
     return (await _heard_of(store, keys))[1]
 
 
 async def clear_dead(store: Store, models: list[ModelKeys], replica: str) -> None:
-    """Take out what replicas of this host said that were killed: silent, and their process is no more."""
+    """Remove the status of killed replicas of this host: they are silent and their process has ended."""
     host, here = socket.gethostname(), numbering()
     for keys in models:
         now, said = await _heard_of(store, keys)
@@ -134,9 +134,9 @@ async def clear_dead(store: Store, models: list[ModelKeys], replica: str) -> Non
 
 
 def numbering() -> str:
-    """Among which processes a number is that of one: containers may share a host's name, but not its processes.
+    """Return an id of the space in which a PID is unique: containers may share a hostname, but not their processes.
 
-    The start of the machine and the namespace; empty where the system has no such thing.
+    It consists of the machine's boot id and the PID namespace; empty on systems without them.
     """
     try:
         start, space = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), Path("/proc/self/ns/pid").stat()
@@ -146,7 +146,7 @@ def numbering() -> str:
 
 
 async def _heard_of(store: Store, keys: ModelKeys) -> tuple[float, list[Presence]]:
-    """The store's clock, and what was said; what is too old is taken out."""
+    """Return the store's clock and all published statuses; remove outdated ones."""
     with reaching():
         async with store.client.pipeline(transaction=False) as pipe:
             pipe.time()
@@ -157,7 +157,7 @@ async def _heard_of(store: Store, keys: ModelKeys) -> tuple[float, list[Presence
             presence = _presence.decode(packed)
             if -AHEAD_SECONDS <= now - presence.at <= UNHEARD_SECONDS:
                 kept.append(presence)
-            else:  # also of the future: the store's clock was set back
+            else:  # too old, or in the future because the store's clock was set back
                 stale.append(name)
         if stale:
             await store.client.hdel(keys.of("replicas"), *stale)
@@ -165,7 +165,7 @@ async def _heard_of(store: Store, keys: ModelKeys) -> tuple[float, list[Presence
 
 
 def _lives(pid: int) -> bool:
-    """Whether another process of this host has the number."""
+    """Return whether another process of this host has the PID."""
     if pid == os.getpid():
         return False
     try:
@@ -178,7 +178,7 @@ def _lives(pid: int) -> bool:
 
 
 async def publish_mark(store: Store, keys: ModelKeys, token: str, replica: str, offset: Offset, digest: str) -> None:
-    """Say which digest a replica has at a mark."""
+    """Publish the digest of a replica at a mark."""
     key = keys.of(f"marks:{token}")
     with reaching():
         async with store.client.pipeline(transaction=False) as pipe:
@@ -188,7 +188,7 @@ async def publish_mark(store: Store, keys: ModelKeys, token: str, replica: str, 
 
 
 async def marked(store: Store, keys: ModelKeys, token: str) -> list[Marked]:
-    """What the replicas have said at a mark so far, by id."""
+    """Return the digests that replicas have published at a mark so far, by replica id."""
     with reaching():
         said = await store.client.hgetall(keys.of(f"marks:{token}"))
     return [_marked.decode(packed) for _, packed in sorted(said.items())]

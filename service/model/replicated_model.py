@@ -1,16 +1,16 @@
-"""One model as one replica has it: the live state, how far it is, and the one way in which it changes.
+"""One model on one replica: its live state, its position in the log, and the only function that changes it.
 
-Start-up, following and rebuilding all go through :meth:`ModelReplica.apply`, entry by entry in log order. An entry
-that cannot be applied stops the model for good: ``trouble`` says why, and nothing that comes after is applied.
+Start-up, following and rebuilding all go through :meth:`ReplicatedModel.apply`, entry by entry in log order. An entry
+that cannot be applied stops the model permanently: ``failure`` holds the reason, and no later entry is applied.
 
-An index that is to be adopted has a **shadow** beside the live state (``service/model/standby.py``). Once the shadow
-has come as far as the live state it is attached: whatever is applied is applied to both, so at the adoption it takes
-the live state's place at once. A model without its shadow cannot apply the adoption: it stays before it, and
-``NotPrepared`` says so.
+A state file that is about to be adopted is loaded as a **standby state** next to the live state
+(``service/model/standby.py``). Once the standby state has caught up with the live state, it is attached: every entry
+is applied to both, so at the adoption it replaces the live state immediately. Without its standby state a model
+cannot apply the adoption: it stops before that entry and raises ``StandbyMissing``.
 
-So it is with a **version** that is activated (``service/versions/activation.py``): a model that answers and does not
-have it stays before the activation, and ``NotLoaded`` says so. One that answers nobody yet goes on, and must have what
-is active at the end.
+The same holds for a **version** that is activated (``service/versions/activation.py``). A model that serves requests
+and has not loaded the version stops before the activation and raises ``VersionNotLoaded``. A model that is not
+serving yet continues, and must have the version that is active at the end of the log.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REPLAY_SLICE = 1024
 
 
 class Applied(NamedTuple):
-    """An entry that was applied, the offset of its last event, and what came of its records (None: it had none)."""
+    """An applied entry, the offset of its last event, and the outcome of its records (None if it has none)."""
 
     entry: Entry
     offset: Offset
@@ -53,7 +53,7 @@ class Applied(NamedTuple):
 
 
 class NotPrepared(Exception):
-    """The next entry adopts an index whose shadow is not there yet. Nothing was applied; try again with it."""
+    """The next entry adopts a state whose standby state is missing. Nothing was applied; load it and retry."""
 
     def __init__(self, adopt: Adopt, at: Offset) -> None:
         super().__init__(f"the index {adopt.index} is adopted at {at} and is not loaded yet")
@@ -62,7 +62,7 @@ class NotPrepared(Exception):
 
 
 class NotLoaded(Exception):
-    """The version that is active, or is so after the next entry, is not loaded. Nothing was applied."""
+    """The version that is active, or becomes active with the next entry, is not loaded. Nothing was applied."""
 
     def __init__(self, version: str, digest: str, at: Offset) -> None:
         super().__init__(f"the version {version} is active from {at} on and is not loaded yet")
@@ -72,7 +72,7 @@ class NotLoaded(Exception):
 
 
 def new_secret() -> tuple[int, int]:
-    """A secret for the key tables of this process."""
+    """Return a random secret for the key tables of this process."""
     return secrets.randbits(64), secrets.randbits(64)
 
 
@@ -83,9 +83,9 @@ async def learn(
     slice_events: int,
     passed: Callable[[int], None] = lambda n_done: None,
 ) -> Applying:
-    """Apply an event of instances to a state in slices; other work gets its turn between two of them.
+    """Apply an event of instances to a state in slices; other tasks run between slices.
 
-    ``passed`` is told before each pause how many positions are applied.
+    Before each pause, ``passed`` is called with the number of applied positions.
     """
     if live.crowded:
         await enlarge(live)
@@ -101,16 +101,16 @@ async def learn(
 
 
 async def configure(live: LiveModel, event: Configure) -> None:
-    """Apply a change of the configuration; Damaged when it leads to one that cannot be."""
+    """Apply a change of the configuration; raise Corrupted when the result is invalid."""
     try:
         await kernel_compiler.loaded(live.config.changed(event.changes))
         live.configure(event.changes)
     except InvalidInstance as error:
-        raise Damaged(f"it changes the configuration to one that cannot be: {error}") from error
+        raise Damaged(f"it changes the configuration to an invalid one: {error}") from error
 
 
 async def enlarge(live: LiveModel) -> None:
-    """Let another thread make larger tables; nothing may change the state meanwhile."""
+    """Build larger tables in another thread. Nothing may change the state meanwhile."""
     live.take(await asyncio.to_thread(live.enlarged))
 
 
@@ -121,31 +121,31 @@ class ModelReplica:
     ----------
     keys : ModelKeys
     log_key : bytes
-        ``keys.log``, made once.
+        ``keys.log``, computed once.
     live : LiveModel
-        Read it as you like between two ``await``; nobody but ``apply`` changes it.
+        Safe to read between two ``await``; only ``apply`` changes it.
     position : Position
-    trouble : str or None
-        Why the model's state cannot go on.
+    failure : str or None
+        Why the model has stopped permanently.
     halted : str or None
-        Why it does not go on for now: its shadow is not there yet for an adoption, or the version that is active.
-    lacks : bool
-        The version that is active could not be loaded when that was last tried.
+        Why the model waits: the standby state for an adoption, or the active version, is not loaded yet.
+    lacks_version : bool
+        The last attempt to load the active version failed.
     resumes : bool
-        What halted it is over, or to be tried again; the follower is to go on with it.
+        The reason for the halt has ended, or is to be retried; the follower continues with the model.
     ready : bool
         It has caught up with the log once and its state is trusted.
     lag : int or None
-        Entries behind, as measured last.
+        Entries behind the log, as last measured.
     trim : Trim
-        What was trimmed off the log, as far as is known here.
-    digest, digest_offset : the newest digest that was taken, and where
+        The part trimmed off the log, as far as this replica knows.
+    digest, digest_offset : the newest computed digest, and its offset
     appender : Appender or None
         None where nothing is appended, as in a rebuild.
-    shadow : Shadow or None
-        The index that may be adopted next.
+    standby : StandbyState or None
+        The state that may be adopted next.
     versions : dict of Loaded by id, or None
-        What is loaded to answer with, the one that was asked last at the end; None where nobody is answered.
+        Loaded versions; None if this model serves no requests.
     """
 
     def __init__(
@@ -176,52 +176,55 @@ class ModelReplica:
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """Return the model's name."""
         return self.keys.name
 
     @property
     def incarnation(self) -> str:
-        """Id of the catalog entry that created the model."""
+        """Return the id of the catalog entry that created the model."""
         return self.keys.incarnation
 
     @property
     def offset(self) -> Offset:
-        """Of the event applied last, START when none was."""
+        """Return the offset of the last applied event, START without one."""
         return self.position.offset
 
     @property
     def log_bytes(self) -> int:
-        """Size of the log, since its beginning, as far as it has been applied."""
+        """Return the size of the log since its beginning, as far as applied."""
         return self.position.log_bytes
 
     @property
     def held_bytes(self) -> int:
-        """Size of what the log holds now, without what was trimmed off it."""
+        """Return the size of the log without the trimmed part."""
         held = self.position.log_bytes - self.trim.log_bytes
         return held if held > 0 else 0
 
     @property
     def prepared(self) -> str | None:
-        """The index that can be adopted at the next entry."""
+        """Return the state file that the next entry can adopt."""
         return self.shadow.index if self.shadow is not None and self.shadow.attached else None
 
     @property
     def n_shadow_bytes(self) -> int:
-        """Bytes of memory of the index that may be adopted next, from when it is begun to be loaded on."""
+        """Return the memory of the standby state in bytes, counted from the start of its loading."""
         return self.shadow.n_bytes if self.shadow is not None else 0
 
     @property
     def n_loaded_bytes(self) -> int:
-        """Bytes of the versions that are loaded."""
+        """Return the size of the loaded versions in bytes."""
         return sum([loaded.card.n_bytes for loaded in (self.versions or {}).values()])
 
     def check_ready(self) -> None:
-        """NotReady when its state is not to be trusted now; says why, and names the lag."""
+        """Raise NotReady, with the reason and the lag, when the state is not trusted now."""
         if not self.ready:
             raise NotReady(self.trouble or self.halted or f"the model {self.name} is being loaded", lag=self.lag)
 
     def check_serving(self, serving: Serving | None = None) -> None:
-        """NotLoaded when what is active, or would be, is a version that is not loaded, and somebody is answered."""
+        """Raise VersionNotLoaded when this model serves requests and the active version is not loaded.
+
+        ``serving`` is the state of activation to check, by default the current one.
+        """
         serving = serving or self.live.serving
         if self.versions is not None and not serving.is_live:
             loaded = self.versions.get(serving.version)
@@ -229,11 +232,11 @@ class ModelReplica:
                 raise NotLoaded(serving.version, serving.digest, Offset.parse(serving.at))
 
     def start_anew(self) -> None:
-        """Drop the state for that of the model's first moment."""
+        """Replace the state with the empty one at the start of the log."""
         self.restore(LiveModel(self._config, new_secret(), self.limits), AT_START)
 
     def restore(self, live: LiveModel, position: Position) -> None:
-        """Take over a state that was loaded. A shadow may have seen another log; it goes."""
+        """Replace the state with a loaded one. Drop the standby state, which may come from another log."""
         self.live = live
         self.position = position
         self.shadow = None
@@ -242,21 +245,21 @@ class ModelReplica:
 
     @contextlib.asynccontextmanager
     async def at_rest(self) -> AsyncIterator[None]:
-        """As long as the context lasts nothing is applied, and no entry is half applied."""
+        """Pause applying for the duration of the context. No entry is half applied then."""
         async with self._turn:
             yield
 
     async def apply(self, element: Element) -> Applied:
-        """Apply the next entry of the log, in slices; other work gets its turn between two of them.
+        """Apply the next entry of the log, in slices; other tasks run between slices.
 
         Raises
         ------
-        NotPrepared
-            It adopts an index that is not here yet. Nothing was applied.
-        NotLoaded
+        StandbyMissing
+            It adopts a state that is not loaded. Nothing was applied.
+        VersionNotLoaded
             It activates a version that is not loaded, and the model is ready. Nothing was applied.
-        Damaged, UnknownApplyVersion
-            It cannot be applied. The model keeps its state, and ``trouble`` says so from here on.
+        Corrupted, UnknownApplyVersion
+            It cannot be applied. The model keeps its state, and ``failure`` holds the reason from now on.
         """
         entry_id, fields = element
         try:
@@ -271,7 +274,7 @@ class ModelReplica:
                 if applying is not None:
                     at = Offset(at.milliseconds, at.sequence, len(applying.ranks) - 1)
                 if self.shadow is not None and self.shadow.attached:
-                    self.position = self.position._replace(offset=at)  # answers come from behind the entry by now
+                    self.position = self.position._replace(offset=at)  # requests already see the state after the entry
                     await self.shadow.apply(event, first)
                 before = self.position
                 self.position = Position(
@@ -291,12 +294,12 @@ class ModelReplica:
         return Applied(entry, at, applying)
 
     def _adopts(self, event: Event, at: Offset) -> bool:
-        """Take the shadow for the live state when an event says so; whether it does."""
+        """Replace the live state with the standby state if the event adopts it; return whether it does."""
         if type(event) is not Adopt or Offset.parse(event.after) < self.position.adopted:
             return False
         if self.shadow is None or not self.shadow.attached or self.shadow.index != event.index:
             raise NotPrepared(event, at)
-        self.shadow.live.serving = self.live.serving  # an index takes another's place, and no version's
+        self.shadow.live.serving = self.live.serving  # an adoption replaces the index, not the active version
         self.live = self.shadow.live
         self.shadow = None
         self.digest = self.digest_offset = None
@@ -322,7 +325,7 @@ class ModelReplica:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether an entry waits to be applied."""
+        """Return whether an entry waits to be applied."""
         return self._n_wanting > 0
 
     async def whole_entry(self) -> None:
@@ -331,9 +334,9 @@ class ModelReplica:
             pass
 
     async def take_digest(self, give_way: bool = False) -> str | None:
-        """The digest of the state as it is now, in slices; nothing is applied meanwhile.
+        """Compute the digest of the current state, in slices; nothing is applied meanwhile.
 
-        With ``give_way``, None as soon as an entry waits to be applied.
+        With ``give_way``, return None as soon as an entry waits to be applied.
         """
         async with self._turn:
             for _ in self.live.digest_steps():

@@ -1,12 +1,13 @@
-"""A shadow: an index that may be adopted, beside the live state of one model of one process.
+"""Standby state: a state that may be adopted, next to the live state of one model in one process.
 
-1. the index is loaded from the artifact store; its digest is the one that the event names
-2. what came after the index's offset is replayed on top, the last bit of it while the live state is at rest
-3. so the shadow is as far as the live state, and attached: what the live state applies, it applies as well
-4. at the adoption it takes the live state's place
+1. The state file is loaded from the artifact store. Its digest must be the one in the event.
+2. The entries after the offset of the state file are replayed on top; the last ones while the live state is paused.
+3. The standby state is then as far as the live state, and attached: each entry is applied to both.
+4. At the adoption it replaces the live state.
 
-So the state after an adoption at B is the index + a replay from its offset to B, wherever and whenever it is made. A
-shadow is no state itself: one that is dropped, or lost with its process, can be made again.
+So the state after an adoption at B is the state file plus a replay from its offset to B, on every replica and at any
+time. The standby state is not part of the replicated state: if it is dropped, or lost with its process, it can be
+rebuilt.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ if TYPE_CHECKING:
 PAUSE_SECONDS = 0.02
 
 CLOSE_SECONDS = 0.2
-"""A shadow that took no longer to come to where the live state was takes the rest while that one is at rest."""
+"""A standby state that caught up within this time replays the rest while the live state is paused."""
 
 MOST_ROUNDS = 50
-"""So does one that has tried so often, since it is hardly faster than what comes."""
+"""So does a standby state after this many rounds, since it is hardly faster than new entries arrive."""
 
 
 class Shadow:
-    """An index on its way to the live state's place.
+    """A state that is loaded to replace the live state.
 
     Attributes
     ----------
     index, digest : str
     live : LiveModel
-        After ``bring_up``.
+        Set by ``bring_up``.
     offset : Offset
-        Of the entry applied last.
+        Of the last applied entry.
     attached : bool
     """
 
@@ -59,18 +60,18 @@ class Shadow:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory that it takes, or is about to: until it is loaded, as much as the live state."""
+        """Return its memory in bytes; until it is loaded, that of the live state as an estimate."""
         return getattr(self, "live", self._model.live).n_bytes
 
     async def bring_up(self, source: Source, progress: Callable[[float], None] = lambda done: None) -> None:
-        """Load the index and replay until it is attached.
+        """Load the state file and replay until the standby state is attached.
 
-        Returns without having been attached when the model has got another shadow, or none, meanwhile.
+        Return without attaching it when the model has another standby state, or none, meanwhile.
 
         Raises
         ------
-        Damaged, UnknownArtifact, ArtifactsUnavailable, StoreUnavailable
-            It cannot be had, or not now.
+        Corrupted, UnknownArtifact, ArtifactsUnavailable, StoreUnavailable
+            It cannot be loaded, or not now.
         """
         model = self._model
         loop = asyncio.get_running_loop()
@@ -78,7 +79,7 @@ class Shadow:
         for n_rounds in itertools.count():
             began = loop.time()
             while model.shadow is self and model.offset[:2] < self.offset[:2]:  # noqa: ASYNC110
-                await asyncio.sleep(PAUSE_SECONDS)  # the live state has not come to the index's offset yet
+                await asyncio.sleep(PAUSE_SECONDS)  # the live state has not reached the state file's offset yet
             await self._catch_up(source)
             if loop.time() - began < CLOSE_SECONDS or n_rounds >= MOST_ROUNDS:
                 break
@@ -87,7 +88,7 @@ class Shadow:
             self.attached = model.shadow is self
 
     async def _catch_up(self, source: Source) -> None:
-        """Replay up to where the live state is now, unless this is not its shadow any more."""
+        """Replay up to the current offset of the live state, unless the model has dropped this standby state."""
         model = self._model
         until = model.offset
         if model.shadow is not self or until[:2] <= self.offset[:2]:
@@ -99,10 +100,10 @@ class Shadow:
                 return
             await asyncio.sleep(0)
         if self.offset[:2] < until[:2]:
-            raise Damaged(f"the log of {model.name} has no entry {until.entry} any more")
+            raise Damaged(f"the log of {model.name} no longer has entry {until.entry}")
 
     async def apply(self, event: Event, at: Offset) -> None:
-        """Apply the event of an entry. Adoptions are passed over: after another one this shadow is adopted no more."""
+        """Apply the event of an entry. Ignore adoptions: after another adoption this standby state is not adopted."""
         if type(event) is Learn:
             await learn(self.live, event, at, self._model.slice_events)
         elif type(event) is Configure:
@@ -111,7 +112,7 @@ class Shadow:
 
 
 async def apply(model: ModelReplica, element: Element, source: Source) -> None:
-    """Apply the next entry; if it adopts an index, get that first. Raises what ``apply`` and ``bring_up`` raise."""
+    """Apply the next entry; if it adopts a state, load that first. Raise what ``apply`` and ``bring_up`` raise."""
     try:
         await model.apply(element)
     except NotPrepared as missing:

@@ -1,14 +1,14 @@
-"""The follower: reads the catalog and the logs of all models, and applies them, from the first start to the last stop.
+"""The follower: reads the catalog and the logs of all models and applies them, from start to stop.
 
     **load**     newest good snapshot, then replay to the log's end (``service/replica/loader.py``)
-    **follow**   one XREAD BLOCK over the catalog and all logs, for ever
-    **return**   after every lost connection: is the entry applied last still there, with the same checksum? If not,
-                 the store has lost a tail or is another store: the state is dropped and loaded anew
+    **follow**   one XREAD BLOCK over the catalog and all logs, in a loop
+    **verify**   after every lost connection: does the last applied entry still exist, with the same checksum? If not,
+                 the store has lost the end of the log or is another store: the state is dropped and loaded again
 
-A replica that has gone on from a tail which the store lost would differ from all others for ever; that is why step
-*return* comes before anything new is applied. So would one that was stopped for so long that entries which it has not
-read were trimmed, or one whose server was made the copy of another: the store does not tell a reader. That is why every
-reading is followed, on the same connection, by the questions how far each log is trimmed and whether this is a copy.
+A replica that continued from entries which the store has lost would differ from all others forever. So step *verify*
+precedes any new entry. Two more cases need it: a replica was suspended until entries that it had not read were
+trimmed, or its server became a replica of another server. The store reports neither to a reader. So every read is
+followed, on the same connection, by queries for how far each log is trimmed and for the role of the server.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Follower:
     Attributes
     ----------
     catalog : Catalog
-    models : dict of ModelReplica by name
-    trouble : str or None
-        Why nothing is followed any more.
+    models : dict of ReplicatedModel by name
+    failure : str or None
+        Why the follower has stopped.
     cut_off : str or None
         Why the store cannot be read at the moment.
     """
@@ -69,14 +69,14 @@ class Follower:
         self._pace = Pace(params.read_bytes)
 
     async def load(self, progress: Progress) -> None:
-        """Bring all models there are to the ends of their logs.
+        """Bring all models to the ends of their logs.
 
         Raises
         ------
         StoreUnavailable
-            The store went away meanwhile; call again.
+            The store became unavailable; call again.
         CannotStart
-            The catalog or a model's beginning is lost or damaged.
+            The catalog, or the beginning of a model's log, is lost or damaged.
         """
         link = await self._store.open_link("load")
         try:
@@ -90,7 +90,7 @@ class Follower:
                     if model.resumes:
                         await self._loader.replay(link, model, progress)
                     elif not (await self._goes_on(link, model) or await self._is_archived(link, model)):
-                        raise StoreUnavailable(f"the store has lost a tail of the log of {model.name}")
+                        raise StoreUnavailable(f"the store has lost the end of the log of {model.name}")
         except ArtifactsUnavailable as error:
             raise CannotStart(str(error)) from error
         finally:
@@ -99,9 +99,9 @@ class Follower:
             raise CannotStart(self.trouble)
 
     async def follow(self) -> None:
-        """Apply whatever comes, for ever. Ends only when it is cancelled, or with ``trouble``.
+        """Apply new entries until it is cancelled or fails.
 
-        Whatever ends it says so there, so that nobody is answered from a state that stands still.
+        A failure is recorded in ``failure``, so that no request is answered from a state that no longer advances.
         """
         try:
             await self._follow()
@@ -113,9 +113,10 @@ class Follower:
             raise
 
     async def knows(self, link: Link, seconds: float) -> bool:
-        """Whether the catalog at the other end of a link goes on from ours.
+        """Return whether the catalog at the other end of a connection continues ours.
 
-        If not, its server has lost a tail and with it models, and what is appended to their logs would be nowhere.
+        If not, that server has lost the end of the catalog, and models with it. Entries appended to their logs would
+        be lost.
         """
         offset, checksum = self.catalog.offset, self.catalog.checksum
         if offset == START:
@@ -123,17 +124,17 @@ class Follower:
         return await stream.holds_over(link, CATALOG_KEY, offset, checksum, seconds)
 
     def doubt(self) -> None:
-        """Step *return* is taken as soon as what is being applied is: somebody saw less in the store than was read."""
+        """Run step *verify* after the current entry: the heartbeat found fewer entries than were read here."""
         if self._link is not None:
             self._link.close()
 
     # the catalog
 
     async def _read_catalog(self, link: Link) -> None:
-        """Take the whole catalog anew; models that it does not have any more go.
+        """Read the whole catalog again; remove models that it no longer contains.
 
-        It counts only once it is read to its end: half of one would hold at the next return, and nobody would miss
-        the rest, nor let go of the models that are no more.
+        The new catalog takes effect only when it is read to its end. Half of one would pass the next verification,
+        and the missing models would go unnoticed, as would the deleted ones.
         """
         catalog = Catalog()
         seconds = self._store.params.reply_seconds
@@ -147,7 +148,7 @@ class Follower:
         await self._sync()
 
     def _apply_catalog(self, element: Element, catalog: Catalog) -> bool:
-        """Take the next entry of a catalog; False when it cannot be taken, and ``trouble`` says why."""
+        """Apply an entry to a catalog; return False, and set ``failure``, when that is impossible."""
         try:
             catalog.apply(element)
         except (Damaged, UnknownApplyVersion) as error:
@@ -158,7 +159,7 @@ class Follower:
         return True
 
     async def _sync(self) -> list[ModelReplica]:
-        """Let go of models that the catalog does not have any more; take up those that it has new, and return them."""
+        """Remove models that the catalog no longer has; add new ones and return them."""
         for model in list(self.models.values()):
             living = self.catalog.get(model.name)
             if living is None or living.keys != model.keys:
@@ -177,14 +178,16 @@ class Follower:
         self._watcher.came(model)
         return model
 
-    # return
+    # verify
 
     async def _return(self, link: Link) -> None:
-        """Check that all logs go on from where we are; load anew what does not."""
+        """Verify that all logs continue from our positions; reload models whose log does not."""
         seconds = self._store.params.reply_seconds
         stream.check_primary(await link.call(*stream.ROLE, seconds=seconds))  # before anything is dropped
         if not await self.knows(link, seconds):
-            log.error("the catalog does not go on from where it was; reading it anew", offset=str(self.catalog.offset))
+            log.error(
+                "the catalog does not continue from our offset; reading it again", offset=str(self.catalog.offset)
+            )
             await self._read_catalog(link)
         for model in list(self.models.values()):
             if model.trouble is not None:
@@ -194,28 +197,28 @@ class Follower:
                 continue
             if trusted:
                 log.error(
-                    "the log does not go on from the entry applied last; dropping the state and loading anew",
+                    "the log does not continue from the last applied entry; dropping the state and reloading",
                     model=model.name,
                     offset=str(model.offset),
                 )
             await self._load_anew(link, model)
 
     async def _goes_on(self, link: Link, model: ModelReplica) -> bool:
-        """Whether the log at the other end goes on from the entry that a model has applied last."""
+        """Return whether the log at the other end continues from the last applied entry of a model."""
         position, seconds = model.position, self._store.params.reply_seconds
         return await stream.holds_over(link, model.keys.log, position.offset, position.checksum, seconds)
 
     async def _is_archived(self, link: Link, model: ModelReplica) -> bool:
-        """Whether the entry that a model has applied last has left the log for history, from where it is replayed."""
+        """Return whether the last applied entry of a model was moved from the log to history, ready for replay."""
         with reaching():
             text = await link.call("GET", stream.trimmed_key(model.keys.log), seconds=self._store.params.reply_seconds)
         trim = Trim.parse(text)
         return trim != stream.UNTRIMMED and trim.covers(model.offset)
 
     async def _load_anew(self, link: Link, model: ModelReplica) -> None:
-        """Drop a model's state and load it again; when that cannot be done, ``trouble`` says why."""
+        """Drop a model's state and load it again; set ``failure`` when that is impossible."""
         model.ready = False
-        model.halted, model.resumes = None, False  # that was said of the state which goes
+        model.halted, model.resumes = None, False  # they belong to the dropped state
         try:
             await self._loader.load(link, model)
         except CannotStart as error:
@@ -244,7 +247,7 @@ class Follower:
                     log.info("following the log again")
                 self.cut_off = None
                 pause = FIRST_PAUSE
-                self._pace = Pace(self._params.read_bytes)  # whatever ended the last link, the next entry gets through
+                self._pace = Pace(self._params.read_bytes)  # a large reply may have ended the last connection
                 while self.trouble is None:
                     await self._read_once(link)
             except (StoreUnavailable, LinkLost, hiredis.ReplyError) as error:
@@ -275,7 +278,7 @@ class Follower:
         reply, trims, role = await link.call_all(tuple(words), ("MGET", *keys), stream.ROLE, seconds=seconds)
         stream.check_primary(role)
         if reply:
-            await asyncio.sleep(0)  # what others have to send goes out first: the store is busy while we apply
+            await asyncio.sleep(0)  # send pending commands first: the store works on them while we apply
         reply = reply or ()
         left = []
         for one, text in zip(followed, trims, strict=False):
@@ -289,10 +292,10 @@ class Follower:
                 if key == CATALOG_KEY:
                     self._apply_catalog((entry_id, fields), self.catalog)
                     for created in await self._sync():
-                        if self.catalog.known == self.catalog.offset:  # it was there while we were behind
+                        if self.catalog.known == self.catalog.offset:  # it existed while we were behind
                             await self._load_anew(link, created)
                         else:
-                            created.ready = True  # its log began just now
+                            created.ready = True  # its log is new
                     continue
                 model = self._by_key.get(key)
                 if model is None or model.trouble is not None or model.halted is not None or model in left:
@@ -300,7 +303,7 @@ class Follower:
                 await self._loader.apply(model, (entry_id, fields))
 
     def _is_left(self, model: ModelReplica, text: bytes | None) -> bool:
-        """Note how far a log is trimmed; whether entries that the model has not read may be gone."""
+        """Record how far a log is trimmed; return whether entries that the model has not read may be trimmed."""
         try:
             model.trim = Trim.parse(text)
         except Damaged as error:
@@ -311,7 +314,7 @@ class Follower:
         if not model.trim.is_past(model.offset):
             return False
         log.error(
-            "the log is trimmed past the entry applied last; dropping the state and loading anew",
+            "the log is trimmed past the last applied entry; dropping the state and reloading",
             model=model.name,
             offset=str(model.offset),
             trimmed=model.trim.last.entry,

@@ -1,4 +1,4 @@
-"""How a replica does: in one value, and where that comes from."""
+"""Health of a replica: its stage, readiness, connection to the store and durability."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from abound.service.store.reconnecting import Line
 WATCH_SECONDS = 0.25
 
 MOST_TROUBLES = 3
-"""Models whose trouble is told at a time."""
+"""Number of failures that are reported at a time."""
 
 
 class Durability(NamedTuple):
-    """What the store promises of an event that it has in its log.
+    """Durability that the store promises for an event in its log.
 
     Attributes
     ----------
     appendfsync : ``always`` | ``everysec`` | ``no``, or None
-        None when it does not tell, or keeps no file.
+        None when the store does not report it, or has no append-only file.
     levels : tuple of str
-        The levels that a request can ask for here, least first.
+        Levels that a request can ask for here, weakest first.
     warning : str or None
-        What may be lost, and what mends it.
+        Possible losses, and how to prevent them.
     """
 
     appendfsync: str | None
@@ -35,7 +35,7 @@ class Durability(NamedTuple):
 
 
 class Status(NamedTuple):
-    """How a replica does.
+    """Status of a replica.
 
     Attributes
     ----------
@@ -48,13 +48,13 @@ class Status(NamedTuple):
         Why it is not ready.
     log : ``connected`` | ``cut off``
     since : float or None
-        Seconds that it has been cut off.
+        Seconds since it was cut off.
     lag : int or None
-        Entries behind, over all models; None when not known.
+        Entries behind, over all models; None when unknown.
     durability : Durability or None
-        As the store said last; None before the first connection.
+        From the newest server info; None before the first connection.
     history : str or None
-        Why there is none, or the log is not moved to it, and what mends that; None while it is kept.
+        Why there is no history, or why the log is not moved to it, and how to fix it; None when history works.
     """
 
     stage: str
@@ -69,7 +69,7 @@ class Status(NamedTuple):
 
 
 class Health:
-    """The stage that a replica is in, and since when the store has been away from it."""
+    """Tracks the stage of a replica and the time since it was cut off from the store."""
 
     def __init__(self, follower: Follower, line: Line, keeping: Keeping) -> None:
         self._follower = follower
@@ -80,27 +80,27 @@ class Health:
         self._cut_off_at: float | None = None
 
     def tell(self, stage: str, progress: float = 0.0) -> None:
-        """The replica has come to a stage, and so far in it."""
+        """Set the stage of the replica and the progress in it."""
         self._stage, self._progress = stage, progress
 
     def check_taking(self) -> None:
-        """NotReady when the replica is not up yet, or about to stop."""
+        """Raise NotReady when the replica is starting or stopping."""
         if self._stage != "ready":
-            raise NotReady(f"this replica takes nothing: {self._stage}")
+            raise NotReady(f"this replica accepts no changes: {self._stage}")
 
     async def watch(self) -> None:
-        """Note since when the store has been away, whether anybody asks or not. For ever."""
+        """Record when the store becomes unavailable, independent of calls of ``status``. Runs until cancelled."""
         while True:
             self._cut_off()
             await asyncio.sleep(WATCH_SECONDS)
 
     def status(self) -> Status:
-        """How the replica does; costs nothing."""
+        """Return the status of the replica, from memory."""
         models = self._follower.models.values()
         reasons = [self._follower.trouble] if self._follower.trouble else []
         reasons += [model.trouble for model in models if model.trouble is not None]
         reasons += [
-            f"{model.name} waits: {model.halted}" if model.halted else f"{model.name} is being loaded anew"
+            f"{model.name} waits: {model.halted}" if model.halted else f"{model.name} is being reloaded"
             for model in models
             if not (model.ready or model.trouble)
         ]
@@ -122,7 +122,7 @@ class Health:
         )
 
     def _cut_off(self) -> float | None:
-        """Seconds for which the store has been away for reading or for appending, None when it is there."""
+        """Return for how many seconds reading or appending has been impossible; None when both work."""
         if self._stage == "connecting" or (self._follower.cut_off is None and self._line.link is not None):
             self._cut_off_at = None
             return None

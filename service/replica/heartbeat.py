@@ -1,4 +1,4 @@
-"""Housekeeping: what a replica does every second besides answering."""
+"""Heartbeat: what a replica measures and publishes every second."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 1.0
 CLEAR_TICKS = 10
-"""When a replica that was killed just before this one started is silent for longer than live ones are."""
+"""By then a replica that was killed just before this one started counts as silent."""
 
 
 class Housekeeping:
-    """Asks the store what it is and still has, measures the lag, and says how the models of a replica do.
+    """Watches the safety of the store, measures the lag, verifies the logs and publishes the status of the models.
 
     Parameters
     ----------
     replica : str
         Id of the replica.
-    line : Line
-        Whose facts are watched.
+    line : ReconnectingConnection
+        Its server info is watched.
     follower : Follower
-        Who has the models, and is told when a log is shorter than it was.
-    copies : Copies
-        Those of versions that the replica has.
+        Holds the models, and is notified when a log is shorter than before.
+    copies
+        Local copies of version files on this replica.
     """
 
     def __init__(self, store: Store, replica: str, line: Line, follower: Follower, copies: Copies) -> None:
@@ -58,16 +58,16 @@ class Housekeeping:
         self._danger: str | None = None
 
     async def watch(self) -> None:
-        """Say so when the store has come to be one that could lose the log, or is safe again. For ever."""
+        """Log when the store becomes unsafe for the log, or safe again. Runs until cancelled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._line.facts is not None:
                 self._tell_of_danger(self._line.facts.danger)
 
     async def keep_presence(self) -> None:
-        """Measure the lag and say how the models do, every second, for ever; a store that is away is left alone."""
+        """Measure the lag and publish the status of the models every second. Runs until cancelled."""
         with contextlib.suppress(StoreUnavailable):
-            await self._publish()  # an adoption waits for all who have said that they are there
+            await self._publish()  # an adoption waits for all replicas that have published themselves
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._tick += 1
@@ -88,15 +88,15 @@ class Housekeeping:
         if danger is not None:
             log.error("learning is refused", reason=f"the store {danger}")
         else:
-            log.info("the store is safe to learn again")
+            log.info("the store is safe again; learning is accepted")
 
     def forget(self, name: str) -> None:
-        """A model is no more."""
+        """Drop the records of a deleted model."""
         self._published.pop(name, None)
         self._seen.pop(name, None)
 
     async def withdraw(self) -> None:
-        """Take back what was said. StoreUnavailable when the store is away."""
+        """Remove the published status. Raise StoreUnavailable when the store is away."""
         await presence.withdraw(self._store, [model.keys for model in self._models.values()], self._replica)
 
     async def _measure_lag(self) -> None:
@@ -113,7 +113,7 @@ class Housekeeping:
         lengths = [length + _n_trimmed(text) for length, text in zip(held, trims, strict=True)]
         for model, length in zip(models, lengths, strict=True):
             model.lag = max(0, length - model.position.n_entries)
-        # A connection does not break when the store is emptied under it (FLUSHALL, DEL); the follower would wait on.
+        # Emptying the store (FLUSHALL, DEL) does not close connections; the follower would wait forever.
         logs = [(CATALOG_KEY, catalog.offset, catalog.checksum)]
         logs += [
             (model.keys.log, position.offset, position.checksum)
@@ -125,14 +125,14 @@ class Housekeeping:
                 self._follower.doubt()
 
     async def _publish(self) -> None:
-        """Say how the models do: those that changed, and every other second all of them."""
+        """Publish the status of the models that changed, and every other second of all models."""
         with reaching():
             seconds, microseconds = await self._store.client.time()
         said = []
         for model in list(self._models.values()):
             offset = model.offset
             if self._seen.get(model.name) == offset and model.digest_offset != offset:
-                # Nothing came for a second: a good time to take the digest, unless something comes.
+                # No entry arrived for a second: a good time to compute the digest, unless one arrives now.
                 await model.take_digest(give_way=True)
             self._seen[model.name] = offset
             loaded, swept = sorted(model.versions or ()), self._copies.swept
@@ -162,7 +162,7 @@ class Housekeeping:
 
 
 def _n_trimmed(text: bytes | None) -> int:
-    """Entries that were trimmed off a log; the follower says when that cannot be read."""
+    """Return the number of trimmed entries of a log; 0 if unreadable, which the follower reports."""
     try:
         return Trim.parse(text).n_entries
     except Damaged:

@@ -1,13 +1,13 @@
-"""The shelf: the versions that a replica has loaded, to answer with.
+"""Loaded versions: the versions that a replica holds in memory to serve them.
 
-What is active, and what is about to be, is always on it. Others are put there when they are asked for, and those that
-were not asked for the longest go again, so that it stays within its bounds. A version that is ranked by while it goes
-lives until that is done.
+The active version, and one that is about to be activated, are always loaded. Other versions are loaded on request,
+and the least recently used ones are evicted to stay within the bounds. A version that is evicted while a request uses
+it stays in memory until the request ends.
 
-A model that meets the activation of a version that is not there **halts** before it: it is not ready and answers
-nothing. It goes on when the version is loaded. Where that fails it goes on as well, to see whether something else is
-active by now, but still answers nothing, and tries again at the end of the log for as long as it takes: nobody is ever
-answered with another version than the one that is active at the offset which the answer names.
+A model that reads the activation of a version that is not loaded **halts** before it: it is not ready and answers
+nothing. It continues when the version is loaded. If loading fails, it continues as well, to check whether another
+version is active by now, but still answers nothing. At the end of the log it retries until it succeeds. So an answer
+never comes from another version than the one that is active at the offset in the answer.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ log = structlog.get_logger(__name__)
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 DELETED_SECONDS = 5.0
-"""How often it is looked whether what is loaded was deleted."""
+"""Interval of the check whether loaded versions were deleted."""
 
 UNKNOWN_SECONDS = 1.0
-"""For so long nobody is asked again for a version that was not there."""
+"""Time for which a missing version is not looked up again."""
 
 MOST_UNKNOWN = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingParams:
-    """What a replica answers with besides the indexes.
+    """Bounds of the versions that a replica serves.
 
     Attributes
     ----------
     loaded : int
-        Versions that are loaded at most, of all models, besides those that are active.
+        Most versions in memory, of all models, besides the active ones.
     loaded_bytes : int
-        Their bytes, those that are active counted.
+        Most bytes of versions in memory, including the active ones.
     threads : int
-        Threads that rank by versions; the event loop goes on meanwhile.
+        Threads that rank by versions, so that the event loop stays free.
     waiting : int
-        Requests that may wait for one of them; beyond it they are refused for now.
+        Most requests that wait for one of these threads; further ones are refused with 503.
     """
 
     loaded: int = 8
@@ -72,12 +72,12 @@ class ServingParams:
 
 
 class Shelf:
-    """The loaded versions of all models of a replica; each model has its own in ``versions``.
+    """The loaded versions of all models of a replica. Each model has its own in ``versions``.
 
     Parameters
     ----------
     models : mapping
-        The models by name, as they come and go.
+        Live view of the models, by name.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Shelf:
         self._looked_for_deleted = 0.0
 
     async def keep(self) -> None:
-        """Look every second, and whenever it is asked for, what is about to be activated. For ever."""
+        """Check for pending activations every second, and after ``poll_soon``. Runs until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
@@ -108,39 +108,39 @@ class Shelf:
                 await self._look()
 
     def look(self) -> None:
-        """Look at once."""
+        """Trigger the next check immediately."""
         self._looking.set()
 
     def came(self, model: ModelReplica) -> None:
-        """A new model has a place on the shelf: from here on it needs what is active."""
+        """Add a new model; from now on it must have its active version."""
         model.versions = {}
 
     def gone(self, model: ModelReplica) -> None:
-        """A model is no more."""
+        """Drop the versions of a deleted model."""
         self._wanted.pop(model.incarnation, None)
         self._failed.pop(model.incarnation, None)
         for version in list(model.versions or ()):
             self._take_off(model, version)
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """Cancel all loading."""
         await end(*self._tasks.values(), *self._coming.values())
 
     async def fetched(self) -> None:
-        """Wait for all that is being loaded now."""
+        """Wait for all versions that are being loaded now."""
         if self._coming:
             await asyncio.wait(self._coming.values())
 
     async def get(self, model: ModelReplica, version: str) -> Loaded:
-        """A version to rank by, loaded if it is not.
+        """Return a version to rank by; load it first if necessary.
 
         Raises
         ------
         UnknownVersion
             The model has no such version.
-        NoRoom
-            It is larger than what may be loaded.
-        Damaged, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
+        MemoryLimitExceeded
+            It is larger than the bounds allow.
+        Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
             It cannot be used.
         """
         found = self.loaded(model, version)
@@ -159,7 +159,7 @@ class Shelf:
             raise
 
     def loaded(self, model: ModelReplica, version: str) -> Loaded | None:
-        """A version that is loaded; from now on it is the one that was asked for last."""
+        """Return a version if it is loaded, and mark it as the most recently used."""
         found = (model.versions or {}).get(version)
         if found is not None:
             place = (model.incarnation, version)
@@ -168,7 +168,7 @@ class Shelf:
         return found
 
     def halt(self, model: ModelReplica, missing: NotLoaded) -> None:
-        """Get a model over the activation of a version that it does not have."""
+        """Handle a model that lacks the version of an activation: load it, then resume the model."""
         reason, _ = self._failed.get(model.incarnation, (str(missing), 0.0))
         model.halted = reason if model.lacks else str(missing)
         self._want(model, missing.version)
@@ -177,7 +177,7 @@ class Shelf:
             before.cancel()
         self._start(model, self._get_over(model, missing))
 
-    # inside
+    # internals
 
     async def _look(self) -> None:
         models = [model for model in self._models.values() if model.trouble is None]
@@ -199,7 +199,7 @@ class Shelf:
                 await self._take_off_deleted()
 
     async def _take_off_deleted(self) -> None:
-        """Let go of versions that were deleted: whoever forgets waits for that."""
+        """Unload deleted versions, since a forget waits for that."""
         artifacts = self._artifacts
         for model in [*self._models.values()]:
             loose = [name for name in model.versions or () if not self._is_needed(model, name)]
@@ -221,21 +221,21 @@ class Shelf:
             log.error("loading a version failed", model=name, exc_info=task.exception())
 
     async def _prepare(self, model: ModelReplica, event: PrepareVersion) -> None:
-        """Load what is about to be activated."""
+        """Load the version that is about to be activated."""
         try:
             await self._load(model, event.version, event.digest)
         except AboundError as error:
             self._failed[model.incarnation] = (str(error), asyncio.get_running_loop().time())
-            log.warning("a version cannot be got ready", model=model.name, version=event.version, reason=str(error))
+            log.warning("cannot load a version to activate", model=model.name, version=event.version, reason=str(error))
 
     async def _get_over(self, model: ModelReplica, missing: NotLoaded) -> None:
-        """Load what is active, or wait a little where that fails; then let the model go on."""
+        """Load the active version, or pause if that fails; then resume the model."""
         try:
             await self._load(model, missing.version, missing.digest)
         except AboundError as error:
             if model.halted is None:
-                return  # it is loaded anew
-            reason = f"the version {missing.version} is active from {missing.at} on and cannot be had: {error}"
+                return  # it is being reloaded
+            reason = f"the version {missing.version} is active from {missing.at} on and cannot be loaded: {error}"
             if model.halted != reason:
                 log.warning("a model is halted", model=model.name, reason=reason)
             self._failed[model.incarnation] = (reason, asyncio.get_running_loop().time())
@@ -245,7 +245,7 @@ class Shelf:
             model.resumes = True
 
     async def _load(self, model: ModelReplica, version: str, digest: str | None = None) -> Loaded:
-        """Load a version, once however many ask. ``digest``: whatever its size, since it is active, or about to be."""
+        """Load a version, once for all concurrent callers. ``digest``: of its activation, which skips the bounds."""
         place = (model.incarnation, version)
         coming = self._coming.get(place)
         if coming is None:
@@ -254,13 +254,13 @@ class Shelf:
             coming.add_done_callback(lambda task: self._came(place, task))
         loaded = await asyncio.shield(coming)
         if digest is not None and loaded.card.digest != digest:
-            raise Damaged(f"the version {version} is another one than is to be active")
+            raise Damaged(f"the version {version} does not have the digest of its activation")
         return loaded
 
     def _came(self, place: tuple[str, str], task: asyncio.Task[Loaded]) -> None:
         del self._coming[place]
         if not task.cancelled():
-            task.exception()  # whoever waited is told, and nobody may wait any more
+            task.exception()  # mark it as retrieved: callers have received it, and there may be none left
 
     async def _put_on(self, model: ModelReplica, version: str, digest: str | None) -> Loaded:
         artifacts = self._artifacts
@@ -283,7 +283,7 @@ class Shelf:
         return loaded
 
     def _refuse_larger(self, model: ModelReplica, n_bytes: int) -> None:
-        """NoRoom when a version does not fit beside those that must stay, or in the memory of its model."""
+        """Raise MemoryLimitExceeded when a version does not fit into the bounds besides the required versions."""
         kept = sum(
             loaded.card.n_bytes
             for one in self._models.values()
@@ -292,15 +292,15 @@ class Shelf:
         )
         if kept + n_bytes > self._params.loaded_bytes:
             raise NoRoom(
-                f"the version has {n_bytes} bytes, and {self._params.loaded_bytes - kept} are left for versions beside "
-                "those that are active (ABOUND_SERVING_LOADED_BYTES)"
+                f"the version has {n_bytes} bytes, and {self._params.loaded_bytes - kept} are left besides the active "
+                "versions; raise ABOUND_SERVING_LOADED_BYTES"
             )
         bound = model.live.config.max_memory
         if bound is not None and model.live.n_bytes + model.n_loaded_bytes + n_bytes > bound:
-            raise NoRoom(f"the version has {n_bytes} bytes, and the model may have {bound} of memory (its max_memory)")
+            raise NoRoom(f"the version has {n_bytes} bytes, and its model's memory is bounded to {bound} (max_memory)")
 
     def _keep_within(self, n_bytes: int, n: int = 0) -> None:
-        """Take off what was not asked for the longest, until so much more fits."""
+        """Unload the least recently used versions until ``n_bytes`` and ``n`` more fit."""
         by_incarnation = {model.incarnation: model for model in self._models.values()}
         total = n_bytes + sum(model.n_loaded_bytes for model in by_incarnation.values())
         loose = [
@@ -322,7 +322,7 @@ class Shelf:
         self._wanted.setdefault(model.incarnation, set()).add(version)
 
     def _take_off(self, model: ModelReplica, version: str) -> int:
-        """Let go of a version; its bytes."""
+        """Unload a version; return its size in bytes."""
         self._used.pop((model.incarnation, version), None)
         loaded = (model.versions or {}).pop(version, None)
         return loaded.card.n_bytes if loaded is not None else 0

@@ -1,8 +1,7 @@
-"""Loading: how a model comes to the end of its log, by its newest good snapshot and every entry after that.
+"""Loader: brings a model to the end of its log, from its newest good snapshot and all later entries.
 
-An entry is applied in one way only, be it years old or just appended: the follower, too, applies by ``Loader.apply``.
-
-Whom a follower tells what happens to the models that it follows.
+Every entry is applied in the same way, old or new: the follower, too, applies by ``Loader.apply``. The protocol
+``FollowerCallbacks`` lists the notifications about followed models.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ Progress = Callable[[str, float], None]
 
 
 def no_progress(stage: str, done: float) -> None:
-    """Nobody looks."""
+    """Ignore the progress."""
 
 
 class Loader:
-    """Loads models, and applies what comes to them."""
+    """Loads models and applies entries to them."""
 
     def __init__(self, store: Store, params: LogParams, watcher: Watcher, artifacts: Artifacts | None) -> None:
         self._store = store
@@ -47,7 +46,7 @@ class Loader:
         self._since_pause = 0
 
     async def load(self, link: Link, model: ModelReplica, progress: Progress = no_progress) -> None:
-        """Newest good snapshot and replay. Raises what ``replay`` raises."""
+        """Load the newest good snapshot and replay. Raise what ``replay`` raises."""
         name = model.name
         try:
             progress(f"loading snapshot of {name}", 0.0)
@@ -64,9 +63,9 @@ class Loader:
         await self.replay(link, model, progress)
 
     async def replay(self, link: Link, model: ModelReplica, progress: Progress = no_progress) -> None:
-        """Go on from where the model is to the log's end; then it is ready, unless it has stopped or halted.
+        """Replay from the model's position to the log's end; then the model is ready, unless it stopped or halted.
 
-        It halts at the end when it does not have the version that is active there.
+        It halts at the end if the version that is active there is not loaded.
         """
         name = model.name
         model.halted, model.resumes = None, False
@@ -96,7 +95,7 @@ class Loader:
                     done = (model.position.n_entries - begin) / max(1, n_entries - begin)
                     progress(f"replaying {name}", min(1.0, done))
         except StoreUnavailable:
-            self._most = max(1, self._most // 4)  # a reply may have been too much for the way here
+            self._most = max(1, self._most // 4)  # a reply may have been too large for the connection
             raise
         except (Damaged, UnknownOffset) as error:
             raise CannotStart(str(error)) from error
@@ -113,7 +112,7 @@ class Loader:
         log.info("replayed a model", model=name, offset=str(model.offset), entries=model.position.n_entries - begin)
 
     async def apply(self, model: ModelReplica, element: Element) -> None:
-        """Apply one entry; every so many events, let other work of the process have its turn."""
+        """Apply one entry; after every ``slice_events`` events, let other tasks of the process run."""
         try:
             applied = await model.apply(element)
         except (Damaged, UnknownApplyVersion) as error:
@@ -138,22 +137,22 @@ class Loader:
 
 
 class Watcher(Protocol):
-    """A replica is one."""
+    """Callbacks of the follower and the loader; a replica implements them."""
 
     def came(self, model: ModelReplica) -> None:
-        """A model is followed from here on."""
+        """Handle a model that is followed from now on."""
 
     def gone(self, model: ModelReplica) -> None:
-        """A model is no more."""
+        """Handle a deleted model."""
 
     def sighted(self, model: ModelReplica, applied: Applied) -> None:
-        """An entry was applied."""
+        """Handle an applied entry."""
 
     async def marked(self, model: ModelReplica, token: str) -> None:
-        """A mark was applied; the next entry waits until this returns."""
+        """Handle an applied mark; the next entry waits until this returns."""
 
     def prepared(self, model: ModelReplica) -> None:
-        """An index is about to be adopted, or a version to be activated."""
+        """Handle the announcement of an adoption or an activation."""
 
     def halted(self, model: ModelReplica, missing: NotPrepared | NotLoaded) -> None:
-        """A model cannot go on without its shadow, or a version. Sets ``halted``, and later ``resumes``."""
+        """Handle a model that lacks a standby state or a version. Set ``halted``, and later ``resumes``."""

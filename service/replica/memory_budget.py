@@ -1,15 +1,15 @@
-"""Memory: how much the models of a replica may take, and the door that holds learning back before they take more.
+"""Memory budget: bounds the memory of a replica's models by refusing to learn.
 
-Each model has its ``max_memory``, if its configuration gives one, and all of them together have the process's. The
-door goes by the replica's own state, with what growing will take next added, so that a bound is not passed by more
-than what is on its way through the log. What is in the log is applied whatever it takes.
+Each model has its ``max_memory``, if its configuration sets one; the process has a bound for all models together. The
+check uses the replica's own state plus the next growth of its tables. So a bound is exceeded at most by the events
+already on their way through the log. Entries in the log are always applied.
 
-While an index is being prepared for a model, that counts among all of them, before it is loaded already, so that both
-have room. It does not count for the model's own bound, which is what it may take in the end.
+A standby state that is being prepared counts towards the bound of all models, even before it is loaded, so that both
+states fit. It does not count towards the model's own bound, which is for the final state.
 
-A model does not shrink by waiting: the refusal is 507, which clients do not repeat by themselves, and mends itself
-when the bound is raised, another model is deleted, or ``max_features`` lets old features go. Where only an index that
-is being prepared takes the room, waiting does help, and it is 503.
+A model does not shrink by waiting. So the refusal is 507, which clients do not retry. It ends when the bound is
+raised, another model is deleted, or ``max_features`` evicts old features. If only a standby state exceeds the bound,
+waiting does help, and the refusal is 503.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from abound.service.model.replicated_model import ModelReplica
 from abound.service.processes.memory import memory_of_models
 
 LOOK_SECONDS = 0.01
-"""How old a size may be that the door goes by, for a model that has less than half of its bound."""
+"""Maximal age of the size that ``check`` uses, for a model below half of its bound."""
 
 
 PREPARING_RETRY_SECONDS = 5.0
@@ -48,13 +48,13 @@ class Budget:
 
     @classmethod
     def of(cls, most: int | None, processes: int) -> Budget:
-        """With ``most`` bytes; None: what so many processes may take that have the machine for themselves."""
+        """Return a budget of ``most`` bytes; None: the share of one of ``processes`` replicas of the machine."""
         return cls(memory_of_models(processes) if most is None else most)
 
     def observe(self, models: Iterable[ModelReplica]) -> None:
-        """Take the sizes of all models and of the indexes that are prepared for them, once in a while.
+        """Update the sizes of all models and their standby states; call it regularly.
 
-        They also grow by what others teach them.
+        Models also grow by events from other replicas.
         """
         models = list(models)
         self._sizes = {model.name: model.live.n_bytes + model.n_loaded_bytes for model in models}
@@ -63,10 +63,11 @@ class Budget:
 
     @contextlib.contextmanager
     def expecting(self, name: str, models: Callable[[], Iterable[ModelReplica]]) -> Iterator[Callable[[int], None]]:
-        """Room for a model that comes from elsewhere, as long as the context lasts.
+        """Reserve memory for an incoming model, for the duration of the context.
 
-        What it gives is to be told how many bytes the model takes, whenever more is known of that, before anything is
-        changed. NoRoom when all that ``models`` gives, what is being prepared and what else is expected, leave less.
+        The context yields a function. Call it with the model's size in bytes whenever a better estimate is known,
+        before anything is changed. It raises MemoryLimitExceeded when the models, the standby states and other
+        reservations leave less.
         """
         this = object()
 
@@ -76,9 +77,9 @@ class Budget:
             self.observe(there)
             taken, preparing = sum(size_of(model) for model in there), self._preparing()
             if self.most is not None and taken + preparing + n_bytes > self.most:
-                also = f", what is being prepared needs {preparing}" if preparing else ""
+                also = f", states that are being prepared need {preparing}" if preparing else ""
                 raise NoRoom(
-                    f"the model {name} needs {n_bytes} bytes of memory, and those that there are need {taken} to grow"
+                    f"the model {name} needs {n_bytes} bytes of memory, and the existing models need {taken} to grow"
                     f"{also}: {taken + preparing + n_bytes} bytes, of at most {self.most} (ABOUND_MAX_MEMORY); nothing "
                     "was changed"
                 )
@@ -91,14 +92,14 @@ class Budget:
             self.observe(models())
 
     def _preparing(self) -> int:
-        """Bytes of the indexes that are being prepared and of what is expected, which becomes one of these."""
+        """Return the bytes of standby states and reservations. The latter become standby states."""
         expected: dict[str, int] = {}
         for name, n_bytes in self._expected.values():
             expected[name] = expected.get(name, 0) + n_bytes
         return sum(max(self._shadows.get(name, 0), expected.get(name, 0)) for name in {*self._shadows, *expected})
 
     def check(self, model: ModelReplica) -> None:
-        """NoRoom when the model, or all models together, may not grow; Overloaded when they may before long."""
+        """Raise MemoryLimitExceeded when the model, or all models, may not grow; Overloaded if only for now."""
         bound = model.live.config.max_memory
         if bound is None and self.most is None:
             return
@@ -123,12 +124,12 @@ class Budget:
         preparing = self._preparing()
         if self.most is not None and self._total + preparing > self.most:
             raise Overloaded(
-                f"the models of this replica and the index that is being prepared need {self._total + preparing} bytes "
+                f"the models of this replica and the state that is being prepared need {self._total + preparing} bytes "
                 f"of memory, of at most {self.most} (ABOUND_MAX_MEMORY); nothing was learned",
                 PREPARING_RETRY_SECONDS,
             )
 
 
 def size_of(model: ModelReplica) -> int:
-    """Bytes of memory of a model, with what growing will take next."""
+    """Return the memory of a model in bytes, including the next growth of its tables."""
     return model.live.n_bytes + model.live.n_bytes_ahead + model.n_loaded_bytes

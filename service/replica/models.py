@@ -1,7 +1,7 @@
-"""The models of a replica: which there are, and how one comes and goes at somebody's word.
+"""Model directory of a replica: look up, create and delete models.
 
-Nothing here takes a model up or drops it. What is to come or go is appended to the catalog; the follower does it, here
-and everywhere, when it meets the entry.
+Creation and deletion only append to the catalog. The follower of each replica carries them out when it reads the
+entry.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ DEFAULT_PAUSE_SECONDS = 1.0
 
 
 class Models:
-    """The models that a follower has.
+    """The models of a follower.
 
     Parameters
     ----------
-    line : Line
-        To append to the catalog over.
+    line : ReconnectingConnection
+        Used to append to the catalog.
     most : int
-        At which no more are created.
+        Number of models at which no more are created.
     """
 
     def __init__(self, store: Store, follower: Follower, line: Line, health: Health, most: int) -> None:
@@ -46,41 +46,44 @@ class Models:
         self._most = most
 
     def names(self) -> list[str]:
-        """The names of all models, in order of creation."""
+        """Return the names of all models, in order of creation."""
         return [living.keys.name for living in self._follower.catalog if living.keys.name in self._follower.models]
 
     def get(self, name: str) -> ModelReplica:
-        """The model of this name; UnknownModel when there is none."""
+        """Return the model of this name; raise UnknownModel if there is none."""
         model = self._follower.models.get(name)
         if model is None:
             raise UnknownModel(f"there is no model {name[:64]!r}")
         return model
 
     def all(self) -> list[ModelReplica]:
-        """All models, in order of creation."""
+        """Return all models, in order of creation."""
         return [self.get(name) for name in self.names()]
 
     def check_new(self, name: str) -> None:
-        """InvalidInstance or Conflict when there is no model of this name and none can come, as ``create`` says."""
+        """Raise InvalidInstance or Conflict, as ``create`` does, unless the name is in use or can be created."""
         check_name(name)
         if name not in self._follower.models and len(self._follower.models) >= self._most:
-            raise Conflict(f"there are {len(self._follower.models)} models, of at most {self._most}")
+            raise Conflict(
+                f"there are {len(self._follower.models)} models, of at most {self._most}; "
+                "delete one, or raise ABOUND_MAX_MODELS"
+            )
 
     async def create(self, name: str, config: ModelConfig, timeout: float = 10.0) -> bool:  # noqa: ASYNC109
-        """Create a model, unless its name is in use; True when this call created it.
+        """Create a model unless its name is in use; return True if this call created it.
 
         Raises
         ------
         InvalidInstance
-            No model can have this name (field ``model``).
+            The name is invalid (field ``model``).
         Conflict
-            There are as many models as there may be.
+            The maximal number of models is reached.
         StoreUnavailable
             Nothing was appended.
         OutcomeUnknown
             The store did not answer.
         NotReady
-            This replica takes nothing now, has no kernels for the model yet, or did not come to the change in time.
+            This replica accepts no changes now, has not compiled the kernels yet, or did not read the change in time.
         """
         self.check_new(name)
         if name in self._follower.models:
@@ -93,12 +96,12 @@ class Models:
         return model is not None and model.incarnation == created.entry
 
     async def delete(self, name: str, timeout: float = 10.0) -> None:  # noqa: ASYNC109
-        """Delete a model and everything that the store holds of it. Raises UnknownModel, and what ``create`` raises.
+        """Delete a model and all of its data in the store. Raise UnknownModel, and what ``create`` raises.
 
-        What the artifact store holds of it is left to the worker, who sweeps it some minutes later: a store that loses
-        its last second, or fails over, has the model again, and needs its history.
+        The worker deletes its data in the artifact store some minutes later: if the store loses its last second or
+        fails over, the model exists again and needs its history.
 
-        The model ``default`` is always there: deleting it makes a new one.
+        Deleting the model ``default`` creates a new one.
         """
         model = self.get(name)
         self._health.check_taking()
@@ -109,11 +112,11 @@ class Models:
         await snapshots.erase(self._store, model.keys)
 
     async def create_default(self) -> Offset:
-        """Append that the model ``default`` comes; the offset of the entry. StoreUnavailable, OutcomeUnknown."""
+        """Append the creation of the model ``default``; return its offset. Raise StoreUnavailable, OutcomeUnknown."""
         return await self._append(Created(DEFAULT_MODEL, ModelConfig().written()))
 
     async def restore_default(self) -> None:
-        """Make the default model anew when a store that was emptied has none; whoever deletes one makes it at once."""
+        """Create the default model again if an emptied store has none. ``delete`` creates it immediately."""
         while True:
             await asyncio.sleep(DEFAULT_PAUSE_SECONDS)
             if DEFAULT_MODEL in self._follower.models:
@@ -122,7 +125,7 @@ class Models:
                 await self.create_default()
 
     async def _append(self, event: Created | Deleted) -> Offset:
-        """Append to the catalog; the offset of the entry."""
+        """Append to the catalog; return the entry's offset."""
         try:
             async with asyncio.timeout(self._store.params.connect_seconds):
                 await self._line.opened()
@@ -133,19 +136,20 @@ class Models:
         return await append_to_catalog(self._line, event, self._store.params.reply_seconds)
 
     async def _come_to(self, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109
-        """Wait until the follower has come to an entry of the catalog."""
+        """Wait until the follower has read an entry of the catalog."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while self._follower.catalog.offset < offset:
             if loop.time() > deadline:
-                raise NotReady("the change is in the catalog; this replica has not come to it yet")
+                raise NotReady("the change is in the catalog, but this replica has not applied it yet")
             await asyncio.sleep(0.002)
 
 
 def check_name(name: str) -> str:
-    """The name of a model; InvalidInstance (field ``model``) when no model can have it."""
+    """Return the name of a model; raise InvalidInstance (field ``model``) if it is invalid."""
     if re.fullmatch(MODEL_NAME[1:-1], name) is None:
         raise InvalidInstance(
-            "a model's name begins with a letter or digit and has up to 64 letters, digits, '_', '.' and '-'", "model"
+            "a model's name must begin with a letter or digit and have up to 64 letters, digits, '_', '.' and '-'",
+            "model",
         )
     return name

@@ -1,11 +1,10 @@
-"""Remembered instances: classify keeps a vector for a while, so that a label can follow without it.
+"""Stored predictions: classify stores an instance's vector for a while, so that a label can follow without it.
 
-A stream a model, bounded by number; its entries are passed over once they are too old. An id is the entry's place
-and a token of 128 random bits that stands in the entry: nobody can guess what others had classified.
+Each model has one stream, bounded by number and bytes. Entries past their age are ignored. An id consists of the
+entry's id and a random token of 128 bits in the entry, so a client cannot guess ids of other clients.
 
-Remembered instances that are forgotten with the events that they became.
-
-An event does not say which remembered instance it was learned from; but it has the same vector, byte for byte.
+When events are forgotten, so are the stored instances that they came from. An event does not refer to the instance
+that it was learned from, but has the same vector, byte for byte.
 """
 
 from __future__ import annotations
@@ -45,23 +44,23 @@ redis.call('expire', KEYS[1], ARGV[6])
 redis.call('expire', KEYS[2], ARGV[6])
 return id
 """
-"""Adds an entry, which tells how many bytes came before it, and takes out the oldest ones while they are too many."""
+"""Adds an entry, which records how many bytes precede it, and removes the oldest ones beyond the byte bound."""
 
 _ID = re.compile(r"(\d{1,20}-\d{1,20})-([A-Za-z0-9_-]{22})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RememberParams:
-    """How much is remembered.
+    """Bounds of stored predictions.
 
     Attributes
     ----------
     seconds : int
-        How long an instance is.
+        How long an instance is stored.
     most : int
-        Instances, a model.
+        Most stored instances of a model.
     most_bytes : int
-        Bytes of their vectors, a model.
+        Most bytes of a model's stored vectors.
     """
 
     seconds: int = 86_400
@@ -75,13 +74,13 @@ class RememberParams:
 
 @lru_cache(maxsize=256)
 def reading_of(config: ModelConfig) -> bytes:
-    """A fingerprint of what in a configuration decides the vector that an instance becomes."""
+    """Return a fingerprint of the configuration fields that determine the vector of an instance."""
     parts = (config.boolean, config.negative, sorted(asdict(config.analyzer).items()))
     return hashlib.blake2b(msgspec.msgpack.encode(parts), digest_size=8).digest()
 
 
 async def remember(store: Store, keys: ModelKeys, vector: bytes, params: RememberParams, reading: bytes = b"") -> str:
-    """Keep a vector with the fingerprint of how it was made; its id. StoreUnavailable when the store is away."""
+    """Store a vector with the fingerprint of its configuration; return its id. Raise StoreUnavailable."""
     token = secrets.token_urlsafe(16)
     names = [keys.of("remembered"), keys.of("remembered:bytes")]
     with reaching():
@@ -91,14 +90,14 @@ async def remember(store: Store, keys: ModelKeys, vector: bytes, params: Remembe
 
 
 async def recall(store: Store, keys: ModelKeys, prediction: str, params: RememberParams, reading: bytes = b"") -> bytes:
-    """The vector that was kept under an id.
+    """Return the vector stored under an id.
 
     Raises
     ------
     UnknownPrediction
-        None was, or it is too old, or was pushed out by newer ones.
+        The id is unknown or too old, or newer instances have displaced it.
     Conflict
-        It was made in another way than ``reading`` tells.
+        It was made with another fingerprint than ``reading``.
     StoreUnavailable
     """
     unknown = UnknownPrediction("no instance is remembered under this id (any more)", "prediction")
@@ -128,10 +127,10 @@ async def recall(store: Store, keys: ModelKeys, prediction: str, params: Remembe
 
 
 MOST_READ = 1000
-"""Entries that are read at a time."""
+"""Number of entries read at a time."""
 
 BESIDE_SECONDS = 3600
-"""A new stream whose writer died is gone after this."""
+"""Expiry of a new stream whose writer died."""
 
 _TAKE_PLACE = """
 local left = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+')
@@ -145,7 +144,7 @@ return 1
 
 
 class Unremembering:
-    """The remembered instances of a model: ``read`` them, ``compare`` events with them, ``forget`` those that match."""
+    """Erases stored predictions: ``read`` them, ``compare`` events with them, ``forget`` those that match."""
 
     def __init__(self, store: Store, keys: ModelKeys) -> None:
         self._store = store
@@ -154,12 +153,12 @@ class Unremembering:
         self._matched: set[bytes] = set()
 
     async def read(self) -> None:
-        """Note the vectors of all that are remembered now."""
+        """Record the hashes of all stored vectors."""
         async for _, fields in self._entries():
             self._known.add(_hash(fields[b"v"]))
 
     def compare(self, event: Learn, gone: list[bool]) -> None:
-        """Note which of them are vectors of an entry's requests that are left out."""
+        """Record which stored vectors belong to the units of an event that are erased."""
         if not self._known:
             return
         ends = record_ends(event.records, event.n_records).tolist()
@@ -173,7 +172,7 @@ class Unremembering:
             place += n
 
     async def count(self) -> int:
-        """How many there are that matched."""
+        """Return the number of stored predictions that matched."""
         if not self._matched:
             return 0
         n = 0
@@ -182,10 +181,10 @@ class Unremembering:
         return n
 
     async def forget(self) -> None:
-        """Write the stream anew without those that matched.
+        """Rewrite the stream without the predictions that matched.
 
-        An entry that is deleted leaves its bytes in the node of the stream that it was in; so those that stay go
-        into a new stream, which takes the old one's place.
+        A deleted entry leaves its bytes in its node of the stream. So the remaining entries go into a new stream,
+        which replaces the old one.
         """
         if not self._matched:
             return

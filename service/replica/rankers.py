@@ -1,9 +1,7 @@
-"""The ways to rank: by the index, by a version, or by both; versions rank in threads (``service/replica/rankers.py``).
+"""Rankers: choose between the index, a version and a blend, and rank by versions in threads.
 
-The pool: a few threads for what would hold up the event loop, and a bound on what waits for them.
-
-What waits when a thread comes free is done by it together: many small calls cost little more than one. Nobody waits
-for others to come.
+A small thread pool keeps long rankings off the event loop and bounds the number of waiting calls. A free thread takes
+all waiting calls at once, since many small calls cost little more than one. No call waits for others to arrive.
 """
 
 from __future__ import annotations
@@ -27,12 +25,12 @@ KINDS = ("version", BLEND)
 
 
 class Ways:
-    """What ``version=`` of a request picks from.
+    """Chooses the ranker for the ``version`` of a request.
 
     Attributes
     ----------
-    timers : dict of Timer by kind
-        Seconds of ranking, one a turn of a thread: by versions, and where there was a blend among them.
+    timers : dict of DurationCounter by kind
+        Seconds of each ranking batch in a thread: by versions only, or with at least one blend.
     """
 
     def __init__(self, shelf: Shelf, params: ServingParams) -> None:
@@ -41,23 +39,23 @@ class Ways:
         self.timers = {kind: Timer() for kind in KINDS}
 
     def close(self) -> None:
-        """Rank no more."""
+        """Stop the threads."""
         self._pool.close()
 
     async def of(self, model: ModelReplica, request: ClassifyRequest) -> Way | None:
-        """By what to rank; None: by the index.
+        """Return the ranker; None: the index.
 
-        Does not wait where the request leaves it to what is active, or asks for a blend with it: the way is that of
-        the model's present offset.
+        Does not wait if the request leaves the choice to the active version, or asks for a blend with it. The ranker
+        is then that of the model's current offset.
 
         Raises
         ------
         UnknownVersion
             The model has no such version.
         InvalidInstance
-            Reasons are asked for (field ``explain``) of a version that is named, or ``min_probability`` of any, and
-            there are none.
-        NoRoom, Damaged, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
+            The request asks for reasons (field ``explain``) of a named version, or for ``min_probability`` of any
+            version.
+        MemoryLimitExceeded, Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
             It cannot be loaded.
         """
         version = request.version
@@ -66,14 +64,14 @@ class Ways:
             return None
         if request.explain and version is not None:
             raise InvalidInstance(
-                "explain tells what features did for a score of the index: ask for the version live. The scores of "
-                "other versions are no sums over features",
+                "explain is available for the index only: ask for the version live. Scores of other versions are not "
+                "sums over features",
                 "explain",
             )
         if request.min_probability is not None:
             raise InvalidInstance(
-                "min_probability is of the index alone: ask for the version live. The scores of other versions, and of "
-                "a blend, are no probabilities",
+                "min_probability is available for the index only: ask for the version live. Scores of other versions "
+                "and of a blend are not probabilities",
                 "min_probability",
             )
         if version is None or version == BLEND:
@@ -81,22 +79,22 @@ class Ways:
         return Way(await self._shelf.get(model, version))
 
     def is_still(self, model: ModelReplica, request: ClassifyRequest, serving: Serving) -> bool:
-        """Whether what was active when a way was found still is, as far as the request leaves it to that."""
+        """Return whether the active version of a request is unchanged; True if the request names a version."""
         return request.version not in (None, BLEND) or model.live.serving is serving
 
     def ask(self, model: ModelReplica, way: Way, vector: bytes, request: ClassifyRequest) -> Asked:
-        """One instance, with what is of the model's present state."""
+        """Return the ranking query of one instance, with the parts that depend on the model's current state."""
         live = None
         if way.weights is not None:
             live = listed(model.live, vector, request.k, request.include, request.exclude)
         return Asked(way, vector, request.k, request.include, request.exclude, request.threshold, model.offset, live)
 
     async def rank(self, asked: Sequence[Asked], patient: bool = False) -> list[Labels]:
-        """The labels for each; ``patient``: wait for a thread however long it takes. Overloaded."""
+        """Return the labels of each query. ``patient``: wait even in a full queue. Raise Overloaded."""
         return await self._pool.run(asked, patient)
 
     def _ranked(self, asked: Sequence[Asked]) -> list[Labels]:
-        """In a thread."""
+        """Rank in a thread."""
         began = perf_counter()
         labels = rank_all(asked)
         kind = KINDS[any(one.way.weights is not None for one in asked)]
@@ -114,7 +112,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MOST_TOGETHER = 256
-"""Items of several calls that are done together; one call may have more."""
+"""Most items of several calls in one batch; a single call may have more."""
 
 
 class _Call(NamedTuple, Generic[T, R]):
@@ -128,10 +126,10 @@ class Pool(Generic[T, R]):
     Parameters
     ----------
     work : callable
-        Given items, a result for each. Called in a thread.
+        Return one result for each item. Called in a thread.
     threads : int
     waiting : int
-        Calls that may wait for a thread.
+        Most calls that wait for a thread.
     """
 
     def __init__(self, work: Callable[[Sequence[T]], list[R]], threads: int, waiting: int) -> None:
@@ -143,23 +141,23 @@ class Pool(Generic[T, R]):
         self._busy: set[asyncio.Task[None]] = set()
 
     async def run(self, items: Sequence[T], patient: bool = False) -> list[R]:
-        """The result for each item. ``patient``: wait however many wait already; for who has one call at a time.
+        """Return the result of each item. ``patient``: wait even in a full queue; for one call at a time.
 
-        Overloaded when too many wait.
+        Raise Overloaded when too many calls wait.
         """
         if not patient and len(self._waiting) >= self._most:
-            raise Overloaded("too many requests wait to be ranked by a version; `version` live needs no waiting")
+            raise Overloaded("too many requests wait to be ranked by a version; `version` live does not wait")
         call: _Call[T, R] = _Call(items, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         self._begin()
         return await call.done
 
     def close(self) -> None:
-        """Take nothing more; what is being done is left to end."""
+        """Stop accepting calls. Running work continues to its end."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self) -> None:
-        """Give what waits to the threads that are free."""
+        """Pass waiting calls to free threads."""
         while self._waiting and len(self._busy) < self._threads:
             together = [self._waiting.popleft()]
             size = len(together[0].items)
@@ -175,8 +173,8 @@ class Pool(Generic[T, R]):
         self._begin()
 
     async def _do(self, together: list[_Call[T, R]]) -> None:
-        """Do calls together; where that fails, each alone, so that none fails for another one."""
-        together = [call for call in together if not call.done.done()]  # whoever was to be told may be gone
+        """Run calls as one batch; if it fails, each alone, so that none fails because of another."""
+        together = [call for call in together if not call.done.done()]  # callers may have been cancelled
         if not together:
             return
         items = [item for call in together for item in call.items]

@@ -1,13 +1,12 @@
-"""A replica: every model in memory, kept at the end of its log, and the way for requests into it.
+"""A replica: all models in memory, kept at the end of their logs, and the entry point for requests.
 
 >>> replica = Replica(Store("unix:///run/store.sock"))
 >>> await replica.start(lambda stage, progress: None)
 >>> learned = await replica.learn("default", [Draft(records, 1)])
 >>> replica.model("default").live.rank(vector, 10)
 
-The appenders of a replica: each model has one from when it comes until it goes.
-
-By the origin, and a count over all models, the follower's entries are known again as this process's own.
+Each model has an appender, from its creation to its deletion. The follower recognizes this process's own entries by
+their origin and by a sequence number over all models.
 """
 
 from __future__ import annotations
@@ -62,16 +61,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaParams:
-    """What a replica is made of.
+    """Parameters of a replica.
 
     Attributes
     ----------
     durability : ``log`` | ``fsync`` | ``replica``
-        What requests ask for by default. A store that cannot reach it is refused at the start.
+        Default level of requests. A store that cannot reach it is refused at the start.
     max_models : int
-        At which no more are created.
+        Number of models at which no more are created.
     limits, log, snapshots, serving
-        The bounds of what comes through the door, of the log, of the snapshots and of the versions that are loaded.
+        Bounds of requests, the log, snapshots and loaded versions.
     """
 
     durability: str = "log"
@@ -85,20 +84,20 @@ class ReplicaParams:
 class Replica:
     """The state of every model of one store, and the only way to change it.
 
-    The protocol, from a request to its answer and from a crash to being ready:
+    The protocol, from a request to its response and from a crash to readiness:
 
      1. ``start`` refuses a store that could lose the log, reads the catalog, loads the newest good snapshot of each
-        model and replays its log. The model ``default`` is created if there is none.
+        model and replays its log. If there is no model ``default``, it creates one.
      2. One follower reads all logs and applies them entry by entry. Nothing else changes a model.
-     3. ``learn`` appends. Requests at one time share an entry; the store's reply makes them durable.
-     4. The follower meets the entry, applies it in slices, knows it by its origin as its own, and the requests get
-        offset, ranks and whether the index changed.
-     5. When the store goes away, the models answer on. What was not sent is refused, what was sent and not answered
-        is of unknown outcome until the follower meets it, and nothing is ever sent twice.
-     6. When the store comes back, the entry applied last must be there with its checksum; if not, the model is
-        dropped and loaded anew.
-     7. At a mark, applying rests while the digest is taken, which is published under the mark's token.
-     8. An entry that cannot be read stops its model for good: not ready, and it says why.
+     3. ``learn`` appends. Concurrent requests share an entry; the store's reply makes them durable.
+     4. The follower reads the entry, recognizes its origin and applies it in slices. The requests get their offset,
+        ranks and whether the index changed.
+     5. While the store is away, the models keep answering. Requests that were not sent are refused. Requests that
+        were sent without a reply have an unknown outcome until the follower reads them. Nothing is ever sent twice.
+     6. When the store is back, the last applied entry must exist with its checksum. If not, the model's state is
+        dropped and loaded again.
+     7. At a mark, applying pauses while the digest is computed. It is published under the mark's token.
+     8. An entry that cannot be read stops its model permanently: the model is not ready and reports the reason.
     """
 
     def __init__(self, store: Store, params: ReplicaParams | None = None, artifacts: Artifacts | None = None) -> None:
@@ -121,17 +120,17 @@ class Replica:
         self._tasks: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
 
-    # life
+    # start and stop
 
     async def start(self, progress: Progress = lambda stage, done: None) -> None:
-        """Come to be ready. ``progress`` is told the stage and how far it is.
+        """Start the replica and report ``progress`` with the stage and the fraction done.
 
-        Returns when the replica follows all logs; one whose log is damaged returns too, and is not ready.
+        Return when the replica follows all logs. A model whose log is damaged does not prevent that; it is not ready.
 
         Raises
         ------
         CannotStart
-            The store is not one to trust, or what it holds cannot be used.
+            The store is unsafe, or its data cannot be used.
         """
 
         loop = asyncio.get_running_loop()
@@ -139,7 +138,7 @@ class Replica:
 
         def tell(stage: str, done: float) -> None:
             nonlocal deadline
-            if stage != "connecting":  # it comes on
+            if stage != "connecting":  # there is progress
                 deadline = loop.time() + self.store.params.start_seconds
             self._health.tell(stage, done)
             progress(stage, done)
@@ -168,7 +167,8 @@ class Replica:
                 await self._line.opened()
         except TimeoutError:
             raise CannotStart(
-                f"no connection to append over can be had from the store at {self.store.address}"
+                f"the store at {self.store.address} does not accept a connection for appending; "
+                "see its log, and maxclients"
             ) from None
         self._refuse_level()
         self._tasks = [
@@ -176,19 +176,19 @@ class Replica:
             asyncio.create_task(self._health.watch(), name="store"),
             asyncio.create_task(self._housekeeping.watch(), name="watch"),
             asyncio.create_task(self._housekeeping.keep_presence(), name="presence"),
-            asyncio.create_task(self._shadows.keep(), name="shadows"),
-            asyncio.create_task(self.shelf.keep(), name="shelf"),
-            asyncio.create_task(self.keeping.keep(), name="keeping"),
+            asyncio.create_task(self._shadows.keep(), name="standbys"),
+            asyncio.create_task(self.shelf.keep(), name="loaded versions"),
+            asyncio.create_task(self.keeping.keep(), name="storage status"),
             asyncio.create_task(self._copies.keep(), name="copies"),
         ]
         self._health.tell("ready", 1.0)
 
     def drain(self) -> None:
-        """Take nothing new to learn; what is on its way goes on."""
+        """Stop accepting events to learn; requests under way continue."""
         self._health.tell("draining")
 
     async def stop(self) -> None:
-        """End everything. Requests that still wait are told that they were refused or that their outcome is unknown."""
+        """Stop everything. Waiting requests are refused, or end with an unknown outcome."""
         self.drain()
         await end(*self._tasks, *self._errands)
         await self.keeping.stop()
@@ -202,21 +202,21 @@ class Replica:
         await self.store.close()
 
     def status(self) -> Status:
-        """How this replica does; costs nothing."""
+        """Return the status of this replica, from memory."""
         return self._health.status()
 
     def facts(self) -> Facts | None:
-        """What the store said of itself last; None before the first connection."""
+        """Return the newest server info; None before the first connection."""
         return self._line.facts
 
     async def confirmed(self) -> str:
-        """How safe what was applied here is in the store, which is asked: ``fsync``, or ``log``."""
+        """Query the store and return how durable all applied events are: ``fsync`` or ``log``."""
         return await confirmed(self._line, self.store.params.reply_seconds)
 
     # models
 
     def model(self, name: str) -> ModelReplica:
-        """The model of this name; UnknownModel when there is none."""
+        """Return the model of this name; raise UnknownModel if there is none."""
         return self.models.get(name)
 
     async def learn(
@@ -227,10 +227,10 @@ class Replica:
         durability: str = "log",
         timeout: float = 10.0,  # noqa: ASYNC109  a deadline of the group, not of this coroutine
     ) -> list[Learned]:
-        """Append drafts to the log of a model and say what came of each.
+        """Append drafts to the log of a model and return the outcome of each.
 
-        With ``wait`` ``applied`` (always so for a draft with a key) answers when the events are applied here. When
-        that takes longer than ``timeout`` seconds the answer has ``applied`` False: the event is durable all the same.
+        With ``wait`` ``applied`` (always for a draft with a key), return when the events are applied here. If that
+        takes longer than ``timeout`` seconds, ``applied`` is False in the result; the event is durable nevertheless.
 
         Raises
         ------
@@ -239,8 +239,8 @@ class Replica:
         OutcomeUnknown
             The store did not answer, or an event with a key was not applied in time.
         InvalidInstance
-            The store cannot confirm that level of durability; or (one draft only, else ``Learned.refused``) its key
-            came before with another body.
+            The store cannot confirm that level of durability; or the key was used before with another body (for a
+            single draft only, else ``Learned.refused``).
         """
         model = self._changeable(name)
         has_key = drafts[0].key is not None if len(drafts) == 1 else any(draft.key is not None for draft in drafts)
@@ -250,14 +250,14 @@ class Replica:
         return learned
 
     async def configure(self, name: str, changes: dict[str, Any], timeout: float = 10.0) -> ModelConfig:  # noqa: ASYNC109
-        """Change fields of a model's configuration; the configuration that it then has.
+        """Change fields of a model's configuration; return the resulting configuration.
 
         Raises
         ------
         InvalidInstance
             A field is unknown or its value is out of range.
         Conflict
-            The model has learned, and a field cannot change any more.
+            The model has learned, and a field can no longer change.
         UnknownModel, StoreUnavailable, OutcomeUnknown, NotReady
             As for ``learn``.
         """
@@ -268,11 +268,11 @@ class Replica:
         if changed == model.live.config:
             return changed
         await appender_of(model).event(Configure(changes), timeout)
-        model.live.check_change(changes)  # something may have been learned before the change came to be applied
+        model.live.check_change(changes)  # events may have been learned before the change was applied
         return model.live.config
 
     async def mark(self, name: str, token: str, timeout: float = 10.0) -> Offset:  # noqa: ASYNC109
-        """Append a mark, at which every replica publishes its digest under ``token``; its offset."""
+        """Append a mark, at which every replica publishes its digest under ``token``; return its offset."""
         return await appender_of(self._changeable(name)).event(Mark(token), timeout)
 
     async def wait_for(self, name: str, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109
@@ -283,7 +283,7 @@ class Replica:
         InvalidInstance
             The log ends before it (field ``min_offset``).
         NotReady
-            It was not applied in time; names the lag.
+            It was not applied in time; the error contains the lag.
         """
         model = self.model(name)
         if model.offset >= offset:
@@ -307,35 +307,35 @@ class Replica:
             raise beyond
 
     async def replicas(self, name: str) -> list[presence.Presence]:
-        """All live replicas of a model, as they describe themselves."""
+        """Return the status of all live replicas of a model."""
         return await presence.present(self.store, self.model(name).keys)
 
     async def snapshots(self, name: str) -> list[Manifest]:
-        """The snapshots of a model, newest first."""
+        """Return the snapshots of a model, newest first."""
         return await manifests(self.store, self.model(name).keys)
 
     async def request_snapshot(self, name: str) -> Manifest:
-        """Have the worker make a snapshot at the present offset or past it, and wait for it.
+        """Request a snapshot from the worker, at the current offset or later, and wait for it.
 
         Raises
         ------
         NotReady
-            No worker is there, or it takes too long.
+            No worker is running, or it takes too long.
         """
         model = self.model(name)
         return await snapshot_requests.request(
             self.store, model.keys, model.offset, self.params.snapshots.wanted_seconds
         )
 
-    # what the follower tells
+    # callbacks of the follower
 
     def came(self, model: ModelReplica) -> None:
-        """Give a new model its way to append, and to answer with versions."""
+        """Give a new model its appender and its loaded versions."""
         self.shelf.came(model)
         self._appenders.came(model)
 
     def gone(self, model: ModelReplica) -> None:
-        """End what waits for a model that was deleted."""
+        """End the requests that wait for a deleted model."""
         model.shadow = None
         self.shelf.gone(model)
         self._housekeeping.forget(model.name)
@@ -344,28 +344,28 @@ class Replica:
             self._run_errand(self.models.restore_default())
 
     def sighted(self, model: ModelReplica, applied: Applied) -> None:
-        """Hand what came of an own entry to its requests."""
+        """Pass the outcome of an own entry to its requests."""
         self._appenders.sighted(model, applied)
 
     async def marked(self, model: ModelReplica, token: str) -> None:
-        """Take the digest and publish it."""
+        """Compute the digest and publish it."""
         digest = await model.take_digest()
         if digest is not None:
             self._run_errand(_publish_mark(self.store, model, token, self.id, model.offset, digest))
 
     def prepared(self, model: ModelReplica) -> None:
-        """Bring up a shadow for the index that is about to be adopted, or load what is about to be activated."""
+        """Load the standby state that is about to be adopted, or the version that is about to be activated."""
         self._shadows.look()
         self.shelf.look()
 
     def halted(self, model: ModelReplica, missing: NotPrepared | NotLoaded) -> None:
-        """Get a model over an adoption that it has no shadow for, or an activation of what it has not loaded."""
+        """Load what the model needs: the standby state for an adoption, or the version for an activation."""
         if isinstance(missing, NotPrepared):
             self._shadows.halt(model, missing)
         else:
             self.shelf.halt(model, missing)
 
-    # inside
+    # internals
 
     def _changeable(self, name: str) -> ModelReplica:
         model = self.model(name)
@@ -374,7 +374,7 @@ class Replica:
         return model
 
     def _refuse_level(self) -> None:
-        """CannotStart when the store cannot reach the durability that requests ask for by default."""
+        """Raise CannotStart when the store cannot reach the default durability of requests."""
         facts = self._line.facts
         try:
             if facts is not None:
@@ -398,12 +398,12 @@ async def _publish_mark(
 
 
 class Appenders:
-    """Gives the models of a replica their ways to append.
+    """Creates the appenders of a replica's models.
 
     Parameters
     ----------
-    line : Line
-        Shared by all of them; for what is to be confirmed each has one more, to the same servers.
+    line : ReconnectingConnection
+        Shared by all appenders. Each appender has another one to the same servers, for levels above ``log``.
     """
 
     def __init__(self, store: Store, params: LogParams, line: Line) -> None:
@@ -414,7 +414,7 @@ class Appenders:
         self._sequences = itertools.count(1)
 
     def came(self, model: ModelReplica) -> None:
-        """A new model can be appended to."""
+        """Create the appender of a new model."""
         model.appender = Appender(
             model.keys.log,
             self._origin,
@@ -423,7 +423,7 @@ class Appenders:
             Line(
                 self._store,
                 f"careful-{model.name}",
-                2 * self._params.wait_store_seconds,  # what it asks comes behind WAITAOF and WAIT
+                2 * self._params.wait_store_seconds,  # its checks are queued behind WAITAOF and WAIT
                 self._line.knows,
             ),
             self._params,
@@ -432,14 +432,14 @@ class Appenders:
         )
 
     def sighted(self, model: ModelReplica, applied: Applied) -> None:
-        """Hand what came of an own entry to its requests."""
+        """Pass the outcome of an own entry to its requests."""
         entry, (milliseconds, sequence, _), applying = applied
         if entry.origin == self._origin:
             appender_of(model).sighted(entry.sequence, Offset(milliseconds, sequence, 0), applying)
 
 
 def appender_of(model: ModelReplica) -> Appender:
-    """The way to append to a model of a replica, which has one."""
+    """Return the appender of a model of a replica, which always has one."""
     if model.appender is None:
         raise AssertionError("a model of a replica has an appender")
     return model.appender

@@ -1,8 +1,8 @@
-"""The shadows of a replica: brought up when an adoption is pending, dropped when it is no more.
+"""Standby states of a replica: loaded when an adoption is pending, dropped when it is no longer pending.
 
-A model that meets an adoption before its shadow is there **halts**: it stops applying and is not ready, and answers
-from where it stands only those who ask for nothing newer. It goes on when its shadow is attached, or when a snapshot
-past the adoption can be loaded instead, whichever is first; it tries both for as long as it takes.
+A model that reads an adoption before its standby state is loaded **halts**: it stops applying and is not ready, so it
+refuses requests to classify and to learn. It continues when its standby state is attached or when a snapshot past the
+adoption is loaded, whichever comes first. It tries both until one succeeds.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ RETRY_SECONDS = 5.0
 
 
 class Shadows:
-    """Brings up and drops the shadows of all models of a replica.
+    """Loads and drops the standby states of all models of a replica.
 
     Parameters
     ----------
     models : mapping
-        The models by name, as they come and go.
+        Live view of the models, by name.
     """
 
     def __init__(self, store: Store, source: Source, models: Mapping[str, ModelReplica]) -> None:
@@ -50,7 +50,7 @@ class Shadows:
         self._looking = asyncio.Event()
 
     async def keep(self) -> None:
-        """Look every second, and whenever it is asked for, for ever."""
+        """Check for pending adoptions every second, and after ``poll_soon``. Runs until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
@@ -60,11 +60,11 @@ class Shadows:
                 await self._look()
 
     def look(self) -> None:
-        """Look at once: something is about to be adopted."""
+        """Trigger the next check immediately, since an adoption is pending."""
         self._looking.set()
 
     def halt(self, model: ModelReplica, missing: NotPrepared) -> None:
-        """Get a model over an adoption that it has no shadow for."""
+        """Handle a model that lacks the standby state of an adoption: load it, then resume the model."""
         model.halted = str(missing)
         before = self._tasks.pop(model.name, None)
         if before is not None and (model.shadow is None or model.shadow.index != missing.adopt.index):
@@ -73,10 +73,10 @@ class Shadows:
         self._start(model, self._get_over(model, missing.adopt, missing.at, before))
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """Cancel all loading."""
         await end(*self._tasks.values())
 
-    # inside
+    # internals
 
     async def _look(self) -> None:
         models = [model for model in self._models.values() if model.trouble is None]
@@ -87,7 +87,7 @@ class Shadows:
                 continue
             event = one.event if one is not None else None
             if model.shadow is not None and (event is None or event.index != model.shadow.index):
-                log.info("dropping a shadow: its index is not about to be adopted any more", model=model.name)
+                log.info("dropping a standby state: its adoption is no longer pending", model=model.name)
                 model.shadow = None
             if event is None or model.shadow is not None or Offset.parse(event.after) < model.position.adopted:
                 continue
@@ -99,22 +99,22 @@ class Shadows:
         before = self._tasks.pop(model.name, None)
         if before is not None:
             before.cancel()
-        task = self._tasks[model.name] = asyncio.create_task(work, name=f"shadow {model.name}")
+        task = self._tasks[model.name] = asyncio.create_task(work, name=f"standby {model.name}")
         task.add_done_callback(lambda done: self._ended(model.name, done))
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(name) is task:
             del self._tasks[name]
         if not task.cancelled() and task.exception() is not None:
-            log.error("bringing up a shadow failed", model=name, exc_info=task.exception())
+            log.error("loading a standby state failed", model=name, exc_info=task.exception())
 
     async def _prepare(self, model: ModelReplica, event: Prepare | Adopt) -> None:
-        """Bring a shadow up."""
+        """Load a standby state; log a failure."""
         try:
             await self._bring_up(model, event)
         except AboundError as error:
             self._failed[model.name] = (event.index, asyncio.get_running_loop().time())
-            log.warning("an index cannot be got ready", model=model.name, index=event.index, reason=str(error))
+            log.warning("cannot load a standby state", model=model.name, index=event.index, reason=str(error))
 
     async def _bring_up(self, model: ModelReplica, event: Prepare | Adopt) -> None:
         model.shadow = shadow = Shadow(model, event)
@@ -124,12 +124,14 @@ class Shadows:
             if model.shadow is shadow and not shadow.attached:
                 model.shadow = None
         if shadow.attached:
-            log.info("an index is ready to be adopted", model=model.name, index=event.index, offset=str(model.offset))
+            log.info(
+                "a standby state is ready to be adopted", model=model.name, index=event.index, offset=str(model.offset)
+            )
 
     async def _get_over(
         self, model: ModelReplica, adopt: Adopt, at: Offset, under_way: asyncio.Task[None] | None
     ) -> None:
-        """Try shadow and snapshot in turn until the model can go on, or is loaded anew by somebody else."""
+        """Try the standby state and a snapshot in turn until the model can continue or is reloaded elsewhere."""
         if under_way is not None:
             await asyncio.wait([under_way])
         while model.halted is not None and self._models.get(model.name) is model:
@@ -139,9 +141,9 @@ class Shadows:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _is_over(self, model: ModelReplica, adopt: Adopt, at: Offset) -> bool:
-        """Get the shadow, or else a snapshot past the adoption; whether there is one now."""
+        """Load the standby state, or else a snapshot past the adoption; return whether one is available now."""
         try:
-            if model.prepared != adopt.index:  # one that is there may be of another adoption, which never came
+            if model.prepared != adopt.index:  # the loaded one may belong to an abandoned adoption
                 await self._bring_up(model, adopt)
             if model.prepared == adopt.index:
                 return True
@@ -149,7 +151,7 @@ class Shadows:
             if model.halted is None:
                 return False
             reason = f"it cannot adopt the index {adopt.index} at {at}: {error}{_way_out(error)}"
-            if model.halted != reason:  # it is tried again and again
+            if model.halted != reason:  # log each reason once, not each attempt
                 log.warning("a model is halted", model=model.name, reason=reason)
             model.halted = reason
         with contextlib.suppress(AboundError):
@@ -158,9 +160,9 @@ class Shadows:
 
 
 def _way_out(error: AboundError) -> str:
-    """What can be done about an index that cannot be had and will not come by itself."""
+    """Return what an operator can do about a state that cannot be loaded and will not become loadable."""
     if isinstance(error, (Damaged, UnknownArtifact)):
-        return f". Bring it back from a copy; or, {MENDING}"
+        return f". Restore it from a backup; or, {MENDING}"
     if isinstance(error, UnknownApplyVersion):
-        return ". Run the release that reads it"
+        return ". Run a release that can read it"
     return ""

@@ -1,6 +1,7 @@
-"""What the stores keep of each model: its log, its history, its newest snapshot; looked at every few seconds.
+"""Storage status: what the store and the artifact store hold of each model, refreshed every few seconds.
 
-This is also where a replica finds the artifact store again after it was away. Learning and answering need none of it.
+It covers log, history and newest snapshot. A replica also reconnects to the artifact store here after an outage.
+Learning and answering do not depend on it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from abound.service.versions.promotion.standings import Standing
 
 LOOK_SECONDS = 5.0
 
-LOST = "history, jobs and versions are not to be had"
+LOST = "history, jobs and versions are unavailable"
 
 NO_ARTIFACTS = (
     "no artifact store is set, so there is no history and the log is never trimmed: learning is refused when it is "
@@ -38,26 +39,26 @@ NO_ARTIFACTS = (
 
 
 class Kept(NamedTuple):
-    """What the stores have of one model.
+    """Data that the store and the artifact store hold for one model.
 
     Attributes
     ----------
     log_entries, log_bytes : int
-        The log, without what was trimmed off it; the bytes as far as it has been applied here.
+        The log without its trimmed part; the bytes as far as this replica has applied it.
     trimmed_entries : int
-        Entries that were trimmed off it.
+        Entries trimmed off the log.
     history : Extent or None
-        None while there is none.
-    history_trouble : str or None
-        Why its list cannot be read.
+        None if there is no history yet.
+    history_failure : str or None
+        Why the list of segments cannot be read.
     snapshot : Manifest or None
-        The newest one that can be read.
+        The newest readable one.
     snapshot_at : float
-        When it was made, by this machine's monotonic clock.
-    standing : Standing or None
-        Of the model's contenders; None while nobody follows it.
-    upkeep : Upkeep
-        What the worker says.
+        When it was made, on this machine's monotonic clock.
+    standings
+        Standings of the model's challengers; None while no process evaluates them.
+    worker_status
+        Status that the worker publishes.
     """
 
     log_entries: int
@@ -72,16 +73,16 @@ class Kept(NamedTuple):
 
     @property
     def trouble(self) -> str | None:
-        """What keeps the log from being trimmed; None while nothing is known to."""
+        """Return why the log cannot be trimmed; None if no reason is known."""
         return self.history_trouble or self.upkeep.trouble
 
     @property
     def snapshot_age(self) -> float | None:
-        """Seconds since the newest snapshot was made; None without one."""
+        """Return the age of the newest snapshot in seconds; None without one."""
         return None if self.snapshot is None else max(0.0, time.monotonic() - self.snapshot_at)
 
     def figures(self) -> dict[str, float]:
-        """The numbers, for the measures."""
+        """Return the figures for the metrics."""
         extent = self.history
         return {
             "log_entries": self.log_entries,
@@ -97,12 +98,12 @@ class Kept(NamedTuple):
 
 
 class Keeping:
-    """Looks at what is kept of the models of a replica.
+    """Storage status of the models of a replica.
 
     Parameters
     ----------
     models : mapping
-        The models by name, as they come and go.
+        Live view of the models, by name.
     """
 
     def __init__(self, store: Store, artifacts: Artifacts | None, models: Mapping[str, ModelReplica]) -> None:
@@ -112,22 +113,22 @@ class Keeping:
         self._joining = Joining(store, artifacts, LOST) if artifacts is not None else None
 
     def of(self, model: ModelReplica) -> Kept | None:
-        """What was seen last; None before the first look."""
+        """Return the newest result for a model; None before the first refresh."""
         return self._kept.get(model.keys)
 
     @property
     def trouble(self) -> str | None:
-        """Why there is no history; None while the artifact store can be used."""
+        """Return why there is no history; None if the artifact store is available."""
         return self._joining.trouble if self._joining is not None else NO_ARTIFACTS
 
     def troubles(self) -> list[str]:
-        """What keeps logs from being trimmed, by model, as far as is known."""
+        """Return the known reasons why logs cannot be trimmed, by model."""
         if self.trouble is not None:
             return [self.trouble]
         return [f"{keys.name}: {kept.trouble}" for keys, kept in self._kept.items() if kept.trouble is not None]
 
     async def keep(self) -> None:
-        """Look now and again, for ever; a store that is away is left alone."""
+        """Refresh every few seconds until cancelled. Skip when the store is away."""
         while True:
             with contextlib.suppress(StoreUnavailable):
                 await self.join()
@@ -135,17 +136,17 @@ class Keeping:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def join(self) -> None:
-        """See whether the artifact store is there; one that takes long is not waited for. StoreUnavailable."""
+        """Check whether the artifact store is available, without waiting for a slow one. Raise StoreUnavailable."""
         if self._joining is not None:
             await self._joining.look()
 
     async def stop(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting for the artifact store."""
         if self._joining is not None:
             await self._joining.stop()
 
     async def look(self) -> None:
-        """Look at all models. StoreUnavailable."""
+        """Refresh all models. Raise StoreUnavailable."""
         models = list(self._models.values())
         self._kept = {model.keys: await self._look_at(model) for model in models}
 
@@ -164,14 +165,14 @@ class Keeping:
         try:
             trim = Trim.parse(trimmed).n_entries
             if packed is not None:
-                extent = (await asyncio.to_thread(history.parse, packed, keys)).extent  # it may be long
+                extent = (await asyncio.to_thread(history.parse, packed, keys)).extent  # the list may be long
         except Damaged as error:
             trouble = str(error)
         before = self._kept.get(keys)
         snapshot = await manifests.newest(self._store, keys, before.snapshot if before else None)
         age = seconds + microseconds / 1e6 - (snapshot.created / 1000 if snapshot else 0)
         found = None
-        with contextlib.suppress(Damaged):  # of another release
+        with contextlib.suppress(Damaged):  # written by another release
             found = await standing.read(self._store, keys)
         snapshot_at = time.monotonic() - age
         kept = Kept(n_entries, model.held_bytes, trim, extent, trouble, snapshot, snapshot_at, found)

@@ -1,8 +1,8 @@
-"""The store: Valkey or Redis, where it is, what it must be and what it can promise.
+"""Client of the store, a Valkey or Redis server: where it is, what it must provide and what it can promise.
 
-A store that could lose the log without a word is refused: one without an append-only file, or with an eviction
-policy. At the start nothing starts, later nothing is learned. Commands that change something are never sent twice by
-themselves: retries are off in the client and do not exist in :class:`abound.service.store.connection.Link`.
+A store that could lose the log silently is refused: one without an append-only file, or with an eviction policy. At
+the start the service then does not start; later the replica refuses to learn. Commands that change data are never
+retried: retries are off in the client and do not exist in :class:`abound.service.store.connection.StoreConnection`.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ OLDEST_VERSION = (6, 2)
 SECTIONS = ("server", "persistence", "memory", "replication")
 
 ASKING_KEY = "abound:asking"
-"""Written before it is asked: WAITAOF tells nothing to a connection that has written nothing."""
+"""Written before WAITAOF: the command reports nothing to a connection that has written nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreParams:
-    """How long the store may take.
+    """Timeouts and connection limit of the store.
 
     Attributes
     ----------
     connect_seconds : float
-        To connect and sign in, each time.
+        Longest time to connect and sign in, each time.
     reply_seconds : float
-        To answer a command; after that the connection counts as lost.
+        Longest time to answer a command; after that the connection counts as lost.
     start_seconds : float
-        To be there when the service starts. A store that is loading its data may take longer.
+        Longest wait for the store when the service starts. A store that is loading its data may take longer.
     connections : int
-        At most, for everything but appending and following; who finds none free waits for one.
+        Size of the connection pool, without appending and following. A command waits when all are in use.
     """
 
     connect_seconds: float = 3.0
@@ -64,23 +64,23 @@ class StoreParams:
 
 
 def sync_client(url: str, seconds: float) -> redis.Redis:
-    """Return a blocking client, for threads; it sends nothing twice."""
+    """Return a blocking client for threads. It never retries a command."""
     return redis.Redis.from_url(
         url, protocol=2, retry=SyncRetry(NoBackoff(), 0), socket_connect_timeout=seconds, socket_timeout=seconds
     )
 
 
 class Store:
-    """The way to one store. Opening it costs nothing; connections are made when they are used."""
+    """Client of one store. Connections are opened on first use."""
 
     def __init__(self, url: str, params: StoreParams | None = None) -> None:
-        """``url``: ``redis://``, ``rediss://`` or ``unix://``; CannotStart for any other."""
+        """Accept a ``redis://``, ``rediss://`` or ``unix://`` URL; raise CannotStart for any other."""
         self.params = params or StoreParams()
         try:
             self.address = Address.of(url)
         except (ValueError, OSError) as error:
             raise CannotStart(f"ABOUND_REDIS_URL cannot be used: {error}") from None
-        # A reply that is lost must never lead to the same command again: the defaults of the library would.
+        # A lost reply must never cause a retry of the command, which the library does by default.
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             url,
             retry=Retry(NoBackoff(), 0),
@@ -92,15 +92,15 @@ class Store:
             timeout=self.params.reply_seconds,
             protocol=2,
         )
-        # Any: what its commands return depends on options, which its types do not follow.
+        # Any: the return types of its commands depend on options, which its annotations do not express.
         self.client: Any = redis.asyncio.Redis.from_pool(pool)
 
     async def open_link(self, purpose: str, on_lost: Any = None) -> Link:
-        """A connection of its own for ``purpose``; StoreUnavailable when there is none to be had."""
+        """Open a dedicated connection for ``purpose``; raise StoreUnavailable when that fails."""
         return await Link.open(self.address, f"abound-{purpose}", self.params.connect_seconds, on_lost)
 
     async def facts(self) -> Facts:
-        """Ask the store what it is. StoreUnavailable when it is away."""
+        """Query the server info. Raise StoreUnavailable when the store does not answer."""
         with reaching():
             async with self.client.pipeline(transaction=False) as pipe:
                 for section in SECTIONS:
@@ -114,12 +114,13 @@ class Store:
         return facts_of(*answers)
 
     async def check(self) -> Facts:
-        """Wait until the store is there, a bounded time, and refuse one that would lose the log.
+        """Wait for the store, a bounded time, and refuse one that would lose the log.
 
         Raises
         ------
         CannotStart
-            It is not there, is too old, has no append-only file or evicts keys; says what mends it.
+            The store does not answer, is too old, has no append-only file or evicts keys. The text says how to fix
+            it.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.params.start_seconds
@@ -146,14 +147,14 @@ class Store:
         return facts
 
     async def close(self) -> None:
-        """Close the connections of the client. Links belong to those who opened them."""
+        """Close the connections of the client. Connections from ``open_connection`` belong to their callers."""
         await self.client.aclose()
 
 
 async def facts_over(link: Link, seconds: float) -> Facts:
-    """Ask the server at the other end of a link what it is; another connection may end at another server.
+    """Query the server info over a given connection, since another connection may lead to another server.
 
-    StoreUnavailable when the link is lost meanwhile or the server does not say.
+    Raise StoreUnavailable when the connection is lost meanwhile or the server refuses.
     """
     asked = [link.call("INFO", section, seconds=seconds) for section in SECTIONS]
     asked.append(link.call("CONFIG", "GET", FSYNC_SETTINGS, seconds=seconds))
@@ -179,11 +180,11 @@ async def facts_over(link: Link, seconds: float) -> Facts:
 
 @contextlib.contextmanager
 def reaching() -> Iterator[None]:
-    """Turn what the client raises when the store is away, or not able, into StoreUnavailable."""
+    """Translate exceptions of the client into StoreUnavailable."""
     try:
         yield
     except (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError) as error:
-        raise StoreUnavailable(f"the store does not let this service in: {error}") from error
+        raise StoreUnavailable(f"the store rejected the credentials of this service: {error}") from error
     except redis.exceptions.BusyLoadingError as error:
         raise StoreUnavailable("the store is loading its data") from error
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError, LinkLost) as error:
@@ -199,17 +200,17 @@ def _refuse_unsafe(facts: Facts, address: Address) -> None:
     if facts.danger is not None:
         raise CannotStart(f"the store at {address} {facts.danger}")
     if facts.eviction == "unknown":
-        log.warning("the store does not tell its eviction policy; it must be noeviction", store=str(address))
+        log.warning("the store does not report its eviction policy; it must be noeviction", store=str(address))
     if facts.appendfsync is None:
-        log.warning("the store does not tell its appendfsync policy", store=str(address))
+        log.warning("the store does not report its appendfsync policy", store=str(address))
     elif facts.appendfsync != "always":
         log.warning(
-            "the last events may be lost when the store's machine fails; appendfsync always would keep them",
+            "the last events may be lost when the store's machine fails; set appendfsync always to keep them",
             appendfsync=facts.appendfsync,
         )
     elif facts.pauses:
         log.warning(
-            "what is learned while the store saves or rewrites its file may be lost when its machine fails; "
-            "no-appendfsync-on-rewrite no would keep it",
+            "events learned while the store saves or rewrites its file may be lost when its machine fails; "
+            "set no-appendfsync-on-rewrite no to keep them",
             appendfsync=facts.appendfsync,
         )

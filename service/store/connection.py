@@ -1,9 +1,8 @@
-"""One connection to the store for the hot paths: commands out, replies back in order, and never a retry.
+"""One raw connection to the store for the hot paths: commands out, replies back in order, never a retry.
 
-The appender and the follower each hold one. It speaks the store's protocol through hiredis and costs about half of
-what a general client does; what matters more is what it cannot do: nothing here sends a command twice. When the
-connection is lost, every command without a reply ends with :class:`LinkLost`, and whether the store carried it out
-is unknown.
+The appender and the follower each hold one. It speaks the store's protocol through hiredis at about half the cost of
+a general client. More important: nothing here sends a command twice. When the connection is lost, every command
+without a reply ends with :class:`ConnectionLost`, and whether the store executed it is unknown.
 """
 
 from __future__ import annotations
@@ -21,29 +20,29 @@ from redis.asyncio.connection import SSLConnection, parse_url
 from abound.core.errors import StoreUnavailable
 
 Reply = Any
-"""bytes, int, None, a list of replies, or hiredis.ReplyError when the store refused."""
+"""bytes, int, None, a list of replies, or hiredis.ReplyError when the store refused the command."""
 
 TICK = 0.25
 
 
 def packed(words: tuple[str | bytes | int, ...]) -> bytes:
-    """A command as it goes over the wire."""
+    """Return a command as bytes for the wire."""
     command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]
     return command
 
 
 class LinkLost(Exception):
-    """The connection is gone. A command without a reply may or may not have been carried out."""
+    """The connection is lost. A command without a reply may or may not have been executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the store is and who asks. Never logged as it is: use ``str``, which has no password.
+    """Location and credentials of the store. Never log the fields: ``str`` leaves the password out.
 
     Attributes
     ----------
     path : str or None
-        Of a unix socket; else ``host`` and ``port``.
+        Path of a unix socket; None to connect to ``host`` and ``port``.
     tls : ssl.SSLContext or None
     """
 
@@ -57,14 +56,14 @@ class Address:
 
     @classmethod
     def of(cls, url: str) -> Address:
-        """From ``redis://``, ``rediss://`` or ``unix://``; ValueError for any other."""
+        """Parse a ``redis://``, ``rediss://`` or ``unix://`` URL; raise ValueError for any other."""
         parts: dict[str, Any] = dict(parse_url(url))
         tls = None
         if parts.get("connection_class") is SSLConnection:
             options = {name: value for name, value in parts.items() if name.startswith("ssl_")}
             tls = SSLConnection(**options).ssl_context.get()
         if url.startswith("unix://") and not parts.get("path"):
-            raise ValueError("a unix:// URL names the path of a socket")
+            raise ValueError("a unix:// URL must contain the path of a socket")
         return cls(
             path=parts.get("path"),
             host=parts.get("host", "localhost"),
@@ -83,7 +82,7 @@ class Address:
 
 
 class Link(asyncio.Protocol):
-    """An open connection. ``Link.open`` makes one; a lost one stays lost."""
+    """An open connection, made by ``StoreConnection.open``. It does not reconnect."""
 
     def __init__(self, on_lost: Callable[[], None] | None = None) -> None:
         self._reader = hiredis.Reader()
@@ -101,7 +100,7 @@ class Link(asyncio.Protocol):
         Raises
         ------
         StoreUnavailable
-            Nothing answers there within this many ``seconds``, or the store does not let us in (yet).
+            The store does not answer within ``seconds``, or rejects the credentials.
         """
         loop = asyncio.get_running_loop()
         link = cls(on_lost)
@@ -133,9 +132,9 @@ class Link(asyncio.Protocol):
         await self.call("CLIENT", "SETNAME", name, seconds=seconds)
 
     def send(self, commands: bytes, on_reply: Callable[[Reply], None], seconds: float, n: int = 1) -> None:
-        """Send packed commands in one piece; ``on_reply`` is called for each, with its reply or with LinkLost.
+        """Send packed commands in one write; call ``on_reply`` for each with its reply, or with ConnectionLost.
 
-        A reply that takes longer than so many seconds (a quarter of a second more or less) ends the link.
+        A reply that takes longer than ``seconds`` (give or take a quarter of a second) closes the connection.
         """
         if self._transport is None:
             for _ in range(n):
@@ -149,7 +148,7 @@ class Link(asyncio.Protocol):
         self._transport.write(commands)
 
     def call(self, *words: str | bytes | int, seconds: float) -> asyncio.Future[Reply]:
-        """Send a command; the future has its reply, or raises LinkLost or hiredis.ReplyError."""
+        """Send a command; the future returns its reply, or raises ConnectionLost or hiredis.ReplyError."""
         future: asyncio.Future[Reply] = self._loop.create_future()
 
         def answer(reply: Reply) -> None:
@@ -164,7 +163,7 @@ class Link(asyncio.Protocol):
         return future
 
     def call_all(self, *commands: tuple[str | bytes | int, ...], seconds: float) -> asyncio.Future[list[Reply]]:
-        """Send commands in one piece; the future has all replies, or raises what came of the first that failed."""
+        """Send commands in one write; the future returns all replies, or raises the first error among them."""
         future: asyncio.Future[list[Reply]] = self._loop.create_future()
         replies: list[Reply] = []
 
@@ -185,25 +184,25 @@ class Link(asyncio.Protocol):
         return future
 
     def close(self) -> None:
-        """End the connection now."""
+        """Close the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
             self._end()
 
-    # what the event loop calls
+    # callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        """Hand each whole reply to the command that has waited longest."""
+        """Pass each complete reply to the oldest waiting command."""
         try:
             self._reader.feed(data)
             reply = self._reader.gets()
             while reply is not False:
                 if not self._waiting:
-                    raise hiredis.ProtocolError("a reply that nothing asked for")
+                    raise hiredis.ProtocolError("received a reply without a command")
                 self._waiting.popleft()[0](reply)
                 reply = self._reader.gets()
         except hiredis.ProtocolError as error:
@@ -211,12 +210,12 @@ class Link(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End every command that has no reply."""
+        """Fail every command that has no reply."""
         self._cause = self._cause or exc
         self._end()
 
     def _tick(self) -> None:
-        """End a link whose oldest command has had no reply in time."""
+        """Close the connection when its oldest command has timed out."""
         self._ticker = None
         if not self._waiting or self._transport is None:
             return
@@ -232,7 +231,7 @@ class Link(asyncio.Protocol):
             self._ticker = None
         was_open, self._transport = self._transport is not None, None
         if was_open and self._on_lost is not None:
-            self._on_lost()  # first: what is told below must not find this link again
+            self._on_lost()  # first: the callbacks below must not find this connection again
         lost = LinkLost(str(self._cause or "") or "the store closed the connection")
         while self._waiting:
             self._waiting.popleft()[0](lost)

@@ -1,14 +1,14 @@
-"""What a store is asked behind an append, before anything is promised of it, and what its answers come to.
+"""Checks of durability that follow every append, and how their replies are read.
 
-It may have been changed since it said what it is (``Facts``), by an operator or by whoever took its place. So each
-append is followed, in the same piece and on the same connection, by the question whether the store would still keep
-the log; and by those that confirm the level that was asked for.
+The server info (``ServerInfo``) may be outdated: an operator may have changed the settings, or another server may
+have taken over. So each append is followed, in the same write and on the same connection, by commands that check
+whether the store would still keep the log, and by commands that confirm the requested level.
 
-    CONFIG GET    appendonly and maxmemory-policy; and for what is to be on disk, what it syncs and when
-    INFO          persistence, for what is to be on disk: not every file counts. Persistence and memory, where the
-                  server does not tell its settings, or takes one name at a time
-    WAITAOF       where that is what says that it is on disk
-    WAIT          until it is on a copy
+    CONFIG GET    appendonly and maxmemory-policy; for ``fsync`` and above also which writes are synced
+    INFO          persistence, for ``fsync`` and above: an fsync does not count while the file is being rewritten.
+                  persistence and memory, where the server has no CONFIG GET or accepts one name at a time
+    WAITAOF       where it is the command that confirms an fsync
+    WAIT          until a store replica has the event
 
 A name of CONFIG GET costs the store less than a microsecond, a section of INFO four to ten.
 """
@@ -41,9 +41,9 @@ INFO: Words = ("INFO", "persistence")
 
 @lru_cache(maxsize=64)
 def asks(facts: Facts, careful: bool) -> tuple[tuple[Words, ...], bytes]:
-    """The commands behind an append, all of which answer at once; and the same as they go over the wire.
+    """Return the check commands behind an append, which all answer immediately, and the same packed for the wire.
 
-    ``careful``: it is to reach more than ``log``.
+    ``careful``: the append requests more than level ``log``.
     """
     fsync = careful and facts.syncs
     asked: tuple[Words, ...]
@@ -59,7 +59,7 @@ def asks(facts: Facts, careful: bool) -> tuple[tuple[Words, ...], bytes]:
 
 
 def waits(facts: Facts, level: int, seconds: float) -> list[Words]:
-    """The commands behind those that wait until it is on disk, and until it is on a copy."""
+    """Return the commands that follow the checks and wait for the disk, and for a store replica."""
     milliseconds = int(seconds * 1000)
     waited: list[Words] = []
     if level > 0 and not facts.syncs and facts.waitaof:
@@ -70,7 +70,7 @@ def waits(facts: Facts, level: int, seconds: float) -> list[Words]:
 
 
 def seen(facts: Facts, asked: Sequence[Words], replies: list[Reply]) -> Facts | None:
-    """``facts`` with what the answers say of whether the log may be lost; None when they do not say that."""
+    """Return ``facts`` updated with the safety settings in the replies; None when the replies do not contain them."""
     aof, eviction, whole = None, None, facts.whole
     for words, reply in zip(asked, replies, strict=True):
         if words[0] == "CONFIG":
@@ -95,10 +95,10 @@ def seen(facts: Facts, asked: Sequence[Words], replies: list[Reply]) -> Facts | 
 
 
 def is_unsettled(facts: Facts, asked: Sequence[Words], replies: list[Reply]) -> bool:
-    """Whether it depends on which file the server is writing, and that was not asked yet, though it can be.
+    """Return whether safety depends on which file the server is writing, and that can still be queried.
 
-    That takes a second round trip, and only while the file is written anew. Asked with each append, it would keep the
-    reply until the store's next turn, and behind the fsync of whatever came in between.
+    The query takes a second round trip, and only during a rewrite of the file. If every append asked, its reply would
+    wait for the store's next event loop turn and for the fsync of other writes.
     """
     if not facts.tells_whole or asked[0][0] != "CONFIG" or any(words[0] == "WAITAOF" for words in asked):
         return False
@@ -112,7 +112,7 @@ def is_unsettled(facts: Facts, asked: Sequence[Words], replies: list[Reply]) -> 
 
 
 def reached(asked: Sequence[Words], replies: list[Reply]) -> int:
-    """The level of durability, as a place in ``LEVELS``, that the answers confirm."""
+    """Return the level of durability that the replies confirm, as an index into ``LEVELS``."""
     on_disk, copied = False, False
     for words, reply in zip(asked, replies, strict=True):
         if words[0] == "CONFIG":
@@ -127,9 +127,9 @@ def reached(asked: Sequence[Words], replies: list[Reply]) -> int:
 
 
 async def confirmed(line: Line, seconds: float) -> str:
-    """How safe the store at the end of a line says that all it has is: ``fsync``, or ``log``.
+    """Return the durability that the connected store confirms for all it holds: ``fsync`` or ``log``.
 
-    While it writes its file anew that is ``log``: what tells more has to stand behind a write.
+    During a rewrite of its file this is ``log``: a stronger answer requires a preceding write.
     """
     link, facts = line.link, line.facts
     if link is None or facts is None or not facts.syncs:

@@ -1,4 +1,4 @@
-"""Names of everything that the store holds of one model."""
+"""Names of the keys that the store holds for one model."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ModelKeys:
-    """The names of everything that the store holds of one incarnation of a model."""
+    """Names of the keys that the store holds for one incarnation of a model."""
 
     name: str
     incarnation: str
 
     def of(self, part: str) -> bytes:
-        """The key of a part: ``log``, ``snapshots``, ``replicas``, ..."""
+        """Return the key of a part: ``log``, ``snapshots``, ``replicas``, ..."""
         return f"abound:{{{self.name}:{self.incarnation}}}:{part}".encode()
 
     @property
     def log(self) -> bytes:
-        """The stream of its entries."""
+        """Return the key of the stream of log entries."""
         return self.of("log")
 
     @property
     def pattern(self) -> bytes:
-        """What matches all its keys, for SCAN."""
+        """Return the SCAN pattern that matches all keys of the model."""
         name = "".join(f"\\{sign}" if sign in "*?[]\\^-" else sign for sign in self.name)
         return f"abound:{{{name}:{self.incarnation}}}:*".encode()

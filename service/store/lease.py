@@ -1,18 +1,18 @@
-"""The lease of a model: at most one process at a time changes what the store points to, and a late one changes nothing.
+"""Lease of a model: at most one process at a time swaps the store's pointers, and a late process changes nothing.
 
-    ...:lease    the token of who has it; expires unless it is renewed
-    ...:fence    the token that was given out last, and stays: a number that only grows, and something random, since a
-                 failover may lose the number that was given out last
+    ...:lease    token of the holder; expires unless it is renewed
+    ...:fence    newest token, never expires: an increasing number and a random part, since a failover may lose the
+                 newest number
 
-A process can be stopped at any moment, for longer than its lease lasts, and then go on as if nothing had happened. No
-clock of its own can tell it. So a pointer is swapped by ``Lease.swap`` alone: one script in the store that compares
-the fence with the token and then carries out all its commands, or none. Whatever else a late process writes has a
-name of its own that nothing points to, and is swept.
+A process can be suspended at any moment for longer than its lease lasts, and then continue without noticing. Its own
+clock cannot tell it. So pointers are swapped by ``Lease.swap`` only: one script in the store that compares the fence
+with the token and then executes all of its commands, or none. Anything else that a late process writes has a name of
+its own that no pointer refers to; garbage collection deletes it.
 
-When the store's clock is set back, a lease whose holder died stays for as much longer. So whoever finds one that lasts
-longer than any is given lets it last as long as its own would: who lives renews it, who died is followed after that.
+When the store's clock is set back, the lease of a dead holder lasts that much longer. So a process that finds a lease
+with a longer expiry than any lease has shortens it to its own duration. A live holder renews it; a dead one expires.
 
-A model has such a lease for each ``purpose``; the one without a name is that of snapshots and history.
+A model has one lease for each ``purpose``. The one with the empty purpose covers snapshots and history.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from abound.service.tasks import end
 LEASE_SECONDS = 15.0
 
 Command = tuple[bytes | str | int, ...]
-"""The words of a command; the second one is its key."""
+"""The words of a command; the second word is its key."""
 
-# A store whose memory is full refuses a script that first wants more; one that has written may go on. PERSIST changes
-# nothing here and counts as writing: what frees memory, a trim and the pointers that go with it, must get through.
+# A store that is out of memory rejects a script at its first command that needs memory, unless the script has written
+# before. PERSIST changes nothing here but counts as a write: a trim and its pointers, which free memory, must succeed.
 _TAKE = """
 redis.call('PERSIST', KEYS[2])
 if redis.call('EXISTS', KEYS[1]) == 1 then
@@ -74,17 +74,17 @@ return 1
 
 
 class LeaseLost(Exception):
-    """Another process has taken the model over."""
+    """Another process has acquired the lease."""
 
 
 class Lease:
-    """A lease that was taken; ``take`` makes one.
+    """An acquired lease; ``acquire`` creates it.
 
     Attributes
     ----------
     token : bytes
     lost : bool
-        Another process is known to have taken it. False proves nothing: only ``swap`` does.
+        Another process is known to have acquired it. False proves nothing: only ``swap`` does.
     """
 
     def __init__(self, store: Store, keys: ModelKeys, token: bytes, seconds: float, purpose: str = "") -> None:
@@ -97,23 +97,23 @@ class Lease:
 
     @property
     def fence(self) -> bytes:
-        """The key with the token that was given out last."""
+        """Return the key of the newest token."""
         return _part(self.keys, self.purpose, "fence")
 
     @property
     def number(self) -> int:
-        """What grows with each lease of a model."""
+        """Return the number in the token, which increases with each lease of a model."""
         return int(self.token.partition(b":")[0])
 
     async def swap(self, commands: Iterable[Command]) -> None:
-        """Carry out commands on keys of the model, all in one moment, unless another process has the model.
+        """Execute commands on keys of the model atomically, unless another process has acquired the lease.
 
         Raises
         ------
         LeaseLost
-            Nothing was carried out.
+            No command was executed.
         StoreUnavailable
-            Nothing or all of it was carried out.
+            Either none or all were executed.
         """
         words: list[Any] = [self.token]
         keys = [self.fence]
@@ -127,11 +127,13 @@ class Lease:
             raise LeaseLost
 
     async def check(self) -> None:
-        """LeaseLost when another process has the model; before work whose outcome would be thrown away."""
+        """Raise LeaseLost if another process has acquired the lease; call it before work that would be wasted
+        then.
+        """
         await self.swap(())
 
     async def keep(self) -> None:
-        """Renew it until it is lost."""
+        """Renew the lease until it is lost."""
         while not self.lost:
             await asyncio.sleep(self._seconds / 4)
             with contextlib.suppress(StoreUnavailable), reaching():
@@ -139,7 +141,7 @@ class Lease:
                 self.lost = not await self._run(_RENEW, "lease", "fence", words=(self.token, milliseconds))
 
     async def release(self) -> None:
-        """Let others have it at once; one that was lost is left alone."""
+        """Release the lease at once. A lost lease is not touched."""
         with reaching():
             await self._run(_RELEASE, "lease", words=(self.token,))
 
@@ -152,19 +154,21 @@ class Lease:
 async def take(
     store: Store, keys: ModelKeys, seconds: float = LEASE_SECONDS, purpose: str = ""
 ) -> AsyncIterator[Lease]:
-    """Have the lease of a model, renewed as long as the context lasts.
+    """Acquire the lease of a model and renew it for the duration of the context.
 
     Raises
     ------
     Conflict
-        Another process has it.
+        Another process holds it.
     StoreUnavailable
     """
     with reaching():
         names = [_part(keys, purpose, part) for part in ("lease", "fence")]
         token = await store.client.eval(_TAKE, 2, *names, secrets.token_hex(8), int(seconds * 1000))
     if token is None:
-        raise Conflict(f"another process works on the {purpose or 'snapshots and the history'} of {keys.name}")
+        raise Conflict(
+            f"another process works on the {purpose or 'snapshots and the history'} of {keys.name}; try again later"
+        )
     lease = Lease(store, keys, token, seconds, purpose)
     keeping = asyncio.create_task(lease.keep(), name=f"lease {keys.name}")
     try:

@@ -1,8 +1,8 @@
-"""A line: a link to the store that is opened again, for ever, whenever it is lost.
+"""Connection to the store that is reopened whenever it is lost.
 
-What the store is (``Facts``) is asked over the link itself, when it is opened and now and then after that. So a promise
-of durability is never made on behalf of another server than the one that the link ends at; and a link that has died
-without a word is found out before somebody's events are the first to notice.
+The server info (``ServerInfo``) is queried over the connection itself, when it is opened and every second after that.
+So durability is never promised on behalf of another server than the one at the end of the connection. A connection
+that died silently is detected before an append is the first to notice.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ FACTS_SECONDS = 1.0
 
 
 async def _anybody(link: Link, seconds: float) -> bool:
-    """Every server will do."""
+    """Accept every server."""
     return True
 
 
 class Line:
-    """Keeps one link open.
+    """Keeps one connection open.
 
     Parameters
     ----------
     wait_seconds : float
-        Longest time for which other commands on the link keep the store from answering.
+        Longest time for which other commands on the connection keep the store from answering.
     knows : async callable
-        Whether the server at the other end of a link is one to append at, asked with so many seconds for a reply; else
-        there is no link.
+        Return whether the server at the other end of a connection may be appended to; receives the seconds to wait
+        for a reply. A connection that it rejects is closed.
 
     Attributes
     ----------
-    link : Link or None
-        The open link; None from the moment at which it is lost.
-    facts : Facts or None
-        What the store said when the link was opened, or since.
+    connection : StoreConnection or None
+        The open connection; None from the moment it is lost.
+    info : ServerInfo or None
+        Newest server info; None before the first connection.
     """
 
     def __init__(
@@ -67,15 +67,15 @@ class Line:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to keep a link open."""
-        self._task = self._task or asyncio.create_task(self._keep_open(), name=f"line {self._purpose}")
+        """Start to keep a connection open."""
+        self._task = self._task or asyncio.create_task(self._keep_open(), name=f"connection {self._purpose}")
 
     async def opened(self) -> None:
-        """Wait until there is a link."""
+        """Wait until a connection is open."""
         await self._opened.wait()
 
     async def stop(self) -> None:
-        """Close the link and open no other."""
+        """Close the connection and stop reconnecting."""
         if self._task is not None:
             await end(self._task)
         link, self.link = self.link, None
@@ -104,14 +104,14 @@ class Line:
         try:
             facts = (await facts_over(link, self._patience)).after(self.facts)
             if not await self.knows(link, self._patience):
-                raise StoreUnavailable("the store has lost a tail, and models with it")
+                raise StoreUnavailable("the store has lost the end of the catalog, and models with it")
             return link, facts
         except BaseException:
             link.close()
             raise
 
     async def _keep_facts(self, link: Link) -> None:
-        """Ask every second what the store is, until the link is lost."""
+        """Refresh the server info every second until the connection is lost."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FACTS_SECONDS):

@@ -1,9 +1,9 @@
-"""Servers that copy the store: whether they have what was written to it.
+"""Replication of the store: whether its replicas have received all writes. Rewriting of the store's file.
 
-A failover to one that has not loses that. So where a change cannot be made again, what the store says without it is
-only given up when all of its copies have the change.
+A failover to a store replica that lacks a write loses that write. Where a change cannot be made again, the data that
+it supersedes is therefore deleted only after all store replicas have the change.
 
-The store's own file: what was deleted stays in it until it is written anew.
+Deleted data stays in the store's append-only file until the file is rewritten.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ COPIED_KEY = b"abound:copied"
 REPLY_SECONDS = 1.0
 
 COPIED_SECONDS = 120.0
-"""Twice as long as a store keeps the connection of a copy that says nothing, by default."""
+"""Twice as long as a store keeps the connection of a silent replica, by default."""
 
 
 async def is_copied(store: Store, least: int | None = None) -> bool:
-    """Whether the copies have all that was written so far, by anybody; True when none is connected.
+    """Return whether the store replicas have received all writes of all clients so far; True when none is connected.
 
     Parameters
     ----------
     least : int or None
-        So many are enough. None: all that are connected, also those that are still loading.
+        Number of store replicas that suffices. None: all connected ones, including those that are still loading.
 
-    StoreUnavailable. Takes ``REPLY_SECONDS`` at most when they have not.
+    Raises StoreUnavailable. Takes at most ``REPLY_SECONDS`` when the answer is False.
     """
     with reaching():
         n = int((await store.client.info("replication")).get("connected_slaves", 0))
@@ -37,13 +37,13 @@ async def is_copied(store: Store, least: int | None = None) -> bool:
         if not n:
             return True
         async with store.client.pipeline(transaction=False) as pipe:
-            pipe.set(COPIED_KEY, secrets.token_hex(8))  # WAIT answers for what its own connection has written
+            pipe.set(COPIED_KEY, secrets.token_hex(8))  # WAIT covers the writes up to the last of its own connection
             pipe.wait(n, int(1000 * min(REPLY_SECONDS, store.params.reply_seconds / 2)))
             return int((await pipe.execute())[1]) >= n
 
 
 async def until_copied(store: Store, seconds: float = COPIED_SECONDS) -> None:
-    """Wait until all copies have all that was written before.
+    """Wait until all store replicas have received all earlier writes.
 
     Raises
     ------
@@ -55,24 +55,26 @@ async def until_copied(store: Store, seconds: float = COPIED_SECONDS) -> None:
     deadline = loop.time() + seconds
     while not await is_copied(store):
         if loop.time() > deadline:
-            raise NotReady("copies of the store have not come so far that a failover to one would lose nothing", 60.0)
+            raise NotReady(
+                "replicas of the store are still behind, so a failover would lose data; try again later", 60.0
+            )
 
 
 REWRITTEN = "rewritten"
-"""How it begins what is said of a file that was written anew."""
+"""First word of the result when the file was rewritten."""
 
 AOF_SECONDS = 600.0
 POLL_SECONDS = 0.2
-_COPIED = "; servers that copy the store have files of their own, send BGREWRITEAOF to each: {} connected"
+_COPIED = "; replicas of the store have files of their own, send BGREWRITEAOF to each: {} connected"
 
 
 async def write_file_anew(store: Store, seconds: float = AOF_SECONDS) -> str:
-    """Let the store write its append-only file anew, so that nothing of what was deleted is left in it.
+    """Have the store rewrite its append-only file, so that it holds no deleted data.
 
     Returns
     -------
-    ``rewritten``, with how many copies of the store have files of their own, if any are connected; or why it is not
-    known to be. The old file is deleted by the store after that; what backups hold is theirs.
+    ``rewritten``, with the number of connected store replicas that have files of their own, if any; else why the
+    rewrite is not confirmed. The store deletes the old file afterwards. Backups are not affected.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

@@ -1,4 +1,4 @@
-"""Facts: what a store says of itself, and what it can promise by that."""
+"""Server info: what a store reports about itself, and the durability that it can promise."""
 
 from __future__ import annotations
 
@@ -9,60 +9,61 @@ from abound.core.errors import InvalidInstance, StoreUnavailable
 from abound.service.store.connection import Reply
 
 WAITAOF_VERSION = (8, 0)
-"""Redis from here on says by WAITAOF that an event is on disk. Redis 7.4, and Valkey so far, say so of what is only
-written and not yet synced, for up to a second, unless every command is (redis/redis#13793)."""
+"""First Redis version whose WAITAOF confirms an fsync. Redis 7.4, and Valkey so far, report events that are written
+and not yet synced, for up to a second, unless every command is synced (redis/redis#13793).
+"""
 
 WHOLE_VERSION = (7, 2)
-"""A server has WAITAOF from here on. Under ``appendfsync always`` it tells the first writing of a file, from which a
-crash would not bring back what was appended, from any other."""
+"""First version that has WAITAOF. Under ``appendfsync always`` the command tells the first rewrite of a file, from
+which a crash would not restore appended data, from any later one.
+"""
 
 WHOLE_SECONDS = 0.5
-"""Longest wait for that. It is known as soon as what was sent before is written."""
+"""Longest wait for that WAITAOF. It is answered as soon as the preceding write is in the file."""
 
 SAFE_NAMES = ("appendonly", "maxmemory-policy")
-"""Settings by which a server would keep the log, or lose it without a word."""
+"""Settings that decide whether a server keeps the log or could lose it silently."""
 
 FSYNC_SETTINGS = "*appendfsync*"
-"""What CONFIG GET is asked for: the two of ``FSYNC_NAMES`` (Redis before 7 takes one pattern only)."""
+"""CONFIG GET pattern for the two ``FSYNC_NAMES`` (Redis before 7 accepts only one pattern)."""
 
 FSYNC_NAMES = ("appendfsync", "no-appendfsync-on-rewrite")
-"""The same for a server that takes several: it finds a name twenty times as fast as a pattern."""
+"""The same settings, for a server that accepts several names: a name is twenty times as fast as a pattern."""
 
 LEVELS = ("log", "fsync", "replica")
-"""How durable an event can be asked to be, least first."""
+"""Levels of durability that a request can ask for, weakest first."""
 
 
 class Facts(NamedTuple):
-    """What the store says of itself.
+    """Settings and state that the store reports about itself.
 
     Attributes
     ----------
     version : (major, minor)
-        Of the protocol: what it calls its Redis version.
+        Its Redis version, which identifies the protocol.
     aof : bool
-        It keeps an append-only file.
+        It has an append-only file.
     appendfsync : str or None
-        ``always``, ``everysec``, ``no``; None when it does not tell.
+        ``always``, ``everysec``, ``no``; None when it is not reported.
     eviction : str
         ``maxmemory_policy``.
     replicas : int
-        Servers that copy it, connected now.
+        Number of connected store replicas.
     waitaof : bool
-        It has WAITAOF, and what it answers holds.
-    run : str
-        Of the server's process, another one each time it starts.
+        It has WAITAOF, and the reply is reliable.
+    run_id : str
+        Id of the server's process, new at each start.
     rewriting : bool
-        It is writing its append-only file anew, or about to.
-    whole : bool
-        What it appends to its file would be found there after a crash. That is not so while it writes the file for the
-        first time since it was told to keep one.
+        It is rewriting its append-only file, or is about to.
+    aof_complete : bool
+        A crash would restore what it appends to its file. False during the first rewrite after the file was enabled.
     pauses : bool
-        It syncs nothing while it saves or rewrites its file, whatever ``appendfsync`` says, or does not tell that it
-        does (``no-appendfsync-on-rewrite``).
-    told : bool
-        ``whole`` is what it said itself while it wrote its file anew.
-    tells : bool
-        It answers CONFIG GET. Servers that somebody else runs often do not.
+        It does not sync during a save or a rewrite, whatever ``appendfsync`` is, or does not report that it does
+        (``no-appendfsync-on-rewrite``).
+    aof_confirmed : bool
+        ``aof_complete`` comes from WAITAOF during the rewrite.
+    has_config : bool
+        It answers CONFIG GET. Managed servers often do not.
     """
 
     version: tuple[int, int]
@@ -79,11 +80,11 @@ class Facts(NamedTuple):
     tells: bool = False
 
     def after(self, before: Facts | None) -> Facts:
-        """The same, with what was seen before: a file that was whole then is while it is written anew.
+        """Return this info, corrected by the previous one: a file that was complete stays so during its rewrite.
 
-        INFO does not tell whether the file that a server writes is the first one: only that there was none when it
-        started. Where WAITAOF does not tell it either, one that was told to keep none and then to keep one again is
-        found out by who has seen that.
+        INFO does not report whether a rewrite is the first one; it only reports whether there was a file when the
+        server started. Where WAITAOF does not report it either, only an observer that saw the file disabled can
+        detect that it was disabled and enabled again.
         """
         if self.told or before is None or before.run != self.run or not (self.aof and self.rewriting):
             return self
@@ -91,72 +92,71 @@ class Facts(NamedTuple):
 
     @property
     def asks_fsync(self) -> tuple[str, ...]:
-        """The command that asks, again, whether it syncs whatever it answers for."""
+        """Return the command that checks again whether every write is synced."""
         return "CONFIG", "GET", *(FSYNC_NAMES if self.tells_several else (FSYNC_SETTINGS,))
 
     @property
     def tells_several(self) -> bool:
-        """Whether it tells several settings by their names, in one answer."""
+        """Return whether CONFIG GET accepts several names at once."""
         return self.tells and self.version >= (7, 0)
 
     @property
     def tells_whole(self) -> bool:
-        """Whether it can be asked, behind a write, if that would be found after a crash (``wait_whole``)."""
+        """Return whether ``aof_check_command`` can check, behind a write, that a crash would restore the write."""
         return self.version >= WHOLE_VERSION
 
     @property
     def syncs(self) -> bool:
-        """Whether what it has answered for is on disk."""
+        """Return whether every acknowledged write is on disk."""
         return self.appendfsync == "always" and not self.pauses
 
     def reachable(self, level: str) -> bool:
-        """Whether an append can be confirmed to have reached this level of durability here."""
+        """Return whether an append to this store can be confirmed at the level."""
         on_disk = self.syncs or (self.aof and self.waitaof)
         return level == "log" or (on_disk and (level == "fsync" or self.replicas > 0))
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The levels of durability that can be reached here, least first."""
+        """Return the levels of durability that this store can confirm, weakest first."""
         return tuple(level for level in LEVELS if self.reachable(level))
 
     @property
     def danger(self) -> str | None:
-        """Why this store could lose the log without a word, and the command that mends it; None when it could not."""
+        """Return why this store could lose the log silently, and how to fix it; None when it is safe."""
         if self.aof and self.whole and self.eviction in ("noeviction", "unknown"):
             return None
         if self.aof and not self.whole:
             return (
-                "writes its append-only file for the first time, and until that has ended it would come back from a "
-                "crash without the log. Wait for it (INFO persistence: aof_rewrite_in_progress, "
-                "aof_last_bgrewrite_status)"
+                "writes its append-only file for the first time, and until that has ended a crash would lose the log. "
+                "Wait for it (INFO persistence: aof_rewrite_in_progress, aof_last_bgrewrite_status)"
             )
         if not self.aof:
             return (
                 "keeps no append-only file, so the log would be lost when it stops. "
-                "Mend it with: CONFIG SET appendonly yes (and appendonly yes in its configuration file)"
+                "Fix it with: CONFIG SET appendonly yes (and appendonly yes in its configuration file)"
             )
         return (
             f"has the eviction policy {self.eviction} and would drop the log when memory is short. "
-            "Mend it with: CONFIG SET maxmemory-policy noeviction (and in its configuration file)"
+            "Fix it with: CONFIG SET maxmemory-policy noeviction (and in its configuration file)"
         )
 
     def check_safe(self) -> None:
-        """StoreUnavailable when the store could lose the log: what it would be told is not durable."""
+        """Raise StoreUnavailable when the store could lose the log, since appended events would not be durable."""
         if self.danger is not None:
             raise StoreUnavailable(f"nothing was appended: the store {self.danger}", retry_after=5.0)
 
     @property
     def warning(self) -> str | None:
-        """What may be lost here, in a sentence; None when an event that was answered for stays."""
+        """Return what this store may lose, as a sentence; None when acknowledged events are safe."""
         if self.danger is not None:
             return f"nothing is learned: the store {self.danger}"
         if self.appendfsync is None:
-            return "the store does not tell its appendfsync policy, so it is not known what a crash of it may lose"
+            return "the store does not report its appendfsync policy, so it is unknown what its crash may lose"
         if self.syncs:
             return None
         if self.appendfsync == "always":
             return (
-                "events that are learned while the store saves or rewrites its file may be lost if its machine dies "
+                "events learned while the store saves or rewrites its file may be lost if its machine dies "
                 "(it syncs nothing meanwhile: no-appendfsync-on-rewrite); "
                 "CONFIG SET no-appendfsync-on-rewrite no keeps them"
             )
@@ -167,7 +167,7 @@ class Facts(NamedTuple):
         )
 
     def check_level(self, level: str) -> None:
-        """InvalidInstance (field ``durability``) when the level is unknown or cannot be reached here."""
+        """Raise InvalidInstance (field ``durability``) when the level is unknown or this store cannot confirm it."""
         if level not in LEVELS:
             raise InvalidInstance("durability must be log, fsync or replica", "durability")
         if self.reachable(level):
@@ -182,15 +182,15 @@ class Facts(NamedTuple):
 
 
 def wait_whole() -> tuple[str | int, ...]:
-    """The command behind a write that says whether it would be found after a crash: 1 as the first of two numbers.
+    """Return the command that checks, behind a write, whether a crash would restore it: yes if the first number is 1.
 
-    For a server that syncs whatever it answers for, and has the command (``Facts.tells_whole``).
+    For a server that syncs every write and has the command (``ServerInfo.can_check_aof``).
     """
     return ("WAITAOF", 1, 0, int(WHOLE_SECONDS * 1000))
 
 
 def settings_of(reply: Reply) -> dict[str, str]:
-    """What a CONFIG GET over a link answered; empty when the server does not tell."""
+    """Return the reply to a CONFIG GET as a dict; empty when the server refused."""
     if not isinstance(reply, list):
         return {}
     texts = [text.decode() for text in reply]
@@ -198,7 +198,7 @@ def settings_of(reply: Reply) -> dict[str, str]:
 
 
 def is_at_rest(persistence: Reply) -> bool:
-    """Whether a server has an append-only file, and is not writing it anew: what INFO answered over a link."""
+    """Return whether a server has an append-only file and is not rewriting it, from its INFO persistence."""
     return isinstance(persistence, bytes) and all(
         field in persistence
         for field in (b"\naof_enabled:1", b"\naof_rewrite_in_progress:0", b"\naof_rewrite_scheduled:0")
@@ -206,12 +206,12 @@ def is_at_rest(persistence: Reply) -> bool:
 
 
 def always_synced(settings: dict[str, str]) -> bool:
-    """Whether a server with these settings syncs whatever it answers for."""
+    """Return whether a server with these settings syncs every write before it replies."""
     return settings.get("appendfsync") == "always" and settings.get("no-appendfsync-on-rewrite") == "no"
 
 
 def facts_of(server: Reply, persistence: Reply, memory: Reply, replication: Reply, config: Reply) -> Facts:
-    """From the sections of INFO, and what CONFIG GET answered: of a client, where it was anything."""
+    """Build the server info from sections of INFO and the reply to CONFIG GET, both as the client returns them."""
     settings = config if isinstance(config, dict) else {}
     appendfsync = settings.get("appendfsync")
     aof, rewriting, base_bytes = (
@@ -239,6 +239,6 @@ def _version(server: Reply) -> tuple[int, int]:
 
 
 def _waitaof_holds(server: Reply) -> bool:
-    """Whether a server's WAITAOF means what it says. Valkey gives a version of Redis as well, and its own."""
+    """Return whether a server's WAITAOF is reliable. Valkey reports a Redis version beside its own."""
     is_valkey = server.get("server_name") == "valkey" or "valkey_version" in server
     return not is_valkey and _version(server) >= WAITAOF_VERSION

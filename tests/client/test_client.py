@@ -183,7 +183,9 @@ def starting(n: int, then: Handler = echo) -> Handler:
 
     def handler(request: httpx.Request) -> httpx.Response:
         left[0] -= 1
-        said = problem(503, type="/problems/not-ready", detail="this replica takes nothing: warming", retry_after=1)
+        said = problem(
+            503, type="/problems/not-ready", detail="this replica accepts no changes: warming", retry_after=1
+        )
         return then(request) if left[0] < 0 else httpx.Response(503, json=said)
 
     return handler

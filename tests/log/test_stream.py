@@ -212,7 +212,7 @@ async def test_a_store_that_does_not_tell_its_configuration_is_taken() -> None:
         facts = await store.check()
         assert facts.appendfsync is None
         assert not facts.reachable("fsync")
-        assert "does not tell" in str(facts.warning)
+        assert "does not report" in str(facts.warning)
     finally:
         await store.close()
         own.close()

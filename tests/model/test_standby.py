@@ -116,7 +116,7 @@ async def test_a_replica_that_starts_between_prepare_and_adopt_goes_over_too(hou
         last = (await house.elements())[-1][0]
         assert await digest_at(replica, last) == await house.expected()
         assert replica.model("default").position.adopted == at
-    assert [line["event"] for line in logs].count("an index is ready to be adopted") == 2
+    assert [line["event"] for line in logs].count("a standby state is ready to be adopted") == 2
     assert not [line for line in logs if "halts" in line["event"]]
 
 
@@ -136,7 +136,7 @@ async def test_a_snapshot_that_comes_too_late_does_not_set_back_a_model_that_goe
     async def slow(*args: Any) -> Any:
         live = await load(*args)
         task = asyncio.current_task()
-        if task is not None and task.get_name() == "shadow default":
+        if task is not None and task.get_name() == "standby default":
             waiting.set()
             await gate.wait()
         return live
@@ -318,7 +318,7 @@ async def test_a_shadow_counts_in_the_budget_before_it_is_loaded(house: House, m
         index = await house.index(model_of(200, 2), begun.after)
         adopting = asyncio.create_task(begun.adopt(index, "r"))
         await until(lambda: model.shadow is not None)
-        with pytest.raises(Overloaded, match="the index that is being prepared") as refused:
+        with pytest.raises(Overloaded, match="the state that is being prepared") as refused:
             narrow.check(model)
         assert refused.value.retry_after > 1
         wide.check(model)

@@ -188,7 +188,7 @@ async def test_of_two_models_that_come_at_one_time_and_do_not_fit_in_together_on
     most = Budget(there + 2 * SIZE - 1)
     importing = asyncio.create_task(import_model(one, "a", upload.pieces(), LIMIT, 10, most))
     await upload.stopped.wait()
-    with pytest.raises(NoRoom, match=f"what is being prepared needs {SIZE}:"):
+    with pytest.raises(NoRoom, match=f"states that are being prepared need {SIZE}:"):
         await imported(one, "b", most=most)
     most.check(default)
     most.most = there + SIZE - 1

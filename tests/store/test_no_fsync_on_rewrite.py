@@ -94,7 +94,7 @@ async def test_the_start_says_so(pausing: Server) -> None:
     with structlog.testing.capture_logs() as lines:
         await store.check()
     await store.close()
-    assert [f"{SETTING} no would keep it" in line["event"] for line in lines] == [True]
+    assert [f"set {SETTING} no to keep them" in line["event"] for line in lines] == [True]
 
 
 def test_a_repeat_does_not_claim_it_either_and_readyz_says_why() -> None:
