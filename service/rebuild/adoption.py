@@ -100,7 +100,7 @@ class Adoption:
         ------
         Conflict
             Another adoption came first; nothing is adopted.
-        StoreUnavailable, ArtifactsUnavailable, UnknownArtifact, Damaged
+        StoreUnavailable, ArtifactsUnavailable, UnknownArtifact, Corrupted
             Nothing is adopted.
         OutcomeUnknown
             The state may or may not be adopted.
@@ -145,9 +145,7 @@ class Adoption:
             await self._say_if_possible()
 
     async def _check(self, index: IndexManifest) -> None:
-        """Check that the state file is there and intact. While the lock is held, garbage collection does not
-        delete it.
-        """
+        """Check that the state file is intact; garbage collection does not delete it while the lock is held."""
         self._lapsed = False
         await state_files.check(self._place.artifacts, self._place.keys, index)
 
@@ -184,7 +182,10 @@ class Adoption:
         return Offset.of_entry(name)
 
     async def _until_known(self) -> None:
-        """Wait until all replicas report this model, if it is new; later waits skip replicas that do not."""
+        """Wait until all replicas report this model, in case it is new.
+
+        The wait is bounded; replicas that have not reported the model by then are not waited for later.
+        """
         place = self._place
         default = (await read_catalog(place.store)).get(DEFAULT_MODEL)
         loop = asyncio.get_running_loop()
@@ -265,8 +266,9 @@ async def begin(
 
 
 async def found(place: Place, name: str, since: Offset) -> tuple[Prepare | None, Offset | None]:
-    """Find an adoption begun after ``since`` in the log: return its last ``Prepare``, and the offset of its
-    ``Adopt``.
+    """Find an adoption begun after ``since`` in the log.
+
+    Return its last ``Prepare``, and the offset at which that state was adopted.
     """
     prepare, adopted = None, None
     contents = await History(place.store, place.artifacts, place.keys).contents()
@@ -295,7 +297,7 @@ async def snapshot_past(place: Place, at: Offset) -> Manifest:
     ------
     Conflict
         The adoption was ignored, since another one came first.
-    Damaged, StoreUnavailable, ArtifactsUnavailable
+    Corrupted, StoreUnavailable, ArtifactsUnavailable
         No snapshot can be made.
     """
     loop = asyncio.get_running_loop()

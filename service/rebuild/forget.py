@@ -233,13 +233,14 @@ async def _nowhere(record: dict[str, Any]) -> None:
 
 
 class Cleared:
-    """Record of what one forget job erased, stored before each step, for the job and its resumption after a crash.
+    """Record of what one forget job erased. It is stored before each step, so that a crashed job can be resumed.
 
     Parameters
     ----------
     known : mapping
         The record that a job left when it died, or nothing.
     keep : async callable
+        Stores the record.
     """
 
     def __init__(self, known: Mapping[str, Any] | None = None, keep: Keep = _nowhere) -> None:
@@ -284,8 +285,9 @@ class Cleared:
             self._names["snapshots_deleted"].pop(name, None)
 
     async def will_forget_remembered(self, n: int) -> None:
-        """Record the number of stored predictions before they are deleted; a job that died may have counted
-        some of them.
+        """Record the number of stored predictions before they are deleted.
+
+        A job that died may have counted some of them already, or all.
         """
         self._n_remembered = max(self._n_remembered, n)
         await self._keep(self.record())

@@ -106,7 +106,10 @@ class Adopted(NamedTuple):
 
 
 async def adoptions_of(place: Place, until: Offset) -> list[Adopted]:
-    """Return the effective adoptions in a model's log and history up to an offset, in order."""
+    """Return the effective adoptions in a model's log and history up to an offset, in order.
+
+    Raises what reading them raises.
+    """
     contents = await History(place.store, place.artifacts, place.keys).contents()
     beginning, last = START, START
     if contents is not None:

@@ -113,8 +113,9 @@ class RefitParams:
 
 
 class Chosen(NamedTuple):
-    """Best setting and number of passes; ``score`` is their mean reciprocal rank on the held-out part, None
-    without one.
+    """Best setting and number of passes.
+
+    ``score`` is their mean reciprocal rank on the held-out part, None if nothing was held out.
     """
 
     setting: dict[str, Any]

@@ -122,7 +122,7 @@ async def import_model(
         A newer release wrote it, or the name is invalid.
     TooLarge
         The file exceeds ``limit`` bytes.
-    NoRoom
+    MemoryLimitExceeded
         With this model, all models would exceed the memory limit.
     Conflict
         The model has learned; another rebuild of it is running; its active version reads instances in another

@@ -15,8 +15,7 @@ back works the same way; the index (``live``) needs no preparation.
 Two records in the store:
 
     ...:activating    JSON of ``FenceRecord``, renewed by its holder; expires soon after the holder dies
-    ...:active        hash: version, digest, former, activation, at; changed in the one script that appends
-    ``Activate``
+    ...:active        hash: version, digest, former, activation, at; changed by the script that appends ``Activate``
 
 The first is the fence. A replica that starts between ``PrepareVersion`` and ``Activate`` reads from it which
 version to load. The second is for processes that do not follow the log: it names the active version at the
@@ -152,7 +151,7 @@ async def activate(place: Place, version: str, reason: str, if_active: str | Non
 
     Raises
     ------
-    UnknownVersion, UnknownApplyVersion, Damaged
+    UnknownVersion, UnknownApplyVersion, Corrupted
         The version does not exist or cannot be used.
     Conflict
         Another activation is in progress, or another version than ``if_active`` is active.

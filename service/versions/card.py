@@ -154,7 +154,7 @@ def refuse_read_otherwise(card: Card, config: ModelConfig) -> None:
 
 
 def read_card(packed: bytes) -> Card:
-    """Decode and check a card. Raises Damaged, or UnknownApplyVersion if its format is unknown."""
+    """Decode and check a card. Raises Corrupted, or UnknownApplyVersion if its format is unknown."""
     try:
         head = msgspec.json.decode(packed)
         if isinstance(head, dict) and head.get("format") != FORMAT:
@@ -171,7 +171,7 @@ def read_card(packed: bytes) -> Card:
 
 
 def _check(card: Card) -> None:
-    """Raise Damaged unless every field has a value that this product writes."""
+    """Raise Corrupted unless every field has a value that this product writes."""
     plain = (
         card.model,
         card.incarnation,

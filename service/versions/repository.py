@@ -131,8 +131,9 @@ async def write(
 
 
 async def finish(artifacts: Artifacts, keys: ModelKeys, card: Card) -> Card:
-    """Write the card of a version whose files are all written; return it with its checksum. Raises
-    ArtifactsUnavailable.
+    """Write the card of a version whose files are all written; return the card with its checksum.
+
+    Raises ArtifactsUnavailable.
     """
     card = card.sealed()
     await artifacts.put(f"{folder(keys, card.id)}/{CARD}", msgspec.json.encode(card))
@@ -148,7 +149,7 @@ async def publish(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
     ------
     UnknownVersion
         The version was deleted.
-    Damaged, UnknownApplyVersion, ArtifactsUnavailable
+    Corrupted, UnknownApplyVersion, ArtifactsUnavailable
     """
     try:
         return await card_of(artifacts, keys, name)
@@ -176,7 +177,7 @@ async def card_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
         No version has this id.
     UnknownApplyVersion
         A newer release wrote it.
-    Damaged
+    Corrupted
         The card was altered.
     ArtifactsUnavailable
     """
@@ -235,7 +236,7 @@ async def load(
     Raises
     ------
     UnknownVersion, UnknownApplyVersion, ArtifactsUnavailable
-    Damaged
+    Corrupted
         The version is damaged or has another digest.
     """
     card = await card_of(artifacts, keys, name)

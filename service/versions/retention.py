@@ -91,7 +91,7 @@ async def contend(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str
         The version does not exist, or was deleted meanwhile.
     Conflict
         The model has the maximum number of challengers.
-    Damaged, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
+    Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
     """
     await contenders.enter(store, keys, name, reason)
     try:
@@ -123,11 +123,11 @@ async def publish(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str
 
     Raises
     ------
-    VersionGone
+    VersionDeleted
         The version was deleted before it was published.
     Conflict
         Activations held the fence for ``PUBLISH_SECONDS``.
-    Damaged, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
+    Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PUBLISH_SECONDS

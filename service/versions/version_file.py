@@ -51,7 +51,7 @@ class Exported(NamedTuple):
 
 
 async def export_version(artifacts: Artifacts, keys: ModelKeys, name: str) -> Exported:
-    """Return a version as one file. Raises UnknownVersion, Damaged, ArtifactsUnavailable."""
+    """Return a version as one file. Raises UnknownVersion, Corrupted, ArtifactsUnavailable."""
     card = await versions.card_of(artifacts, keys, name)
     plain = msgspec.json.encode(card)
     head = start_of(KIND, plain)
@@ -191,7 +191,7 @@ async def _refuse_past(store: Store, keys: ModelKeys, card: Card) -> None:
 
 
 async def _check_graphs(arrays: dict[str, Array]) -> None:
-    """Raise Damaged unless every graph is identical, byte for byte, when it is built again.
+    """Raise Corrupted unless every graph is identical, byte for byte, when it is built again.
 
     The library that reads graphs trusts their content, so imported graphs are verified in this way. Another
     release of the library, or another kind of processor, builds a different graph.
@@ -238,5 +238,5 @@ class _Reader:
             yield piece
 
     async def end(self) -> None:
-        """Raise Damaged if data follows the last file."""
+        """Raise Corrupted if data follows the last file."""
         await self._pieces.end()

@@ -94,12 +94,12 @@ class Roster:
 
     Attributes
     ----------
-    entered : list of str
-        The challengers in the order in which they were entered.
+    challengers : list of str
+        Challengers in the order in which they were entered.
     loaded : dict of LoadedVersion
-    trouble : dict of str
+    load_errors : dict of str
         Versions that failed to load, with the reason.
-    away : bool
+    is_store_away : bool
         Whether one of them failed because a store was unavailable; other failures rarely pass without intervention.
     """
 

@@ -102,7 +102,7 @@ class Contending:
 
         Raises
         ------
-        Damaged, UnknownApplyVersion, UnknownArtifact, ArtifactsUnavailable
+        Corrupted, UnknownApplyVersion, UnknownArtifact, ArtifactsUnavailable
             The model cannot be restored here.
         LeaseLost, StoreUnavailable
         """
@@ -216,7 +216,7 @@ class Contending:
         ------
         LeaseLost
             Another process follows the model.
-        StoreUnavailable, ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownOffset, UnknownArtifact
+        StoreUnavailable, ArtifactsUnavailable, Corrupted, UnknownApplyVersion, UnknownOffset, UnknownArtifact
         """
         loop = asyncio.get_running_loop()
         began = loop.time()

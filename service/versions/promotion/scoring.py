@@ -40,7 +40,7 @@ class Seen(NamedTuple):
         Instances learned so far, including this one.
     vector : bytes
         Empty if the versions do not rank this instance.
-    true : set of str
+    true_labels : set of str
     live : Listed
         The ``DEPTH`` best labels of the index.
     """
@@ -94,9 +94,9 @@ class Watched(ModelReplica):
 
     Attributes
     ----------
-    every : int
+    sample_every : int
         Versions rank one of this many instances; 0: no instance is recorded.
-    seen : list of LearnedInstance
+    recorded : list of LearnedInstance
         Instances recorded since the list was last emptied.
     """
 

@@ -103,7 +103,7 @@ async def read(store: Store, keys: ModelKeys) -> Standing | None:
 
     Raises
     ------
-    Damaged
+    Corrupted
         Another release wrote the standings.
     StoreUnavailable
     """
