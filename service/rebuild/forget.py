@@ -46,7 +46,7 @@ class Forgetting:
     ----------
     place : AdoptionContext
     reason : str
-    tell : callable
+    report_progress : callable
         Called with the stage and the fraction done.
     erasure_record : ErasureRecord
     name : str
