@@ -342,9 +342,9 @@ class Place:
     Attributes
     ----------
     store : Store
-    artifacts : Artifacts
+    artifacts : ArtifactStore
         Joined.
-    living : Living
+    living : CatalogModel
         The model.
     checkpoint : async callable
         Awaited repeatedly until the job is committed. An exception from it ends the work.

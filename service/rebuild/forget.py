@@ -63,9 +63,9 @@ class Forgetting:
         Offsets of the adoptions of complete forget jobs.
     others : dict of Unfinished
         By the name of its adoptions, the events that an unfinished forget job left in history.
-    rebuilt_states : dict of IndexManifest
+    rebuilt_states : dict of StateFileManifest
         By id, the rebuilt state files that replace adopted ones (``service/rebuild/redacted_replay.py``).
-    remembered : Unremembering
+    remembered : PredictionEraser
     """
 
     def __init__(

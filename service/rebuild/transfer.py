@@ -61,7 +61,7 @@ class Exported(NamedTuple):
 
     Attributes
     ----------
-    manifest : Manifest
+    manifest : SnapshotManifest
         Manifest of the exported snapshot.
     size : int
         Bytes of the file.

@@ -63,7 +63,7 @@ class Place(NamedTuple):
 
     Attributes
     ----------
-    artifacts : Artifacts or None
+    artifacts : ArtifactStore or None
         Joined. None: only the index can be activated.
     prepare_seconds : float
         Longest wait for replicas to load the version. Replicas that have not loaded it by then halt until they have.
