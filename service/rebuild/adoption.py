@@ -1,18 +1,17 @@
-"""Adopting an index: all replicas go over to it at one offset, while learning goes on.
+"""Adoption: switch all replicas to a rebuilt model state at one offset, while learning goes on.
 
- 1. ``begin``: nobody else adopts for this model meanwhile (``service/model/adoption_lock.py``); what came after the
- log's present end A is
-    pinned
- 2. the index is made, to stand for everything up to A, and written into the artifact store
- 3. ``Prepare`` is appended, and replicas bring up their shadows
- 4. when every replica that is ready has said that its shadow is, or after a bound, the work is committed and ``Adopt``
-    is appended, if nobody else adopts by then
- 5. a snapshot past the adoption is made, so that no start needs the index any more; only then is A unpinned
+ 1. ``begin`` takes the model's adoption lock (``service/model/adoption_lock.py``), so that no other adoption
+    runs. It pins the log after its present end A, so that retention keeps those entries.
+ 2. The caller builds a state that stands for everything up to A, and writes it as a state file.
+ 3. ``Prepare`` is appended; the replicas build standby states from the state file.
+ 4. When every ready replica reports its standby state, or after ``prepare_seconds``, the job is committed.
+    ``Adopt`` is then appended, unless another adoption has come first.
+ 5. The caller takes a snapshot past the adoption, so that no start needs the state file any more. Only then is
+    A unpinned.
 
-Whatever fails before ``Adopt`` leaves the model as it was: shadows are dropped when nothing is pending any more, and
-the index is taken away. After it the adoption stands. Adopting twice is harmless: the second time is passed over.
-
-Where an index of a model is made and adopted, and who is told of it.
+A failure before ``Adopt`` leaves the model unchanged: replicas drop their standby states when no adoption is
+pending, and the state file is deleted. After ``Adopt`` the adoption is final. A second ``Adopt`` of the same
+state is ignored.
 """
 
 from __future__ import annotations
@@ -64,15 +63,15 @@ MOST_PADDING = 2**20
 
 
 class Adoption:
-    """One adoption; ``begin`` makes it.
+    """One adoption; ``begin`` creates it.
 
     Attributes
     ----------
     id : str
     after : Offset
-        The log's end when it began: what the index is to stand for.
+        The end of the log when it began; the rebuilt state stands for everything up to here.
     committed : bool
-        It may be adopted already.
+        The state may already be adopted.
     """
 
     def __init__(self, place: Place, name: str, after: Offset) -> None:
@@ -86,25 +85,25 @@ class Adoption:
         self._origin = secrets.token_bytes(8)
 
     async def go_on(self) -> None:
-        """Let the next index stand for everything up to the log's present end. StoreUnavailable."""
+        """Move ``after`` to the present end of the log, for the next state. Raises StoreUnavailable."""
         self.after = (await stream.tail(self._place.store, self._place.keys.log)).last
 
     async def adopt(self, index: IndexManifest, reason: str, padded: bool = False) -> Offset:
-        """Let all replicas go over to an index; the offset at which they do.
+        """Switch all replicas to the state in a state file; return the offset of the switch.
 
         Parameters
         ----------
         padded : bool
-            Begin a new node of the stream, so that the ones before it can be freed with all their bytes.
+            Begin a new node of the stream, so that the nodes before it can be freed completely.
 
         Raises
         ------
         Conflict
-            Another adoption came between; nothing is adopted.
-        StoreUnavailable, ArtifactsUnavailable, UnknownArtifact, Damaged
+            Another adoption came first; nothing is adopted.
+        StoreUnavailable, ArtifactsUnavailable, UnknownArtifact, Corrupted
             Nothing is adopted.
         OutcomeUnknown
-            It may or may not be.
+            The state may or may not be adopted.
         """
         place = self._place
         prepare = Prepare(self.id, index.id, str(self.after), index.digest, reason)
@@ -125,28 +124,28 @@ class Adoption:
                 at = await self._append(Entry(APPLY_VERSION, self._origin, 2, adopt), f"{self.id}/{index.id}", index)
                 break
             except Conflict as error:
-                if is_sent:  # it may have been there before the other one, which alone is remembered
+                if is_sent:  # it may have been appended before the other one; the store remembers only the last
                     raise OutcomeUnknown(
-                        f"the store went away when the index was adopted, and then: {error}"
+                        f"the store became unavailable when the state was adopted, and then: {error}"
                     ) from error
                 raise
             except StoreUnavailable as error:
                 is_sent = True
                 if asyncio.get_running_loop().time() > deadline:
-                    raise OutcomeUnknown(f"the store went away when the index was to be adopted: {error}") from error
+                    raise OutcomeUnknown(f"the store became unavailable during the adoption: {error}") from error
                 await asyncio.sleep(RENEW_SECONDS / 5)
                 await self._say_if_possible()
-        log.info("adopted an index", model=place.keys.name, index=index.id, offset=str(at), reason=reason)
+        log.info("adopted a rebuilt state", model=place.keys.name, index=index.id, offset=str(at), reason=reason)
         return at
 
     async def keep(self) -> None:
-        """Say again and again that it is under way, for ever."""
+        """Renew the adoption lock until cancelled."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             await self._say_if_possible()
 
     async def _check(self, index: IndexManifest) -> None:
-        """Whether it is there and whole, as long as this is said to be under way: then nobody takes it away."""
+        """Check that the state file is intact; garbage collection does not delete it while the lock is held."""
         self._lapsed = False
         await state_files.check(self._place.artifacts, self._place.keys, index)
 
@@ -156,7 +155,7 @@ class Adoption:
     async def _say(self) -> None:
         self._lapsed, began = self._has_lapsed(), asyncio.get_running_loop().time()
         if not await adoption_lock.say(self._place.store, self._place.keys, self._pending):
-            raise Conflict(f"another index is being made for {self._place.keys.name}")
+            raise Conflict(f"another rebuild of {self._place.keys.name} is running; try again when it has ended")
         self._said = began
 
     async def _say_if_possible(self) -> None:
@@ -167,9 +166,9 @@ class Adoption:
         place = self._place
         trim = await stream.trim_of(place.store, place.keys.log)
         name = None
-        if await place.artifacts.is_known_to(place.store):  # else no replica would find the index
+        if await place.artifacts.is_known_to(place.store):  # else no replica would find the state file
             there = not trim.covers(self.after)
-            while index is not None and self._has_lapsed():  # somebody may have taken it for what a dead one left
+            while index is not None and self._has_lapsed():  # garbage collection may have deleted the state file
                 await self._say()
                 await self._check(index)
             name = await adoption_lock.append(
@@ -177,13 +176,16 @@ class Adoption:
             )
         if name is None:
             raise Conflict(
-                f"another index is being made for {place.keys.name}, this took too long, or the store has lost what "
-                "the index was made of"
+                f"another rebuild of {place.keys.name} is running, this one took too long, or the store has lost the "
+                "entries that the state was built from; start the job again"
             )
         return Offset.of_entry(name)
 
     async def _until_known(self) -> None:
-        """Wait until all replicas have said that they have the model, when it is new: others are not waited for."""
+        """Wait until all replicas report this model, in case it is new.
+
+        The wait is bounded; replicas that have not reported the model by then are not waited for later.
+        """
         place = self._place
         default = (await read_catalog(place.store)).get(DEFAULT_MODEL)
         loop = asyncio.get_running_loop()
@@ -212,7 +214,7 @@ class Adoption:
             if not missing:
                 return
             if loop.time() > deadline:
-                log.warning("adopting an index before all replicas have it", model=place.keys.name, without=missing)
+                log.warning("adopting a state before all replicas are prepared", model=place.keys.name, without=missing)
                 return
             await asyncio.sleep(POLL_SECONDS)
 
@@ -221,20 +223,20 @@ class Adoption:
 async def begin(
     place: Place, name: str, pinned: Offset | None = None, waiting: Callable[[], None] | None = None
 ) -> AsyncIterator[Adoption]:
-    """Begin an adoption; one that dies can be begun again under the same name.
+    """Begin an adoption. One whose job died can be begun again under the same name.
 
     Parameters
     ----------
     pinned : Offset or None
-        Hold back retention from there on, if that is before the log's end.
+        Hold back retention from here on, if this is before the end of the log.
     waiting : callable or None
-        Wait until no other is under way, however long that takes, telling so again and again by this. One that died
-        is under way for ``PENDING_SECONDS``.
+        Wait until no other adoption runs, however long that takes, and call this repeatedly meanwhile. The lock
+        of a job that died expires after ``PENDING_SECONDS``.
 
     Raises
     ------
     Conflict
-        Another one is under way, and ``waiting`` is None.
+        Another adoption is running, and ``waiting`` is None.
     StoreUnavailable
     """
     while not await adoption_lock.say(place.store, place.keys, Pending(name)):
@@ -243,8 +245,8 @@ async def begin(
         elif (await adoption_lock.pending(place.store, [place.keys]))[0] not in (
             None,
             Pending(SWEEP),
-        ):  # that is soon over
-            raise Conflict(f"another index is being made for {place.keys.name}")
+        ):  # garbage collection soon ends
+            raise Conflict(f"another rebuild of {place.keys.name} is running; try again when it has ended")
         await place.between()
         await asyncio.sleep(WAIT_SECONDS)
     pin = None
@@ -264,7 +266,10 @@ async def begin(
 
 
 async def found(place: Place, name: str, since: Offset) -> tuple[Prepare | None, Offset | None]:
-    """What the log has of an adoption begun after ``since``: its last ``Prepare``, and where that was adopted."""
+    """Find an adoption begun after ``since`` in the log.
+
+    Return its last ``Prepare``, and the offset at which that state was adopted.
+    """
     prepare, adopted = None, None
     contents = await History(place.store, place.artifacts, place.keys).contents()
     since = since if contents is None else max(since, contents.beginning)
@@ -286,14 +291,14 @@ async def found(place: Place, name: str, since: Offset) -> tuple[Prepare | None,
 
 
 async def snapshot_past(place: Place, at: Offset) -> Manifest:
-    """A snapshot at an adoption or past it: the newest one, or one that is made now.
+    """Return the newest snapshot if it is at or past an adoption, else make one.
 
     Raises
     ------
     Conflict
-        The adoption was passed over, since another one came first.
-    Damaged, StoreUnavailable, ArtifactsUnavailable
-        None can be made.
+        The adoption was ignored, since another one came first.
+    Corrupted, StoreUnavailable, ArtifactsUnavailable
+        No snapshot can be made.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SNAPSHOT_SECONDS
@@ -301,13 +306,13 @@ async def snapshot_past(place: Place, at: Offset) -> Manifest:
         for manifest in (await manifests.manifests(place.store, place.keys))[:1]:
             if manifest.position.offset[:2] >= at[:2]:
                 if manifest.position.adopted[:2] < at[:2]:
-                    raise Conflict(f"the index was not adopted at {at}: another one was before it")
+                    raise Conflict(f"the adoption at {at} was ignored: another one came first; start the job again")
                 return manifest
         try:
             await compact(place.store, place.living, place.snapshots, place.log, artifacts=place.artifacts)
-        except (Conflict, LeaseLost):  # the worker makes one, it may be past the adoption
+        except (Conflict, LeaseLost):  # the worker is making a snapshot, which may be past the adoption
             if loop.time() > deadline:
-                raise Damaged(f"no snapshot past the adoption at {at} came to be") from None
+                raise Damaged(f"no snapshot past the adoption at {at} was made in time; check the worker") from None
             await asyncio.sleep(POLL_SECONDS)
 
 
@@ -319,7 +324,7 @@ async def _keep_pin(place: Place, pin: pins.Pin) -> None:
 
 
 async def _node_bytes(store: Store) -> int:
-    """About as much as the store puts into one node of a stream."""
+    """Return about how many bytes the store puts into one node of a stream."""
     with contextlib.suppress(StoreUnavailable), reaching():
         found = await store.client.config_get("stream-node-max-bytes")
         return min(MOST_PADDING, max(4096, int(found.get("stream-node-max-bytes", 4096))))
@@ -327,30 +332,31 @@ async def _node_bytes(store: Store) -> int:
 
 
 async def _nothing(*_: str) -> None:
-    """Nobody has to be told."""
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where an index is made and adopted.
+    """Stores, model, callbacks and limits of an adoption.
 
     Attributes
     ----------
     store : Store
-    artifacts : Artifacts
+    artifacts : ArtifactStore
         Joined.
-    living : Living
+    living : CatalogModel
         The model.
-    between : async callable
-        Awaited now and then; what it raises ends the work, until it is committed.
+    checkpoint : async callable
+        Awaited repeatedly until the job is committed. An exception from it ends the work.
     will_write : async callable
-        Told the folder in the artifact store that is written next.
+        Called with the folder in the artifact store that is written next.
     commit : async callable
-        Told right before the adoption is appended, with the folders that are the model's own from then on; what it
-        raises ends the work.
+        Called right before ``Adopt`` is appended, with the folders that belong to the model from then on. An
+        exception from it ends the work.
     prepare_seconds : float
-        Longest wait for replicas to be ready; those that are not by then halt until they are.
-    log, snapshots, history : parameters of these
+        Longest wait for replicas to prepare. Replicas that are not ready by then halt until they are.
+    log, snapshots, history
+        Parameters of the log, snapshots and history.
     """
 
     store: Store
@@ -366,5 +372,5 @@ class Place:
 
     @property
     def keys(self) -> ModelKeys:
-        """Of the model."""
+        """Keys of the model."""
         return self.living.keys

@@ -1,13 +1,12 @@
-"""Clearing: the events of a forgetting go out of everything that is kept, once an index without them is adopted.
+"""Erase forgotten events from everything stored, once a state without them is adopted.
 
-Versions, snapshots, log, history and remembered instances, in this order, since what finds the events goes last
-(``service/rebuild/forget.py``).
+Versions, snapshots, log, stored predictions and history are processed in this order. Whatever is needed to find
+the events goes last, so a job that died can be resumed (``service/rebuild/forget.py``).
 
-Versions that were fitted on events which are forgotten: they go, wherever they are.
-
-They cannot be made anew here: that takes as long as the fit did, and it can be asked for again. Until then the index
-answers, which has forgotten already. One that a replica has loaded goes from its memory as well, and that is waited
-for. A fit that is under way finds out by itself (``fitting.refuse_forgotten``).
+Versions fitted on forgotten events are deleted, not refitted: a refit takes as long as the fit did, and can be
+requested again. Meanwhile the index answers, which has already forgotten. Replicas that loaded such a version
+also drop it from memory, and the job waits for that. A running fit checks for forgotten events
+(``refuse_forgotten`` in ``service/jobs/fit.py``).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ POLL_SECONDS = 0.2
 
 
 class Clearing:
-    """What takes the events of a forgetting out of all that is kept."""
+    """Erases the events of a forget job from everything stored."""
 
     def __init__(self, forgetting: Forgetting) -> None:
         self._forgetting = forgetting
@@ -61,21 +60,21 @@ class Clearing:
         self._tell = forgetting.tell
 
     async def clear(self, at: Offset) -> dict[str, Any]:
-        """Take the events out of everything that is kept, once an index without them is adopted at ``at``.
+        """Erase the events from everything stored, after a state without them was adopted at ``at``.
 
-        What nothing points to any more is deleted last, when the store has what points on disk, and all of its copies
-        have it: were that lost, the files would be needed again.
+        Unreferenced files are deleted last, when the store and all its copies have the new references on disk.
+        If a failover lost the new references, the old files would be needed again.
 
         Raises
         ------
         NotReady
-            Others have what is needed for too long, or copies of the store do not come so far.
+            Another process holds the lease or the fence for too long, or copies of the store stay behind.
         StoreUnavailable
-            Also when a failover has lost the adoption, or what was written since. All can be done again.
+            Also if a failover lost the adoption or what was written since. The job can then be repeated.
         """
         place = self._place
         cleared = self._forgetting.cleared
-        if self._forgetting.first is not None:  # else history has lost the events already, and these went before
+        if self._forgetting.first is not None:  # else history has lost the events already, and the versions before it
             self._tell("deleting the versions that were fitted on the events", 0.9)
             fitted = await fitted_on(place, self._forgetting.first)
             await take_away(place, fitted, self._forgetting.reason, cleared.will_delete_versions)
@@ -93,18 +92,18 @@ class Clearing:
             self._tell("archiving the log", 0.92)
             to = Archiving(place.store, place.artifacts, place.living, lease, place.history, place.log)
             await archive(to)
-            self._tell("looking through the remembered instances", 0.93)
+            self._tell("deleting stored predictions of the events", 0.93)
             await cleared.will_forget_remembered(await self._forgetting.remembered.count())
-            await self._forgetting.remembered.forget()  # while history still tells which those are
-            if self._forgetting.remade:  # history is about to name them, so they are not the job's own any more
+            await self._forgetting.remembered.forget()  # while history still identifies them
+            if self._forgetting.remade:  # history is about to name them, so they now belong to the model
                 await place.commit(
                     *[f"{state_files.folder(place.keys)}/{new.id}" for new in self._forgetting.remade.values()]
                 )
             old = await self._rewrite(to, at)
-        self._tell("letting the store write its file anew", 0.97)
+        self._tell("making the store rewrite its append-only file", 0.97)
         store_file = await write_file_anew(place.store)
-        self._tell("waiting until copies of the store have all of it", 0.98)
-        await until_copied(place.store)  # without the lease: the worker makes snapshots and history meanwhile
+        self._tell("waiting until copies of the store are up to date", 0.98)
+        await until_copied(place.store)  # without the lease: the worker makes snapshots and archives meanwhile
         async with contextlib.AsyncExitStack() as stack:
             lease = await self._lease(stack)
             await self._delete_unlisted(at, old, lease)
@@ -112,7 +111,7 @@ class Clearing:
         return cleared.record(store_file=store_file)
 
     async def _lease(self, stack: contextlib.AsyncExitStack) -> Lease:
-        """The lease of the model, as soon as the worker lets go of it."""
+        """Acquire the model's lease as soon as the worker releases it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LEASE_WAIT_SECONDS
         while True:
@@ -120,12 +119,16 @@ class Clearing:
                 return await stack.enter_async_context(take(self._place.store, self._place.keys))
             except Conflict:
                 if loop.time() > deadline:
-                    raise NotReady("the worker has the snapshots and the history of the model", 60.0) from None
+                    raise NotReady(
+                        "the worker is busy with this model's snapshots and history; try again in a minute", 60.0
+                    ) from None
             await asyncio.sleep(POLL_SECONDS)
 
     async def _drop_unfinished(self) -> None:
-        """Take out what those who died have left, of snapshots and of mends: nothing points to it, and the events may
-        be in it."""
+        """Delete what dead processes left of snapshots and repairs.
+
+        Nothing refers to it, and it may contain the events.
+        """
         store = self._place.store
         found = await unlisted(store, self._place.keys)
         await self._forgetting.cleared.will_delete_snapshots(found)
@@ -135,9 +138,10 @@ class Clearing:
                 await store.client.unlink(*some)
 
     async def _rewrite(self, to: Archiving, at: Offset) -> set[str]:
-        """Write the segments that hold any of the events anew; the files in whose place they are.
+        """Rewrite the segments that contain any of the events; return the names of the replaced files.
 
-        From that moment on the adoption at ``at``, and those of rounds before it, say nothing any more.
+        From then on the adoption at ``at``, and those of earlier rounds, are redundant: history leads to the
+        same state.
         """
         history = History(to.store, to.artifacts, to.keys)
         contents = await history.contents()
@@ -161,19 +165,19 @@ class Clearing:
             )
             own = {self._forgetting.name, *self._forgetting.others}
             by_own = {at} | {one.at for one in self._forgetting.adoptions if one.event.adoption in own}
-            too_late = await erasures.unfinished(to.store, to.keys)  # those would be passed over
+            too_late = await erasures.unfinished(to.store, to.keys)  # their adoptions would be ignored
             own |= {job for job, what in too_late.items() if Offset.parse(what.after) < at}
             said = erasures.saying(to.keys, complete - self._forgetting.complete | by_own, own)
             await swap(to, msgspec.structs.replace(contents, segments=segments), also=said)
         return set(old)
 
     async def _delete_unlisted(self, at: Offset, old: set[str], lease: Lease) -> None:
-        """Delete the files of history that are not in its list, if that has nothing of the ``old`` ones."""
+        """Delete history files that the manifest does not list, provided that it lists none of the ``old`` ones."""
         place = self._place
         contents = await History(place.store, place.artifacts, place.keys).contents()
         listed = {segment.name for segment in contents.segments} if contents is not None else set()
         if listed & old or (contents is not None and at not in await erasures.complete(place.store, place.keys)):
-            raise StoreUnavailable("the store has lost the list of history that was written last")
+            raise StoreUnavailable("the store has lost the newest manifest of the history; try again")
         await until_copied(place.store, 0.0)
         await lease.check()
         for name in await place.artifacts.names(folder(place.keys, "history")):
@@ -187,9 +191,9 @@ FENCE_WAIT_SECONDS = 600.0
 
 
 async def fitted_on(place: Place, first: Offset) -> list[str]:
-    """The versions that may have learned an event at or after ``first``. ArtifactsUnavailable."""
+    """Return the versions that may have learned an event at or after ``first``. Raises ArtifactsUnavailable."""
     found = []
-    # Those without a card first: one that gets its card meanwhile is among those that have one.
+    # Unpublished versions first: one published meanwhile then appears among the published ones.
     names = await versions.ready(place.artifacts, place.keys)
     names += await versions.ids(place.artifacts, place.keys)
     for name in sorted(set(names)):
@@ -200,7 +204,7 @@ async def fitted_on(place: Place, first: Offset) -> list[str]:
                 card = await versions.card_of(place.artifacts, place.keys, name)
         except UnknownVersion:
             continue
-        except (Damaged, UnknownApplyVersion):  # nobody can tell what it has learned
+        except (Damaged, UnknownApplyVersion):  # its training data is unknown
             found.append(name)
             continue
         if _learned(card, first):
@@ -209,7 +213,7 @@ async def fitted_on(place: Place, first: Offset) -> list[str]:
 
 
 def _learned(card: Card, first: Offset) -> bool:
-    """Whether a version may have learned an event at or after ``first``; one that does not say it clearly may have."""
+    """Return whether a version may have learned an event at or after ``first``; True if its card is unclear."""
     until = None if card.data_range is None else card.data_range.get("until")
     try:
         return until is not None and Offset.parse(until)[:2] >= first[:2]
@@ -220,14 +224,14 @@ def _learned(card: Card, first: Offset) -> bool:
 async def take_away(
     place: Place, names: Iterable[str], reason: str, will_delete: Callable[[list[str]], Awaitable[None]]
 ) -> None:
-    """Delete versions, whatever they are needed for, and wait until no replica has them, or copies of their files.
+    """Delete versions even if they are needed; wait until no replica has them or cached copies of their files.
 
-    Copies of what was deleted before go as well, also where ``names`` is empty.
+    Cached files of versions deleted earlier are cleaned up as well, even if ``names`` is empty.
 
     Raises
     ------
     NotReady
-        Other activations, or replicas, have taken too long.
+        Activations or replicas took too long.
     ArtifactsUnavailable, StoreUnavailable, OutcomeUnknown
     """
     gone = list(names)
@@ -247,8 +251,8 @@ async def _take_away(
     while not await _deleted(place, gone, reason):
         if loop.time() > deadline:
             raise NotReady(
-                f"versions of {place.keys.name} are being activated again and again, or copies of the store have not "
-                "come so far that a failover to one would lose nothing",
+                f"versions of {place.keys.name} are activated repeatedly, or copies of the store are behind; try again "
+                "in a minute",
                 60.0,
             )
         await place.between()
@@ -256,15 +260,16 @@ async def _take_away(
     deadline = loop.time() + place.prepare_seconds
     while loaded := await _loaded(place, gone):
         if loop.time() > deadline:
-            raise NotReady(f"replicas still have versions that were deleted: {', '.join(loaded)}", 60.0)
+            raise NotReady(f"replicas still have deleted versions loaded: {', '.join(loaded)}", 60.0)
         await asyncio.sleep(POLL_SECONDS)
-    log.info("deleted versions that were fitted on what is forgotten", model=place.keys.name, versions=gone)
+    log.info("deleted versions fitted on forgotten events", model=place.keys.name, versions=gone)
 
 
 async def _deleted(place: Place, names: list[str], reason: str) -> bool:
-    """Whether they are deleted now.
+    """Try to delete the versions now; return whether they are deleted.
 
-    Not while one of them is active, or would be again after a failover, or a version is being activated.
+    They are not deleted while one of them is active, or might be active after a failover, or while an
+    activation runs.
     """
     at = activation.Place(place.store, place.artifacts, place.keys, place.prepare_seconds, place.between)
     try:
@@ -280,29 +285,29 @@ async def _deleted(place: Place, names: list[str], reason: str) -> bool:
                 for card in (CARD, versions.READY):
                     await place.artifacts.delete(f"{versions.folder(place.keys, name)}/{card}")
                 await place.artifacts.clear(versions.folder(place.keys, name))
-                await contenders.leave(place.store, place.keys, name)  # it may have come to contend since
+                await contenders.leave(place.store, place.keys, name)  # it may have been entered since
     except Conflict:
         return False
     return True
 
 
 async def _loaded(place: Place, names: list[str]) -> list[str]:
-    """Those of the replicas that have one of these."""
+    """Return the replicas that have one of these versions loaded."""
     present = await presence.present(place.store, place.keys, SILENT_SECONDS)
     return [one.replica for one in present if set(names) & set(one.versions)]
 
 
 async def throw_away(place: Place) -> None:
-    """Have every replica throw away its copies of versions that are deleted, and wait for it.
+    """Make every replica clean its file cache of deleted versions, and wait for it.
 
     Raises
     ------
     NotReady
-        That has taken too long.
+        The replicas took too long.
     StoreUnavailable
     """
     if place.artifacts.is_directory:
-        return  # nobody copies its files
+        return  # replicas map its files, there are no copies
     name = secrets.token_hex(4)
     await _ask(place.store, name)
     loop = asyncio.get_running_loop()

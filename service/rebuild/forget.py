@@ -1,23 +1,21 @@
-"""Forgetting: a model without some of its events, and nothing left of them in what is kept.
+"""Forget: rebuild a model without some of its events, and erase them from everything stored.
 
- 1. ``look``: which events those are, among all up to the log's present end; once more, with all that follows, when
-    one of them came again before what was made is adopted (``repeated``)
- 2. ``Remaking.state`` (``service/rebuild/redacted_replay.py``): the model is made anew from its beginning, the events
- being left out; what was
-    adopted since the first of them is made anew as well, by its recipe
- 3. that is adopted (``service/rebuild/adoption.py``): from here on nobody has learned them
- 4. ``Clearing.clear`` (``service/rebuild/erase.py``): versions that were fitted on the events are deleted
-    (``service/rebuild/erase.py``); two snapshots past the adoption, and none before it; the log up to it becomes
-    history; remembered instances with the same vectors go; the segments of history are written anew without the events,
-    one by one, and take the old ones' place in one moment; the store is told to write its file anew. Whoever dies
-    meanwhile is followed by one who does it again, so what finds the events goes last; and what is about to go is noted
-    before (``service/rebuild/forget.py``), so that the record has it all the same
+ 1. ``find_events`` finds them among all events up to the present end of the log. If one of them is sent again
+    before the rebuilt state is adopted (``has_repeats``), a second round covers the events that follow.
+ 2. ``RedactedReplay.state`` (``service/rebuild/redacted_replay.py``) replays the model from its first state
+    without the events. States adopted since the first of the events are rebuilt by their recipes.
+ 3. The result is adopted (``service/rebuild/adoption.py``). From here on no replica has learned the events.
+ 4. ``Eraser.erase`` (``service/rebuild/erase.py``) deletes versions that were fitted on the events. It makes
+    two snapshots past the adoption and deletes the older ones, archives the log up to the adoption, and deletes
+    stored predictions of equal vectors. It writes new segments without the events and swaps all of them in at
+    once. Finally it makes the store rewrite its append-only file.
 
-An event that is forgotten leaves its position empty, so that no offset changes. A repeat of a forgotten request goes
-with it, and no request that was refused or passed over comes to be learned because what it repeated is gone.
+A job that dies in step 4 is repeated by the next one. Whatever is needed to find the events is therefore
+deleted last. Every deletion is noted in the record before it happens (``ErasureRecord``), so the record is
+complete after a crash as well.
 
-What a forgetting has taken out, so far: its record, noted before each step, so that whoever goes on after a crash
-knows what was done by the one who died and cannot be found any more.
+A forgotten event leaves its position empty, so no offset changes. A repeat of a forgotten request is removed
+with it. A request that was refused or skipped is not learned because the request that it repeated is gone.
 """
 
 from __future__ import annotations
@@ -42,33 +40,32 @@ from abound.service.snapshots.state_files import IndexManifest
 
 
 class Forgetting:
-    """The events that are to be forgotten, and the past without them.
+    """Events to forget, and the redacted log and history without them.
 
     Attributes
     ----------
-    place : Place
+    place : AdoptionContext
     reason : str
-    tell : callable
-        Told the stage, and how far it is.
-    cleared : Cleared
-        The record of it.
+    report_progress : callable
+        Called with the stage and the fraction done.
+    erasure_record : ErasureRecord
     name : str
-        Of its adoptions.
+        Name of its adoptions.
     after : Offset or None
-        Events up to here are looked at; None before ``look``.
+        Events up to here are searched; None before ``find_events``.
     first : Offset or None
-        The entry of the first that is forgotten.
+        Entry of the first event to forget.
     beginning : Offset
-        Of history.
-    adoptions : list of Adopted
-        Those up to ``after`` that were not passed over, and are not ``complete``.
+        The beginning of history.
+    adoptions : list of AppliedAdoption
+        Effective adoptions up to ``after`` that are not ``complete``.
     complete : set of Offset
-        Where adoptions of complete forgettings are.
+        Offsets of the adoptions of complete forget jobs.
     others : dict of Unfinished
-        By the name of its adoptions, what a former forgetting has left in history.
-    remade : dict of IndexManifest
-        What indexes that were adopted on the way were made anew as (``service/rebuild/redacted_replay.py``).
-    remembered : Unremembering
+        By the name of its adoptions, the events that an unfinished forget job left in history.
+    rebuilt_states : dict of StateFileManifest
+        By id, the rebuilt state files that replace adopted ones (``service/rebuild/redacted_replay.py``).
+    remembered : PredictionEraser
     """
 
     def __init__(
@@ -99,17 +96,17 @@ class Forgetting:
         self._n = {"requests": 0, "instances": 0}
 
     async def look(self, after: Offset, again: bool = False) -> dict[str, Any]:
-        """Find the events up to ``after``; how many there are.
+        """Find the events up to ``after``; return their counts.
 
         Parameters
         ----------
         again : bool
-            One that died has begun to take them out; there may be none left.
+            A job that died has begun to erase them, so none may be left.
 
         Raises
         ------
         UnknownOffset
-            Some may lie before history's beginning; names the first possible offset.
+            Some may lie before the beginning of history; the message names the first possible offset.
         """
         place, params = self.place, self._params
         contents = await History(place.store, place.artifacts, place.keys).contents()
@@ -129,14 +126,14 @@ class Forgetting:
         others = await erasures.unfinished(place.store, place.keys)
         self.others = {job: what for job, what in others.items() if job in adopted}
         async for elements in self.without(self.beginning, after, self._count):
-            self.tell(f"looking: at {elements[-1][0].decode()}", 0.05)
+            self.tell(f"searching: at {elements[-1][0].decode()}", 0.05)
         self._forgotten = self._passed.forgotten if self._passed is not None else set()
         if self.beginning != START and params.key is not None and self.first is None and not again:
-            raise self._too_early("no request with this key came since then")
+            raise self._too_early("no request with this key has arrived since then")
         imported = self._passed.imported if self._passed is not None else START
         if imported > START and since <= imported.milliseconds and not again and (params.key is None or not self.first):
             raise UnknownOffset(
-                f"{place.keys.name} took over an index from a file at {imported}, of which no event can be taken out: "
+                f"{place.keys.name} was imported from a file at {imported}; its events cannot be forgotten one by one: "
                 f"give a since of at least {imported.milliseconds / 1000 + 0.001:.3f}",
                 imported,
             )
@@ -147,27 +144,27 @@ class Forgetting:
 
     def _too_early(self, hint: str) -> UnknownOffset:
         return UnknownOffset(
-            f"the history of {self.place.keys.name} begins at {self.beginning}, and what came before it is only "
-            f"there as an index, of which no event can be taken out: {hint}",
+            f"the history of {self.place.keys.name} begins at {self.beginning}; earlier events exist only as a base "
+            f"state and cannot be forgotten one by one: {hint}",
             self.beginning,
         )
 
     async def end_others(self) -> None:
-        """Say that what former ones forget is gone, once ``look`` has found nothing: not all have said so themselves.
+        """Mark unfinished forget jobs as complete, once ``find_events`` has found nothing left.
 
-        One that was begun by a worker may be finished by another, of older code, that does not know it has to.
+        A job begun by one worker may be finished by another whose older code does not do this.
         """
         await erasures.end(self.place.store, self.place.keys, self.others)
 
     async def repeated(self, at: Offset) -> bool:
-        """Whether a key of a request that is forgotten came again past ``after``, before the adoption at ``at``.
+        """Return whether a forgotten key was sent again after ``after`` and before the adoption at ``at``.
 
-        It was answered as a repeat, or refused with another body, and is learned on top of what was adopted, which
-        does not know the first one.
+        Such a request was answered as a repeat, or refused for another body. It is learned on top of the
+        adopted state, which does not have the receipt of the first one.
         """
         place = self.place
         if self.after is None:
-            raise AssertionError("look first")
+            raise AssertionError("call find_events first")
         keys = {key for key, _ in self._forgotten}
         if not keys:
             return False
@@ -181,9 +178,9 @@ class Forgetting:
         return False
 
     async def emptying(self, note: Note = lambda event, gone, at: None) -> Emptying:
-        """One pass over the past up to ``after``, from the beginning on."""
+        """Begin a redaction pass up to ``after``, from the first state on."""
         if self.after is None:
-            raise AssertionError("look first")
+            raise AssertionError("call find_events first")
         self._passed = emptying = Emptying(
             self.place,
             self._params,
@@ -197,13 +194,14 @@ class Forgetting:
         )
         await emptying.begin()
         if emptying.came_before and self._all_time:
-            raise self._too_early("a request with this key came before that, and has been learned")
+            raise self._too_early("a request with this key has been learned before that")
+
         return emptying
 
     async def without(
         self, after: Offset, until: Offset, note: Note = lambda event, gone, at: None
     ) -> AsyncGenerator[list[Element]]:
-        """The entries past ``after`` up to ``until``, with the events emptied; read from the beginning each time."""
+        """Yield the redacted entries after ``after`` up to ``until``; each call reads from the beginning of history."""
         place = self.place
         emptying = await self.emptying(note)
         reading = past.entries(place.store, place.artifacts, place.keys, self.beginning, until, params=place.log)
@@ -227,21 +225,22 @@ class Forgetting:
 
 
 Keep = Callable[[dict[str, Any]], Awaitable[None]]
-"""Keeps a record for certain."""
+"""Stores a record durably."""
 
 
 async def _nowhere(record: dict[str, Any]) -> None:
-    """Nobody goes on after a crash."""
+    pass
 
 
 class Cleared:
-    """The record of one forgetting.
+    """Record of what one forget job erased. It is stored before each step, so that a crashed job can be resumed.
 
     Parameters
     ----------
     known : mapping
-        The record as one that died has left it, or nothing.
+        The record that a job left when it died, or nothing.
     keep : async callable
+        Stores the record.
     """
 
     def __init__(self, known: Mapping[str, Any] | None = None, keep: Keep = _nowhere) -> None:
@@ -256,7 +255,7 @@ class Cleared:
         self._n_remembered = int(known.get("remembered_deleted", 0))
 
     def record(self, **last: Any) -> dict[str, Any]:
-        """All of it, and what is only known at the end."""
+        """Return the whole record, with values that are known only at the end."""
         return {
             **self._found,
             **{name: list(names) for name, names in self._names.items()},
@@ -266,37 +265,40 @@ class Cleared:
         }
 
     async def found(self, counts: Mapping[str, Any], snapshots: Iterable[str]) -> None:
-        """What is to be forgotten, and which snapshots there are that may hold it."""
+        """Record the counts of the events, and the snapshots that may contain them."""
         self._found = dict(counts)
         await self.will_delete_snapshots(snapshots)
 
     async def will_delete_versions(self, names: Iterable[str]) -> None:
-        """These go now."""
+        """Record versions before they are deleted."""
         self._names["versions_deleted"] |= dict.fromkeys(names)
         await self._keep(self.record())
 
     async def will_delete_snapshots(self, names: Iterable[str]) -> None:
-        """These go as newer ones come."""
+        """Record snapshots before newer ones replace them."""
         self._names["snapshots_deleted"] |= dict.fromkeys(names)
         await self._keep(self.record())
 
     def kept_snapshots(self, names: Iterable[str]) -> None:
-        """These have stayed."""
+        """Take snapshots that were kept out of the record."""
         for name in names:
             self._names["snapshots_deleted"].pop(name, None)
 
     async def will_forget_remembered(self, n: int) -> None:
-        """So many remembered instances go; one that died may have counted some of them already, or all."""
+        """Record the number of stored predictions before they are deleted.
+
+        A job that died may have counted some of them already, or all.
+        """
         self._n_remembered = max(self._n_remembered, n)
         await self._keep(self.record())
 
     async def will_rewrite(self, segments: Iterable[str], indexes: Mapping[str, str]) -> None:
-        """History is about to name others in the place of these."""
+        """Record segments and state files before history refers to their replacements."""
         self._names["segments_rewritten"] |= dict.fromkeys(segments)
         self._remade |= indexes
         await self._keep(self.record())
 
     async def will_delete_indexes(self, names: Iterable[str]) -> None:
-        """These go now."""
+        """Record state files before they are deleted."""
         self._names["indexes_deleted"] |= dict.fromkeys(names)
         await self._keep(self.record())

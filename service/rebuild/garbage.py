@@ -1,4 +1,4 @@
-"""Deletes the state files of a model that nothing refers to, for the job that has made one."""
+"""Garbage collection of a model's unreferenced state files, for the job that has written one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from abound.service.store.replication import until_copied
 
 
 async def sweep_indexes(place: Place) -> list[str]:
-    """Take away the indexes that nothing needs any more.
+    """Delete unreferenced state files; return their ids.
 
-    For whoever has begun an adoption, so that none is being made. Their ids; none while the worker has the model, or
-    copies of the store are behind.
+    The caller holds the adoption lock, so no state file is being written. Deletes nothing while the worker
+    holds the lease or copies of the store are behind.
     """
     try:
         async with take(place.store, place.keys):
@@ -30,14 +30,14 @@ async def sweep_indexes(place: Place) -> list[str]:
 
 
 async def _nobody(ids: list[str]) -> None:
-    """Nobody has to be told which go."""
+    pass
 
 
 async def delete_indexes(place: Place, before: Callable[[list[str]], Awaitable[None]] = _nobody) -> list[str]:
-    """What ``sweep_indexes`` does, for whoever has the lease as well. ``before`` is told of them first.
+    """Delete unreferenced state files and return their ids, for a caller that also holds the lease.
 
-    Only once all copies of the store have what it says by now: a failover to one that has not would need them again.
-    NotReady when they have not.
+    ``before`` is awaited with the ids first. Raises NotReady if copies of the store are behind: after a
+    failover to one of them, the state files would be needed again.
     """
     await until_copied(place.store, 0.0)
     there = set(await state_files.ids(place.artifacts, place.keys))

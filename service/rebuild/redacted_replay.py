@@ -1,4 +1,4 @@
-"""Remaking: a model without the events that are to be forgotten; what was adopted since is made by its recipe."""
+"""Redacted replay: rebuild a model without forgotten events; states adopted meanwhile are rebuilt by their recipes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from abound.service.snapshots.state_files import IndexManifest
 
 
 class Remaking:
-    """What a model is without the events of a forgetting, which has looked for them."""
+    """Rebuilds a model without the events of a forget job, after ``find_events``."""
 
     def __init__(self, forgetting: Forgetting) -> None:
         self._forgetting = forgetting
@@ -35,9 +35,9 @@ class Remaking:
         self._tell = forgetting.tell
 
     async def state(self) -> LiveModel:
-        """The model at ``after`` without them."""
+        """Return the model at ``after`` without the events."""
         if self._forgetting.after is None:
-            raise AssertionError("look first")
+            raise AssertionError("call find_events first")
         self._tell("replaying without the events", 0.3)
         return (await self._state(self._forgetting.after)).live
 
@@ -53,7 +53,7 @@ class Remaking:
         return model
 
     async def remade(self, name: str, digest: str) -> LiveModel | None:
-        """An index that was made of forgotten events, made anew; None when it has none of them."""
+        """Rebuild an adopted state without the forgotten events; return None if it contains none of them."""
         place = self._place
         manifest = await state_files.manifest_of(place.artifacts, place.keys, name)
         until = Offset.parse(manifest.after)
@@ -65,7 +65,7 @@ class Remaking:
         known = self._forgetting.remade.get(name)
         if known is not None:
             return await state_files.load(place.artifacts, place.keys, known.id, known.digest, Limits())
-        self._tell(f"making the index {name} anew", 0.4)
+        self._tell(f"rebuilding the state file {name}", 0.4)
         if method == "forget":
             live = (await self._state(until)).live
         elif method == "restore":
@@ -74,7 +74,7 @@ class Remaking:
             live = await self._refitted(manifest, until)
         else:
             raise Conflict(
-                f"the index {name} was made of events that are to be forgotten, and it does not say how to make it anew"
+                f"the state file {name} contains events that are to be forgotten, and has no recipe to rebuild it"
             )
         new = state_files.new_id()
         await place.will_write(f"{state_files.folder(place.keys)}/{new}")
@@ -120,7 +120,7 @@ class Remaking:
 
 
 class _Forgetful(Source):
-    """Where shadows come from in a model that is made without the events."""
+    """Source of standby states for a replay without the forgotten events."""
 
     def __init__(self, remaking: Remaking, forgetting: Forgetting) -> None:
         place = forgetting.place
@@ -129,16 +129,16 @@ class _Forgetful(Source):
         self._forgetting = forgetting
 
     async def load(self, keys: Any, index: str, digest: str, limits: Limits, progress: Any = None) -> LiveModel:
-        """An index, made anew if it was made of the events."""
+        """Load an adopted state, rebuilt if it contained forgotten events."""
         live = await self._remaking.remade(index, digest)
         return live if live is not None else await super().load(keys, index, digest, limits)
 
     async def entries(self, keys: Any, after: Offset, until: Offset | None) -> AsyncGenerator[list[Element]]:
-        """The entries without the events."""
+        """Yield the entries without the forgotten events."""
         if until is None:
-            raise AssertionError("a shadow knows where it is to come to")
+            raise AssertionError("a standby state is replayed up to a known offset")
         first = self._forgetting.first
-        if first is not None and until[:2] < first[:2]:  # nothing was left out yet
+        if first is not None and until[:2] < first[:2]:  # nothing is removed up to here
             async for elements in super().entries(keys, after, until):
                 yield elements
             return

@@ -1,19 +1,21 @@
-"""Emptying: one pass over a model's past, entry by entry, that leaves some events out and their positions in.
+"""Redaction: one pass over a model's log and history that removes some events and keeps the positions of all.
 
-A repeat of a request that is left out goes with it. What was refused or passed over when it came, since it repeated
-something, must not come to be learned because that is gone; so the receipts are followed as they were (``Outcomes``),
-and from the first event that is left out on, what was not learned is emptied as well.
+A repeat of a removed request is removed with it. A request that was refused or skipped as a repeat must not be
+learned because the request that it repeated is gone. The pass therefore tracks receipts as they were
+(``Outcomes``). From the first removed event on, it also removes every request that was not learned.
 
-What came between the offset of an index and its adoption was learned twice over: by the live state, and on top of the
-index, which may not know what it repeats, since a restore took that back. So both are followed there, and what either
-has learned stays.
+Events between the offset A of a rebuilt state and its adoption were learned twice: by the live state, and on
+top of the rebuilt state. The rebuilt state may lack receipts, for example after a restore. The pass tracks
+both, and keeps what either of them learned.
 
-What came after the offset up to which is looked is replayed on top of the index that is adopted, which does not know
-what it repeats. So what came before that adoption under a forgotten key, and was answered as a repeat or refused since
-its body was another one, was learned all the same: it is taken out by a second round, with another adoption
-(``service/jobs/rebuild.py``), in which only the live state says what was learned before the adoptions of forgettings.
-What comes later counts as sent anew; also a request that had been refused, and is answered as the repeat of what the
-adoption made of it.
+Events after ``after`` are replayed on the state that this forget job adopts, which no longer has the receipts
+of forgotten keys. A duplicate that arrived before the adoption, or a request refused for another body under
+such a key, is therefore learned after all. A second round with another adoption removes it
+(``service/jobs/rebuild.py``). In that round, only the live state decides what was learned before the adoptions
+of forget jobs.
+
+A request that arrives after the adoption counts as a new one. So does a request that was refused before, and is
+now answered as a repeat of the event that the adoption learned.
 """
 
 from __future__ import annotations
@@ -42,15 +44,15 @@ from abound.service.snapshots import state_files
 from abound.service.snapshots.state_files import IndexManifest
 
 Note = Callable[[Learn, list[bool], Offset], None]
-"""Told of each entry from which something is left out: the entry as it was, and which of its requests."""
+"""Called for each entry from which requests are removed: the original entry, which requests, and its offset."""
 
 LATEST = 1e12
-"""Seconds since 1970 that no clock shows."""
+"""Latest accepted Unix time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetParams:
-    """Which events: those that fulfil all that is given.
+    """Events to forget: those that match all given conditions.
 
     Attributes
     ----------
@@ -59,11 +61,11 @@ class ForgetParams:
     source : str or None
         The events that were sent with this ``source``; the page sends ``page``.
     since : float or None
-        The events appended at this moment or later: seconds since 1970 (Unix time), by the store's clock.
+        The events appended at this time or later: seconds since 1970 (Unix time), by the store's clock.
     until : float or None
-        The events appended at this moment or before: seconds since 1970 (Unix time), by the store's clock.
+        The events appended at this time or before: seconds since 1970 (Unix time), by the store's clock.
     reason : str
-        Why, in 1 to 1000 characters; kept with the job.
+        The reason, 1 to 1000 characters; stored with the job.
     """
 
     reason: str
@@ -86,7 +88,7 @@ class ForgetParams:
             raise ValueError("since must not be after until")
 
     def matches(self, unit: Unit, at: Offset) -> bool:
-        """Whether a request in the entry at an offset is one of them."""
+        """Return whether a request in the entry at an offset is to be forgotten."""
         return (
             (self.key is None or unit.key == self.key)
             and (self.source is None or unit.source == self.source)
@@ -96,7 +98,7 @@ class ForgetParams:
 
 
 class Adopted(NamedTuple):
-    """An adoption that was not passed over: it stands at ``at``, and its index for everything up to ``after``."""
+    """Adoption that took effect at ``at``; its state stands for everything up to ``after``."""
 
     at: Offset
     after: Offset
@@ -104,7 +106,10 @@ class Adopted(NamedTuple):
 
 
 async def adoptions_of(place: Place, until: Offset) -> list[Adopted]:
-    """The adoptions in a model's past up to an offset, in order. Raises what reading it raises."""
+    """Return the effective adoptions in a model's log and history up to an offset, in order.
+
+    Raises what reading them raises.
+    """
     contents = await History(place.store, place.artifacts, place.keys).contents()
     beginning, last = START, START
     if contents is not None:
@@ -125,35 +130,36 @@ async def adoptions_of(place: Place, until: Offset) -> list[Adopted]:
 
 
 class Emptying:
-    """One pass, from the beginning on.
+    """One redaction pass, from the first state on.
 
     Parameters
     ----------
     params : ForgetParams
-        Which events are left out.
+        The events to remove.
     after : Offset
-        Of those up to here.
-    adoptions : sequence of Adopted
-        Those up to there that were not passed over and are not ``complete``.
+        Events after this offset are not changed.
+    adoptions : sequence of AppliedAdoption
+        Effective adoptions up to ``after`` that are not ``complete``.
     complete : collection of Offset
-        Where adoptions up to there are that say nothing any more (``service/history/erasures.py``); a mark takes their
-        place.
+        Offsets of adoptions whose forget jobs are complete (``service/history/erasures.py``); each is replaced
+        by a mark.
     remade : mapping
-        What indexes that are adopted on the way were made anew as.
+        By id, the rebuilt state files that replace adopted ones.
     note : callable
     own : str
-        The name of the adoptions that forget the same, in rounds before.
+        The name of this job's adoptions, also those of earlier rounds.
     others : mapping
-        By the name of its adoptions, what a former forgetting has left in history; it is left out as well.
+        By the name of its adoptions, the events that an unfinished forget job left in history; they are removed
+        as well.
 
     Attributes
     ----------
     forgotten : set of (str, bytes)
-        Key and body of the requests that are left out.
-    came_before : bool
-        A request with the key that is to be forgotten was learned before the beginning.
-    imported : Offset
-        Where the model took over an index whose events are not in its past, last.
+        Key and body of the removed requests.
+    key_in_base : bool
+        A request with the key to forget was learned before the beginning of history.
+    last_import : Offset
+        Offset of the last import, whose events are not in the log or history.
     """
 
     def __init__(
@@ -179,10 +185,10 @@ class Emptying:
             for one in others.values()
         ]
         self.forgotten: set[tuple[str, bytes]] = set()
-        self._refused: set[tuple[str, bytes]] = set()  # and learned by the adoption of a forgetting
+        self._refused: set[tuple[str, bytes]] = set()  # refused at first, then learned by a forget job's adoption
         self._outcomes = Outcomes()
         self._ahead: Outcomes | None = None
-        self._is_in_index = False  # a request with the key that is to be forgotten, in the one that comes next
+        self._is_in_index = False  # whether the next adopted state has learned a request with the key to forget
         self._adoptions = deque(adoptions)
         self._complete = complete
         self._began = False
@@ -190,7 +196,7 @@ class Emptying:
         self.imported = START
 
     async def begin(self) -> None:
-        """Take the receipts that there are at the beginning."""
+        """Load the receipts of the first state."""
         place = self._place
         contents = await History(place.store, place.artifacts, place.keys).contents()
         if contents is not None and contents.base is not None:
@@ -200,7 +206,7 @@ class Emptying:
             self.came_before = self._params.key is not None and self._params.key in live.receipts
 
     async def rewritten(self, element: Element) -> Element:
-        """The next entry, without what is to be forgotten."""
+        """Return the next entry without the events to forget."""
         name = element[0]
         entry = past.entry_of(element)
         event, at = entry.event, Offset.of_entry(name)
@@ -219,10 +225,9 @@ class Emptying:
         return element
 
     async def _come_to_adoption(self, adopted: Adopted, at: Offset) -> None:
-        """Follow what is learned on top of the index as well, which from its adoption on is all that counts.
+        """Track outcomes on top of the rebuilt state; from its adoption on, only those count.
 
-        UnknownOffset when a file that was imported has learned a request with the key: what came of it later is but its
-        repeat.
+        Raises UnknownOffset if an imported state has learned a request with the key: later ones are only its repeats.
         """
         place, event = self._place, adopted.event
         if self._ahead is None:
@@ -238,8 +243,8 @@ class Emptying:
             self.imported = adopted.at
             if self._is_in_index and int((self._params.since or 0.0) * 1000) <= adopted.at.milliseconds:
                 raise UnknownOffset(
-                    f"{place.keys.name} took over an index from a file at {adopted.at}, of which no event can be taken "
-                    "out, and a request with this key has been learned in it: give a since of at least "
+                    f"{place.keys.name} was imported from a file at {adopted.at}; its events cannot be forgotten one "
+                    "by one, and a request with this key has been learned in it: give a since of at least "
                     f"{adopted.at.milliseconds / 1000 + 0.001:.3f}",
                     adopted.at,
                 )
@@ -265,7 +270,7 @@ class Emptying:
         if any(gone):
             self._began = True
             self._note(event, gone, at)
-        if self._began:  # what was not learned must not come to be
+        if self._began:  # a request that was not learned must stay so
             gone = [one or not good for one, good in zip(gone, learned, strict=True)]
         if not any(is_gone and not unit.emptied for unit, is_gone in zip(units, gone, strict=True)):
             return event
@@ -284,7 +289,7 @@ class Emptying:
         return Learn(b"".join(records), event.n, kept)
 
     def _follow(self, event: Learn, at: Offset) -> tuple[list[Outcome], list[bool]]:
-        """What the live state did with each request of the next entry, and which of them were learned."""
+        """Return the live state's outcome for each request of the next entry, and whether the request was learned."""
         units = event.units
         told = self._outcomes.told(event.records, units, at)
         learned = [one is None and not unit.emptied for one, unit in zip(told, units, strict=True)]
@@ -299,6 +304,6 @@ class Emptying:
 
 
 def element_of(name: bytes, entry: Entry) -> Element:
-    """An element of a log with another entry under its id."""
+    """Return a log element with another entry under its id."""
     payload, checksum = encode(entry)
     return name, [b"e", payload, b"c", checksum]

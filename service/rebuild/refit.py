@@ -1,9 +1,9 @@
-"""Refitting: the index anew from the past, in several passes and with searched settings.
+"""Refit: rebuild the index from all its events, in several passes and with searched settings.
 
-1. what counts of the past is found (``service/history/lineage.py``)
-2. for each setting that is to be tried: passes over all but the newest part, and after each the newest part is ranked;
-   setting and number of passes are those with the best mean reciprocal rank, of equals the first
-3. with these, all of it is learned
+1. Find the events that still count (``service/history/lineage.py``).
+2. For each candidate setting, make passes over all but the newest events, and rank the newest after each pass.
+   The setting and number of passes with the best mean reciprocal rank win; the first of equals wins.
+3. Learn all events with these.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from abound.service.store.keys import ModelKeys
 MOST_TRIES = 100
 
 MARGINS = (0.0, 0.1, 0.5)
-"""Tried where nothing is said of what to try."""
+"""Margins that are tried if ``search`` is not given."""
 
 CANNOT_CHANGE = {
-    "boolean": "history holds vectors that are normalised already, without the values that they had",
-    "analyzer": "history holds vectors, not the texts that they were made of",
-    "negative": "history holds vectors, without the numbers below 0 that were left out or renamed",
+    "boolean": "history stores normalised vectors, without the original values",
+    "analyzer": "history stores vectors, not the original texts",
+    "negative": "history stores vectors, in which numbers below 0 are left out or renamed",
 }
-"""Fields that no refit can change, and why."""
+"""Fields that no refit can change, with the reason."""
 
 Tell = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefitParams:
-    """How the index is fitted anew.
+    """Parameters of a refit.
 
     Attributes
     ----------
     passes : int
-        Most passes over the past; fewer when the held-out part says so.
+        Most passes over the events; fewer if the held-out part prefers fewer.
     settings : dict
-        Fields of the model's configuration with the values that they get, such as {"d_max": 50}.
+        Fields of the model's configuration and their new values, such as {"d_max": 50}.
     search : dict or None
-        Fields with the values that are tried, each with each, such as {"margin": [0, 0.3]}. None: for an
-        index that has a margin, 0, 0.1, 0.5 and the one that it has, unless ``settings`` names it.
+        Fields and the values to try, in all combinations, such as {"margin": [0, 0.3]}. None: if the index uses
+        a margin and ``settings`` does not name it, try 0, 0.1, 0.5 and the present one.
     held_out : float
-        Part of the instances, the newest, that the choice is made on; 0: no choice, ``passes`` passes are made.
+        Share of the instances, the newest, that the choice is made on; 0: no choice, make ``passes`` passes.
     most_held_out : int
-        Instances of it at most.
+        Most instances to hold out.
     reason : str
-        Kept with the job.
+        Stored with the job.
     """
 
     passes: int = 3
@@ -83,12 +83,12 @@ class RefitParams:
         search = self.search or {}
         for name in [*self.settings, *search]:
             if name in CANNOT_CHANGE:
-                raise ValueError(f"{name} cannot be changed: {CANNOT_CHANGE[name]}; a new model can be taught instead")
+                raise ValueError(f"{name} cannot be changed: {CANNOT_CHANGE[name]}; create a new model instead")
             if name in self.settings and name in search:
                 raise ValueError(f"{name} has a value in settings and others in search: give one or the other")
         if any(not values for values in search.values()):
             raise ValueError("search must have at least one value for each of its fields")
-        if math.prod(len(values) for values in search.values()) > MOST_TRIES:  # before they are made
+        if math.prod(len(values) for values in search.values()) > MOST_TRIES:  # checked before they are built
             raise ValueError(f"search must lead to at most {MOST_TRIES} settings")
         try:
             tried = self.tried(ModelConfig())
@@ -98,11 +98,11 @@ class RefitParams:
             raise ValueError(str(error)) from None
         if len(tried) > 1 and self.held_out == 0:
             raise ValueError(
-                "held_out must be more than 0 for a search to choose by; search {} tries nothing but the settings"
+                "held_out must be more than 0 if several settings are tried; give search {} to try only settings"
             )
 
     def tried(self, config: ModelConfig) -> list[dict[str, Any]]:
-        """All settings that are tried, for a model that is configured so."""
+        """Return all settings to try, for a model with this configuration."""
         search = self.search
         if search is None:
             has_margin = config.asked(self.settings).update == "fsu" and "margin" not in self.settings
@@ -113,7 +113,10 @@ class RefitParams:
 
 
 class Chosen(NamedTuple):
-    """What the held-out part chose; ``score`` is its mean reciprocal rank, ``before`` that of the index as it was."""
+    """Best setting and number of passes.
+
+    ``score`` is their mean reciprocal rank on the held-out part, None if nothing was held out.
+    """
 
     setting: dict[str, Any]
     passes: int
@@ -122,16 +125,16 @@ class Chosen(NamedTuple):
 
 
 class Refitting:
-    """One refit.
+    """One refit of a model.
 
     Parameters
     ----------
     read : callable
-        Gives the past.
+        Reads log entries between two offsets.
     config : ModelConfig
-        Of the model as it is.
+        Present configuration of the model.
     n_learned : int
-        Instances that it has learned.
+        Instances that the model has learned.
     """
 
     def __init__(
@@ -155,19 +158,19 @@ class Refitting:
         self._of = 1
 
     def refuse(self, params: RefitParams) -> None:
-        """Conflict when the past cannot be learned with these settings."""
+        """Raise Conflict if the events cannot be learned with these settings."""
         if self._past.start is None:
             return
         for setting in params.tried(self._config):
             fixed = self._config.refused_once_learned(self._config.asked(setting))
             if fixed:
                 raise Conflict(
-                    f"{', '.join(fixed)} cannot be changed: what came before {self._past.stretches[0].after} is only "
-                    "there as the index that was learned with the present value"
+                    f"{', '.join(fixed)} cannot be changed: events before {self._past.stretches[0].after} exist only "
+                    "as a state that was learned with the present value"
                 )
 
     async def choose(self, params: RefitParams) -> Chosen:
-        """Try the settings; the best one."""
+        """Try the settings; return the best one."""
         n_held = min(int(self._n_learned * params.held_out), params.most_held_out)
         tried = params.tried(self._config)
         self._of = params.passes * (len(tried) + 1)
@@ -183,11 +186,11 @@ class Refitting:
                     best = Chosen(setting, n_passes, score, n)
                 fitting.next_pass()
         if best is None:
-            raise AssertionError("something is tried")
+            raise AssertionError("at least one setting is tried")
         return best
 
     async def fit(self, setting: dict[str, Any], passes: int) -> LiveModel:
-        """Learn all that counts."""
+        """Learn all events that count."""
         fitting = Fitting(await self._beginning(setting))
         self._of = max(self._of, self._work + passes)
         for n_passes in range(1, passes + 1):
@@ -205,7 +208,7 @@ class Refitting:
         return live
 
     async def _pass(self, fitting: Fitting, stage: str) -> list[bytes]:
-        """One pass; what is held out of it."""
+        """Make one pass; return the held-out records."""
         held: list[bytes] = []
         for stretch in self._past.stretches:
             async with contextlib.aclosing(events(self._read, stretch)) as reading:
@@ -230,5 +233,5 @@ class Refitting:
 
 
 def start_of(base: Start | None, past: Stretches) -> Stretches:
-    """The same, on top of history's base where nothing else is imported."""
+    """Return the lineage on top of history's base state, unless it starts with an import."""
     return past if past.start is not None or base is None else past._replace(start=base)

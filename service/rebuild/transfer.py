@@ -1,14 +1,16 @@
-"""A model on its way out of the service and into it, as one file (``service/snapshots/model_file.py``).
+"""Export and import of a whole model as one file (``service/snapshots/model_file.py``).
 
-**export**: the newest snapshot at or past the present offset, made by the worker, so nothing pauses for it; its parts
-go out as they are. **import**: the parts are checked one by one as they come, and the state is made of them, to see
-that it is whole and what memory it takes. Until then nobody knows of it. Then the model is created if there is none,
-the state is written into the artifact store, and all replicas adopt it (``service/rebuild/adoption.py``). Only a model
-that has learned nothing can take one over.
+**Export**: the worker makes a snapshot at or past the present offset, so nothing pauses. Its parts are sent
+unchanged.
 
-A model that was created stays, whatever becomes of the import after that: somebody else may have taught it already,
-and the catalog and a model's log do not lie together, so nothing can look into the one and write the other at once. It
-is empty then, and the same import fits into it.
+**Import**: each part is verified on arrival, and the state is built from them to check that it is intact and
+how much memory it takes. Until then other processes see nothing of it. Then the model is created if it does not
+exist, the state is written as a state file, and all replicas adopt it (``service/rebuild/adoption.py``). Only a
+model that has learned nothing can be imported into.
+
+A model created by an import stays, even if the import fails later: another client may have taught it already.
+The catalog and the model's log are separate keys, so no single command can check one and write the other. The
+model is then empty, and the same import can be repeated into it.
 """
 
 from __future__ import annotations
@@ -55,16 +57,16 @@ log = structlog.get_logger(__name__)
 
 
 class Exported(NamedTuple):
-    """A model on its way out.
+    """Model being exported.
 
     Attributes
     ----------
-    manifest : Manifest
-        Of the snapshot that it is.
+    manifest : SnapshotManifest
+        Manifest of the exported snapshot.
     size : int
-        Of the file, bytes.
+        Bytes of the file.
     pieces : async iterator of bytes
-        Ends early, with an error, when a part of the snapshot is gone or damaged.
+        Ends early, with an error, if a part of the snapshot is deleted or damaged.
     """
 
     manifest: Manifest
@@ -73,13 +75,13 @@ class Exported(NamedTuple):
 
 
 async def export_model(replica: Replica, name: str) -> Exported:
-    """A model as one file, at its present offset or a little past it.
+    """Return a model as one file, at its present offset or a little later.
 
     Raises
     ------
     UnknownModel
     NotReady
-        No worker is there to make a snapshot.
+        No worker is running to make a snapshot.
     StoreUnavailable
     """
     keys = replica.model(name).keys
@@ -107,28 +109,29 @@ async def export_model(replica: Replica, name: str) -> Exported:
 async def import_model(
     replica: Replica, name: str, pieces: AsyncIterator[bytes], limit: int, prepare_seconds: float, budget: Budget
 ) -> Offset:
-    """Let a model take over what a file holds; it is created if there is none. Where it has it from.
+    """Import a model from a file, creating it if it does not exist; return the offset of its adoption.
 
-    Nothing is changed, nor seen by others, until the file has come whole and is a model that there is memory for.
+    Nothing changes, and other processes see nothing, until the file is complete and valid and its memory is
+    available.
 
     Raises
     ------
     Malformed
         The file is damaged.
     InvalidInstance
-        A newer release wrote it; or no model can have this name.
+        A newer release wrote it, or the name is invalid.
     TooLarge
-        It is over ``limit`` bytes.
-    NoRoom
-        With this model, all of them would take more memory than they may.
+        The file exceeds ``limit`` bytes.
+    MemoryLimitExceeded
+        With this model, all models would exceed the memory limit.
     Conflict
-        The model has learned, another index is being made for it, its active version knows instances as they are read
-        otherwise, or there are as many models as there may be.
+        The model has learned; another rebuild of it is running; its active version reads instances in another
+        way; or the maximum number of models exists.
     ArtifactsUnavailable, NotReady, StoreUnavailable, OutcomeUnknown
     """
     artifacts = replica.artifacts
     if artifacts is None:
-        raise ArtifactsUnavailable("there is no artifact store to import by: set ABOUND_ARTIFACTS_URL")
+        raise ArtifactsUnavailable("importing a model needs an artifact store: set ABOUND_ARTIFACTS_URL")
     await artifacts.join(replica.store)
     _refuse_taught(replica, name)
     replica.models.check_new(name)
@@ -154,7 +157,7 @@ async def _take_over(
 ) -> Offset:
     config = header.config
     _refuse_read_otherwise(replica, name, config)
-    expect(header.size)  # to read it takes as much, and no more comes
+    expect(header.size)  # reading it takes no more memory than this
     live = await live_of(
         header.state, header.arrays, header.size, header.digest, reader.parts(header), Limits(), lambda done: None
     )
@@ -173,8 +176,8 @@ async def _take_over(
         try:
             recipe = {"method": "import", "model": header.model, "offset": header.offset}
             manifest = await _write(artifacts, keys, live, adoption.after, recipe, index)
-            del live  # what is adopted is loaded again
-            await replica.wait_for(name, adoption.after, prepare_seconds)  # another one may have taught it
+            del live  # the replicas load the state file
+            await replica.wait_for(name, adoption.after, prepare_seconds)  # another client may have taught it
             _refuse_taught(replica, name)
             at = await adoption.adopt(manifest, f"import of {header.model} at {header.offset}"[:1000])
         except BaseException:
@@ -183,7 +186,7 @@ async def _take_over(
                     await state_files.delete(artifacts, keys, index)
             raise
         await replica.wait_for(name, at, prepare_seconds)
-    with reaching():  # for the worker: starts need the index no more then
+    with reaching():  # asks the worker for a snapshot; after it no start needs the state file
         await replica.store.client.set(keys.of("snapshot-wanted"), str(at), ex=3600)
     return at
 
@@ -191,12 +194,12 @@ async def _take_over(
 async def _write(
     artifacts: Artifacts, keys: ModelKeys, live: LiveModel, after: Offset, recipe: dict[str, Any], name: str
 ) -> IndexManifest:
-    """``indexes.write``, in a thread, with an event loop of its own: this process answers meanwhile."""
+    """Write the state file in a thread with an event loop of its own, so that this process keeps answering."""
     given_up = threading.Event()
 
     async def between() -> None:
         if given_up.is_set():
-            raise Cancelled("nobody waits for the index")
+            raise Cancelled("the import was cancelled")
 
     try:
         return await asyncio.to_thread(
@@ -207,7 +210,7 @@ async def _write(
 
 
 def _refuse_taught(replica: Replica, name: str) -> None:
-    """Conflict when a model has learned something that the import would put aside."""
+    """Raise Conflict if a model has learned instances, which the import would replace."""
     with contextlib.suppress(UnknownModel):
         learned = replica.model(name).live.n_learned
         if learned:
@@ -217,11 +220,11 @@ def _refuse_taught(replica: Replica, name: str) -> None:
 
 
 def _refuse_read_otherwise(replica: Replica, name: str, config: ModelConfig) -> None:
-    """Conflict when a model's active version knows instances otherwise than they would be read after the import."""
+    """Raise Conflict if the active version of a model reads instances in another way than the imported model would."""
     with contextlib.suppress(UnknownModel):
         live = replica.model(name).live
         if not live.serving.is_live and reading_of(live.config) != reading_of(config):
             raise Conflict(
-                f"the version {live.serving.version} of {name} is active and knows instances as they are read "
-                f"otherwise than by the model in the file; activate {LIVE} before"
+                f"the version {live.serving.version} of {name} is active and was fitted on instances that are read "
+                f"otherwise than by the model in the file; activate {LIVE} first"
             )

@@ -1,25 +1,25 @@
-"""Activation: all replicas answer with another version from one offset on, while learning goes on.
+"""Activation: switch all replicas to another version at one offset, while learning goes on.
 
- 1. the fence of the model is taken (``service/versions/activation.py``): nobody else activates, and no version is
- deleted meanwhile
- 2. the version is loaded once, to see that it is whole
- 3. ``PrepareVersion`` is appended, and replicas load it
- 4. when every replica that is ready has said that it has it, or after a bound, ``Activate`` is appended in one script
-    with the check of the fence, and of what is active until then where that matters
+ 1. Take the model's activation fence. While it is held, no other activation runs and no version is deleted.
+ 2. Load the version once, to check that it is intact.
+ 3. Append ``PrepareVersion``; the replicas load the version.
+ 4. Wait until every ready replica reports that it has loaded the version, or until ``prepare_seconds`` have
+    passed. Then append ``Activate``. The script that appends it also checks the fence and, if requested, the
+    active version.
 
-Whatever fails before step 4 leaves the model as it was, and replicas let go of the version in their own time. A replica
-that meets ``Activate`` without the version stops there, unready, until it has it
-(``service/replica/loaded_versions.py``): it answers nothing from past that offset with the version before. The way back
-is the same; the index (``live``) needs no preparation.
+A failure before step 4 leaves the model unchanged; replicas release the version later. A replica that reads
+``Activate`` without having the version stops there and is not ready until it has loaded it
+(``service/replica/loaded_versions.py``). It never answers for a later offset with the former version. Switching
+back works the same way; the index (``live``) needs no preparation.
 
-What stands in the store about activations of a model: who is at it, and what was activated last.
+Two records in the store:
 
-    ...:activating    JSON of ``Activating``, renewed by who does it; gone soon after that one is
-    ...:active        hash: version, digest, former, activation, at; changed in the one script that appends ``Activate``
+    ...:activating    JSON of ``FenceRecord``, renewed by its holder; expires soon after the holder dies
+    ...:active        hash: version, digest, former, activation, at; changed by the script that appends ``Activate``
 
-The first is the fence: one activation a model at a time, and no version is deleted meanwhile. From it a replica
-that starts between ``PrepareVersion`` and ``Activate`` learns what to load. The second tells those who follow no log
-what is active at its end. Neither is part of the replicated state.
+The first is the fence. A replica that starts between ``PrepareVersion`` and ``Activate`` reads from it which
+version to load. The second is for processes that do not follow the log: it names the active version at the
+log's end. Neither is part of the replicated state.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ __all__ = ["Active", "Place", "activate", "active", "fence", "weigh"]
 
 
 async def _nothing() -> None:
-    """Nobody has to be told."""
+    pass
 
 
 class Place(NamedTuple):
-    """Where a version is activated.
+    """Store, model and limits of an activation.
 
     Attributes
     ----------
-    artifacts : Artifacts or None
+    artifacts : ArtifactStore or None
         Joined. None: only the index can be activated.
     prepare_seconds : float
-        Longest wait for replicas to load the version; those that have not by then halt until they have.
-    between : async callable
-        Awaited now and then; what it raises ends the work, until it is appended.
+        Longest wait for replicas to load the version. Replicas that have not loaded it by then halt until they have.
+    checkpoint : async callable
+        Awaited repeatedly until ``Activate`` is appended. An exception from it ends the activation.
     """
 
     store: Store
@@ -79,14 +79,14 @@ class Place(NamedTuple):
 
 
 class _Held:
-    """The fence, as long as it is held.
+    """Activation fence while it is held.
 
     Attributes
     ----------
-    what : Activating
-        What is said by it.
+    record : FenceRecord
+        The content of the fence.
     lost : Conflict or None
-        It is not held any more.
+        Set when the fence is lost.
     """
 
     def __init__(self, store: Store, keys: ModelKeys, holder: str) -> None:
@@ -97,12 +97,12 @@ class _Held:
         self._keys = keys
 
     async def take(self) -> None:
-        """Take it; Conflict when another one has it."""
+        """Acquire the fence. Raises Conflict when another process holds it."""
         if not await take(self._store, self._keys, self.what):
-            raise Conflict(f"a version of {self._keys.name} is being activated or deleted; try again soon")
+            raise Conflict(f"another version of {self._keys.name} is being activated or deleted; try again soon")
 
     async def say(self, what: Activating | None = None) -> None:
-        """Say more by it, or the same again; Conflict when it is lost."""
+        """Renew the fence, with a new record if one is given. Raises Conflict when it is lost."""
         async with self._turn:
             what = what or self.what
             if not await say(self._store, self._keys, self.what, what):
@@ -111,7 +111,7 @@ class _Held:
             self.what = what
 
     async def keep(self) -> None:
-        """Renew it, for ever."""
+        """Renew the fence until cancelled."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             with contextlib.suppress(StoreUnavailable, Conflict):
@@ -120,12 +120,12 @@ class _Held:
 
 @contextlib.asynccontextmanager
 async def fence(store: Store, keys: ModelKeys) -> AsyncIterator[_Held]:
-    """As long as this lasts, nobody else activates or deletes a version of the model.
+    """Hold the activation fence: meanwhile no other process activates or deletes a version of the model.
 
     Raises
     ------
     Conflict
-        Somebody does.
+        Another process holds it.
     StoreUnavailable
     """
     held = _Held(store, keys, secrets.token_hex(8))
@@ -140,27 +140,27 @@ async def fence(store: Store, keys: ModelKeys) -> AsyncIterator[_Held]:
 
 
 async def activate(place: Place, version: str, reason: str, if_active: str | None = None) -> Offset:
-    """Let a version answer from one offset on, on all replicas; that offset. ``live`` is the index.
+    """Switch all replicas to a version at one offset; return that offset. ``live`` is the index.
 
-    What is active already stays so, and the offset is the one since when it is.
+    If the version is already active, nothing is appended, and the offset of its activation is returned.
 
     Parameters
     ----------
     if_active : str or None
-        Only while this one is active.
+        Activate only if this version is active.
 
     Raises
     ------
-    UnknownVersion, UnknownApplyVersion, Damaged
-        There is no such version, or it cannot be used.
+    UnknownVersion, UnknownApplyVersion, Corrupted
+        The version does not exist or cannot be used.
     Conflict
-        Another activation is under way, or another version than ``if_active`` is active.
+        Another activation is in progress, or another version than ``if_active`` is active.
     NotReady
-        Replicas are there and none could load it in time.
+        There are replicas, and none could load the version in time.
     ArtifactsUnavailable, StoreUnavailable
         Nothing is activated.
     OutcomeUnknown
-        It may or may not be.
+        The version may or may not be activated.
     """
     store, keys = place.store, place.keys
     async with fence(store, keys) as held:
@@ -185,7 +185,9 @@ async def activate(place: Place, version: str, reason: str, if_active: str | Non
                 break
             except StoreUnavailable as error:
                 if loop.time() > deadline:
-                    raise OutcomeUnknown(f"the store went away when the version was activated: {error}") from error
+                    raise OutcomeUnknown(
+                        f"the store became unavailable during the activation; check which version is active: {error}"
+                    ) from error
                 await asyncio.sleep(RENEW_SECONDS / 5)
                 with contextlib.suppress(StoreUnavailable, Conflict):
                     await held.say()
@@ -196,16 +198,16 @@ async def activate(place: Place, version: str, reason: str, if_active: str | Non
 
 
 async def weigh(store: Store, keys: ModelKeys, version: str, weights: tuple[float, float]) -> Offset:
-    """Let the index and a version be blended by these weights from one offset on; that offset. StoreUnavailable."""
+    """Append new blend weights of the index and a version; return their offset. Raises StoreUnavailable."""
     return await _append(store, keys, Entry(APPLY_VERSION, secrets.token_bytes(8), 1, Weigh(version, weights)))
 
 
 async def _digest_of(place: Place, version: str) -> str:
-    """The digest of a version that is whole; none of the index."""
+    """Load the version to check it, and return its digest; empty for the index."""
     if version == LIVE:
         return ""
     if place.artifacts is None:
-        raise ArtifactsUnavailable("no version can be activated without an artifact store: set ABOUND_ARTIFACTS_URL")
+        raise ArtifactsUnavailable("activating a version needs an artifact store: set ABOUND_ARTIFACTS_URL")
     await place.artifacts.join(place.store)
     loaded = await versions.load(place.artifacts, place.keys, version)
     return loaded.card.digest
@@ -226,10 +228,10 @@ async def _until_loaded(place: Place, prepare: PrepareVersion, held: _Held) -> N
         if loop.time() > deadline:
             if len(missing) == len(ready):
                 raise NotReady(
-                    f"no replica could load the version {prepare.version} within {place.prepare_seconds:g} s; the log "
-                    "lines of the replicas say why"
+                    f"no replica could load the version {prepare.version} within {place.prepare_seconds:g} s; see the "
+                    "logs of the replicas"
                 )
-            log.warning("activating a version before all replicas have it", model=place.keys.name, without=missing)
+            log.warning("activating a version before all replicas loaded it", model=place.keys.name, without=missing)
             return
         await asyncio.sleep(POLL_SECONDS)
 
@@ -246,14 +248,14 @@ _NOT_EXPECTED = b"-"
 
 
 class Activating(msgspec.Struct, frozen=True):
-    """Who has the fence; ``event`` as soon as a version is to be loaded."""
+    """Content of the fence: its holder, and ``event`` as soon as replicas should load a version."""
 
     holder: str
     event: PrepareVersion | None = None
 
 
 class Active(NamedTuple):
-    """What was activated last, and where; ``former`` is what was active before."""
+    """Last activated version and the offset of its activation; ``former`` was active before it."""
 
     version: str = LIVE
     digest: str = ""
@@ -301,7 +303,7 @@ def _fence_of(keys: ModelKeys) -> bytes:
 
 
 async def under_way(store: Store, models: Iterable[ModelKeys]) -> list[PrepareVersion | None]:
-    """The version that is about to be activated, for each model."""
+    """Return, for each model, the version that is being activated, or None."""
     with reaching():
         async with store.client.pipeline(transaction=False) as pipe:
             for keys in models:
@@ -313,11 +315,11 @@ def _parse(text: bytes | None) -> PrepareVersion | None:
     try:
         return None if text is None else _decoder.decode(text).event
     except msgspec.MsgspecError:
-        return None  # of another release
+        return None  # written by another release
 
 
 async def active(store: Store, keys: ModelKeys) -> Active:
-    """What is active at the end of a model's log."""
+    """Return the active version at the end of a model's log."""
     with reaching():
         found = await store.client.hmget(keys.of("active"), ["version", "digest", "at", "former"])
     if found[0] is None:
@@ -327,16 +329,16 @@ async def active(store: Store, keys: ModelKeys) -> Active:
 
 
 async def take(store: Store, keys: ModelKeys, what: Activating) -> bool:
-    """Take the fence; False when it is taken."""
+    """Acquire the fence; return False when it is held."""
     with reaching():
         words = (msgspec.json.encode(what), int(FENCE_SECONDS * 1000))
         return bool(await store.client.eval(_TAKE, 1, _fence_of(keys), *words))
 
 
 async def say(store: Store, keys: ModelKeys, before: Activating, what: Activating) -> bool:
-    """Renew the fence or say more by it; False when it is lost. ``before``: what it said last.
+    """Renew the fence and replace its record; return False when it is lost. ``before`` is the record last written.
 
-    One that was lost is not taken again: somebody else may have had it meanwhile.
+    A lost fence is not acquired again, since another process may have held it meanwhile.
     """
     words = (msgspec.json.encode(before), msgspec.json.encode(what), int(FENCE_SECONDS * 1000))
     with reaching():
@@ -344,7 +346,7 @@ async def say(store: Store, keys: ModelKeys, before: Activating, what: Activatin
 
 
 async def let_go(store: Store, keys: ModelKeys, what: Activating) -> None:
-    """Give the fence back, unless another one has it."""
+    """Release the fence, unless another process holds it."""
     with reaching():
         await store.client.eval(_LET_GO, 1, _fence_of(keys), msgspec.json.encode(what))
 
@@ -352,15 +354,17 @@ async def let_go(store: Store, keys: ModelKeys, what: Activating) -> None:
 async def append(
     store: Store, keys: ModelKeys, held: Activating, event: Activate, packed: tuple[bytes, bytes], if_active: str | None
 ) -> Offset:
-    """Append an activation, once however often it is tried; where.
+    """Append an activation and return its offset. Retries append it only once.
 
-    Conflict when the fence is another's by now, or what is active is not ``if_active``.
+    Raises Conflict when another process holds the fence, or another version than ``if_active`` is active.
     """
     words = (msgspec.json.encode(held), *packed, event.activation, event.version, event.digest, if_active or "")
     with reaching():
         at: bytes | None = await store.client.eval(_APPEND, 3, _fence_of(keys), keys.log, keys.of("active"), *words)
     if at is None:
-        raise Conflict(f"another version of {keys.name} is being activated, or this took too long")
+        raise Conflict(
+            f"another version of {keys.name} is being activated, or this activation took too long; try again"
+        )
     if at == _NOT_EXPECTED:
-        raise Conflict(f"the active version of {keys.name} is not {if_active} any more")
+        raise Conflict(f"the active version of {keys.name} is no longer {if_active}")
     return Offset.of_entry(at)

@@ -1,13 +1,13 @@
-"""Copies of versions on this machine (``service/artifacts/file_cache.py``): those of versions that are no more go.
+"""Cleanup of the local file cache (``service/artifacts/file_cache.py``): delete the files of deleted versions.
 
-    abound:copies:asked     a list of the last few times that it was asked for that such copies go, newest first
+    abound:copies:asked     list of the newest cleanup requests, newest first
 
-A copy says by its name what is in it, not whose it is, and several versions may share it. So every process that makes
-copies looks, when it starts and whenever that was asked for, which files the versions that there are consist of, and
-throws away all others. One too many costs that it is fetched again.
+The name of a cached file gives its content, not its owner, and versions may share a file. At its start and at
+every new request, each caching process therefore collects the files of all existing versions and deletes every
+other file. A file deleted by mistake is merely fetched again.
 
-Who forgets asks for it when the versions are deleted, and waits until all replicas have said that they did it. Each
-time has a random name, which a failover cannot give to another one; one that it loses is asked for again.
+A forget job requests a cleanup after it has deleted versions, and waits until all replicas report it done.
+Requests have random names, so a failover cannot reuse one. A request that a failover lost is made again.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ POLL_SECONDS = 0.2
 
 
 async def _nothing() -> None:
-    """Nothing is being fetched."""
+    pass
 
 
 class Copies:
-    """Those that one process makes.
+    """Cleans the file cache of one process.
 
     Parameters
     ----------
     models : callable
-        The models that there are.
+        Returns the existing models.
     fetched : async callable
-        Waits for what is being fetched; it may be of a version that was deleted since.
+        Waits for downloads in progress, which may be of versions deleted since.
 
     Attributes
     ----------
-    swept : list of str or None
-        The last times that it had been asked for when the last sweep began; None where no copies are made.
+    done_requests : list of str or None
+        The requests known when the last cleanup began; None if this process has no cache.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class Copies:
         self.swept: list[str] | None = None if self._artifacts is None else []
 
     async def keep(self) -> None:
-        """Look every second whether it was asked for, for ever."""
+        """Poll for requests every second until cancelled."""
         while self.swept is not None:
             with contextlib.suppress(StoreUnavailable, ArtifactsUnavailable):
                 await self.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Throw away what nothing needs, if that was asked for since the last time.
+        """Delete unneeded files if a cleanup was requested since the last one.
 
-        StoreUnavailable, ArtifactsUnavailable.
+        Raises StoreUnavailable, ArtifactsUnavailable.
         """
         artifacts = self._artifacts
         if artifacts is None or artifacts.cache is None:
@@ -98,7 +98,7 @@ class Copies:
         n_gone = await asyncio.to_thread(artifacts.cache.keep_only, needed)
         self.swept, self._looked = asked, True
         if n_gone:
-            log.info("threw away copies of versions that are no more", files=n_gone)
+            log.info("deleted cached files of deleted versions", files=n_gone)
 
 
 async def _ask(store: Store, name: str) -> None:

@@ -1,6 +1,7 @@
-"""The card of a version: what it is, which ids it may have, and what holds for every card.
+"""Card of a version: its metadata record, its valid ids, and the checks that every card passes.
 
-A file from elsewhere brings its own card, and it is believed from then on; so each field is checked when it is read.
+A version file from elsewhere brings its own card, and later code trusts it. Every field is therefore checked
+when the card is read.
 """
 
 from __future__ import annotations
@@ -34,48 +35,49 @@ _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """What a version is.
+    """Metadata of a version.
 
     Attributes
     ----------
     id : str
     format : int
     model, incarnation : str
-        What it belongs to.
+        The model that it belongs to.
     method : str
     params : dict
     seed : int
     data : str
         ``history``, or the data set that it was fitted on.
     data_range : dict or None
-        ``after`` and ``until``: the events of history that it was fitted on lie between these offsets.
+        ``after`` and ``until``: it was fitted on the events of history between these offsets.
     offset : str
-        Of the model, when it was fitted.
+        Offset of the model when it was fitted.
     created : float
-        Seconds since 1970, of the store's clock.
+        Seconds since 1970, by the store's clock.
     metrics : dict
-        Measured on instances that it had not seen.
+        Measured on held-out instances.
     sizes : dict
-        ``instances``, ``features``, ``classes``, ``nnz`` that it was fitted on.
+        ``instances``, ``features``, ``classes``, ``nnz`` and ``assertions`` of the training data.
     n_bytes : int
-        Of all its files.
+        Bytes of all its files.
     libraries : dict
-        Their releases, and Python's.
+        Releases of libraries and of Python.
     digest : str
-        Of its arrays and ``meta``: the same wherever it is copied to.
+        Digest of its arrays and ``meta``; equal for all copies.
     job : str or None
-        What made it.
+        The job that made it.
     meta : dict
-        What the fitted method has beside its arrays.
+        State of the fitted method beside its arrays.
     files : list of ArrayFile
     origin : dict or None
-        Of an imported one: ``id``, ``model``, ``incarnation`` of the version that was exported.
+        Of an imported version: ``id``, ``model``, ``incarnation`` and ``data`` of the exported one.
     upload : str, or unset
-        Which file of the data set.
+        The file of the data set.
     reads : dict, or unset
-        How the instances were read that it was fitted on (``reading_of``); it can rank none that is read otherwise.
+        How its training instances were read (``reading_settings``). It cannot rank instances that are read in
+        another way.
     checksum : str
-        Of all other fields.
+        Checksum of all other fields.
     """
 
     id: str
@@ -103,7 +105,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str = ""
 
     def sealed(self) -> Card:
-        """The same card with the checksum of its fields."""
+        """Return the card with the checksum of its fields."""
         return msgspec.structs.replace(
             self, checksum=checksum_of(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
         )
@@ -113,17 +115,17 @@ _card = msgspec.json.Decoder(Card)
 
 
 def new_id() -> str:
-    """An id that no version has."""
+    """Return a new random id."""
     return secrets.token_hex(8)
 
 
 def is_id(text: str) -> bool:
-    """Whether a version could have this id; ``live`` and ``blend`` could not."""
+    """Return whether a text has the form of a version id; ``live`` and ``blend`` do not."""
     return _ID.fullmatch(text) is not None
 
 
 def digest_of(meta: Mapping[str, Any], files: list[ArrayFile]) -> str:
-    """BLAKE2b-128 of what the fitted method is, by names and not by files."""
+    """Return the BLAKE2b-128 digest of a fitted method; names of arrays count, names of files do not."""
     plain = msgspec.json.encode(
         [meta, sorted((one.name, one.dtype, one.shape, one.checksum) for one in files)], order="deterministic"
     )
@@ -131,13 +133,13 @@ def digest_of(meta: Mapping[str, Any], files: list[ArrayFile]) -> str:
 
 
 def reading_of(config: ModelConfig) -> dict[str, Any]:
-    """What of a model's configuration decides how an instance becomes a vector."""
+    """Return the part of a model's configuration that decides how an instance becomes a vector."""
     plain = config.to_dict()
     return {name: plain[name] for name in FIXED_FOR_GOOD}
 
 
 def refuse_read_otherwise(card: Card, config: ModelConfig) -> None:
-    """Conflict when a version was fitted on instances that were read in another way than a model reads them."""
+    """Raise Conflict if a version was fitted on instances that were read in another way than the model reads them."""
     if not card.reads:
         return
     ours = reading_of(config)
@@ -147,21 +149,21 @@ def refuse_read_otherwise(card: Card, config: ModelConfig) -> None:
     if theirs:
         raise Conflict(
             f"the version {card.id} was fitted on instances that are read otherwise than the model reads them: with "
-            f"{', '.join(theirs)}"
+            f"{', '.join(theirs)}; fit a version on this model's own data"
         )
 
 
 def read_card(packed: bytes) -> Card:
-    """A card from its bytes; Damaged or UnknownApplyVersion when it is none that can be read."""
+    """Decode and check a card. Raises Corrupted, or UnknownApplyVersion if its format is unknown."""
     try:
         head = msgspec.json.decode(packed)
         if isinstance(head, dict) and head.get("format") != FORMAT:
-            raise UnknownApplyVersion(f"the version has the format {head.get('format')!r}; {FORMAT} is read here")
+            raise UnknownApplyVersion(f"the version has the format {head.get('format')!r}; this release reads {FORMAT}")
         card = _card.decode(packed)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Damaged(f"the card of a version cannot be read: {error}") from None
     if card.sealed() != card or digest_of(card.meta, card.files) != card.digest:
-        raise Damaged(f"the card of the version {card.id} is not what was written")
+        raise Damaged(f"the card of the version {card.id} does not match its checksum")
     if len({one.file for one in card.files} | {CARD}) != len(card.files) + 1:
         raise Damaged(f"the card of the version {card.id} names a file twice")
     _check(card)
@@ -169,7 +171,7 @@ def read_card(packed: bytes) -> Card:
 
 
 def _check(card: Card) -> None:
-    """Damaged unless every field is one that this product writes."""
+    """Raise Corrupted unless every field has a value that this product writes."""
     plain = (
         card.model,
         card.incarnation,
@@ -183,35 +185,38 @@ def _check(card: Card) -> None:
     _demand(all(len(text) <= MOST_CHARACTERS for text in (*plain, *names)), "a text is too long")
     entries = (card.libraries, card.metrics, card.params, card.meta, card.origin or {})
     _demand(all(len(one) <= MOST_ENTRIES for one in entries), "there are too many entries")
-    _demand(_ID.fullmatch(card.id) is not None, "the id is none")
+    _demand(_ID.fullmatch(card.id) is not None, "the id is invalid")
     _demand((card.method, card.params) == (card.meta.get("method"), card.meta.get("params")), "methods differ")
-    _demand(all(_is_plain(value) for value in card.params.values()), "a parameter is no plain value")
-    _demand(all(value is None or _is_number(value) for value in card.metrics.values()), "a measure is no number")
-    _demand(set(card.sizes) == SIZES and all(_counts(n) for n in card.sizes.values()), "the sizes are none")
+    _demand(all(_is_plain(value) for value in card.params.values()), "a parameter is not a plain value")
+    _demand(all(value is None or _is_number(value) for value in card.metrics.values()), "a metric is not a number")
+    _demand(set(card.sizes) == SIZES and all(_counts(n) for n in card.sizes.values()), "the sizes are invalid")
     _demand(0 <= card.seed <= MOST_NUMBER and _counts(card.n_bytes), "a number is out of range")
-    _demand(0.0 <= card.created < 1e11, "the time is none")
+    _demand(0.0 <= card.created < 1e11, "the time is invalid")
     _offset(card.offset)
     if card.data_range is not None:
         _range(card.data_range)
     if card.reads:
         _reads(card.reads)
     for one in card.files:
-        _demand(_FILE.fullmatch(one.file) is not None and len(one.name) <= MOST_CHARACTERS, "a file has no name")
-        _demand(_CHECKSUM.fullmatch(one.checksum) is not None and _counts(one.size), "a file is not described")
-        _demand(all(_counts(n) for n in one.shape) and len(one.shape) <= 8, "an array has no shape")
-        _demand(len(one.dtype) <= 16, "an array has no type")
+        _demand(_FILE.fullmatch(one.file) is not None and len(one.name) <= MOST_CHARACTERS, "a file name is invalid")
+        _demand(
+            _CHECKSUM.fullmatch(one.checksum) is not None and _counts(one.size),
+            "the size or checksum of a file is invalid",
+        )
+        _demand(all(_counts(n) for n in one.shape) and len(one.shape) <= 8, "the shape of an array is invalid")
+        _demand(len(one.dtype) <= 16, "the type of an array is invalid")
 
 
 def _reads(told: Mapping[str, Any]) -> None:
     try:
-        _demand(reading_of(ModelConfig.from_dict(dict(told))) == told, "the way of reading is none")
+        _demand(reading_of(ModelConfig.from_dict(dict(told))) == told, "the reading settings are invalid")
     except InvalidInstance:
-        raise Damaged("the card of a version breaks a rule: the way of reading is none") from None
+        raise Damaged("the card of a version is invalid: the reading settings are invalid") from None
 
 
 def _demand(holds: bool, otherwise: str) -> None:
     if not holds:
-        raise Damaged(f"the card of a version breaks a rule: {otherwise}")
+        raise Damaged(f"the card of a version is invalid: {otherwise}")
 
 
 def _counts(value: int) -> bool:
@@ -230,11 +235,11 @@ def _offset(text: str) -> None:
     try:
         Offset.parse(text)
     except ValueError:
-        raise Damaged("the card of a version breaks a rule: an offset is none") from None
+        raise Damaged("the card of a version is invalid: an offset is malformed") from None
 
 
 def _range(told: Mapping[str, str | None]) -> None:
-    _demand(set(told) == {"after", "until"}, "the range is none")
+    _demand(set(told) == {"after", "until"}, "the data range is invalid")
     for end in told.values():
         if end is not None:
             _offset(end)

@@ -1,7 +1,7 @@
-"""Ranking by a version, alone or blended with the index: plain functions that work in a thread.
+"""Rank instances by a version, alone or blended with the index. Plain functions that run in a thread.
 
-What is of the model's present state (the offset, what is active, the ranking by the index) is taken on the event loop
-when the request is looked at, so an answer belongs to the offset that it names however long the ranking takes.
+The event loop reads the model's present state (offset, active version, ranking by the index) when it accepts
+the request. An answer therefore belongs to the offset that it names, however long the ranking takes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from abound.core.types import Offset
 from abound.service.versions.repository import Loaded
 
 MOST_SCORES = 2**20
-"""So many scores are held at once, about; instances are ranked some at a time."""
+"""Approximate bound on the scores held at once. Longer lists of instances are ranked in batches."""
 
 Labels = list[tuple[str, float]]
 
 
 class Way(NamedTuple):
-    """By what to rank.
+    """Version to rank by, alone or blended.
 
     Attributes
     ----------
-    loaded : Loaded
+    loaded : LoadedVersion
     weights : (float, float) or None
-        Of the index and the version, where both are blended.
+        Blend weights of the index and the version; None to rank by the version alone.
     """
 
     loaded: Loaded
@@ -44,7 +44,7 @@ class Way(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """One instance to be ranked.
+    """Request to rank one instance.
 
     Attributes
     ----------
@@ -53,9 +53,9 @@ class Asked(NamedTuple):
     include, exclude : collections of labels or None
     threshold : float or None
     offset : Offset
-        That the answer is from.
+        Offset that the answer names.
     live : Listed or None
-        What the index says, for a blend.
+        Ranking by the index, for a blend.
     """
 
     way: Way
@@ -69,11 +69,11 @@ class Asked(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """So many labels of each list are asked for."""
+        """Number of labels to take from each list."""
         return self.k if self.live is None else max(self.k, DEPTH)
 
     def goes_with(self, other: Asked) -> bool:
-        """Whether both can be ranked in one go."""
+        """Return whether both requests can be ranked in one batch."""
         alike = self.include is other.include and self.exclude is other.exclude
         return alike and self.way.loaded is other.way.loaded and self.depth == other.depth
 
@@ -81,13 +81,13 @@ class Asked(NamedTuple):
 def listed(
     live: LiveModel, vector: bytes, k: int, include: Collection[str] | None, exclude: Collection[str] | None
 ) -> Listed:
-    """What the index says, by names, deep enough to be blended."""
+    """Return the index's ranking by label names, deep enough for a blend."""
     ranking = live.rank(vector, max(k, DEPTH), include, exclude)
     return Listed([live.label(i) for i in ranking.class_ids.tolist()], ranking.scores)
 
 
 def rank_all(asked: Sequence[Asked]) -> list[Labels]:
-    """The labels for each instance, best first, with their scores."""
+    """Return the labels for each instance, best first, with their scores."""
     ranked: list[Labels] = [[]] * len(asked)
     order = sorted(range(len(asked)), key=lambda at: (id(asked[at].way.loaded), asked[at].depth))
     first = 0
@@ -107,13 +107,13 @@ def rank_all(asked: Sequence[Asked]) -> list[Labels]:
 
 
 def _by_version(asked: Sequence[Asked]) -> list[Labels]:
-    """By the version alone, for instances that go together."""
+    """Rank requests of one batch by the version alone."""
     one = asked[0]
     labels = one.way.loaded.fitted.labels
     allowed = _allowed(labels, one.include, one.exclude)
     depth = one.depth
     if one.include is not None:
-        deepest = len(labels)  # those that are asked for may stand anywhere
+        deepest = len(labels)  # the included labels may have any rank
     else:
         deepest = min(len(labels), depth + (0 if allowed is None else int(np.count_nonzero(~allowed))))
     at_once = max(1, MOST_SCORES // max(1, deepest))
@@ -134,7 +134,7 @@ def _by_version(asked: Sequence[Asked]) -> list[Labels]:
 def _allowed(
     labels: list[str], include: Collection[str] | None, exclude: Collection[str] | None
 ) -> npt.NDArray[np.bool_] | None:
-    """Which labels may be ranked, shape (L,); None: all of them."""
+    """Return which labels may be ranked, shape (L,); None: all of them."""
     if include is None and not exclude:
         return None
     wanted = None if include is None else set(include)

@@ -1,11 +1,11 @@
-"""Versions in the artifact store: fitted methods as plain arrays, each with a card.
+"""Version repository: fitted methods in the artifact store, as plain arrays with a card.
 
-    <model>/<incarnation>/versions/<id>/<i>-<array>.npy   an array, not compressed: the processes of a host share it
-    <model>/<incarnation>/versions/<id>/card.json         what it is, with the checksum of each file; written last
-    <model>/<incarnation>/versions/<id>/ready.json        its card, as long as its job may still take the version back
+    <model>/<incarnation>/versions/<id>/<i>-<array>.npy   an uncompressed array; the processes of a host share its map
+    <model>/<incarnation>/versions/<id>/card.json         the card, with the checksum of each file; written last
+    <model>/<incarnation>/versions/<id>/ready.json        the card while the version is written but not published
 
-A version has names of its own for features and labels, so it depends on no index and no other version. Reading one
-checks every byte, then maps the files; nothing in them is ever run: numbers and text only, no pickle.
+A version has feature and label names of its own, so it depends on no index and no other version. Loading one
+verifies every byte, then maps the files. The files hold only numbers and text, no pickle and no code.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "joblib")
 
 
 class Loaded(NamedTuple):
-    """A version that can answer."""
+    """Loaded version that can rank instances."""
 
     card: Card
     fitted: Fitted
 
 
 def folder(keys: ModelKeys, name: str = "") -> str:
-    """Where the versions of a model lie in the artifact store, or one of them."""
+    """Return the folder of a model's versions in the artifact store, or of one version."""
     return f"{keys.name}/{keys.incarnation}/versions" + (f"/{name}" if name else "")
 
 
 def libraries() -> dict[str, str]:
-    """The releases of what numbers depend on."""
+    """Return the releases of the libraries that numerical results depend on."""
     return {name: importlib.metadata.version(name) for name in LIBRARIES} | {"python": platform.python_version()}
 
 
@@ -76,16 +76,17 @@ async def write(
     seed, data, upload, reads, data_range, offset, created, metrics, sizes, job
         See ``Card``.
     name : str, optional
-        Its id, from ``new_id``.
+        Id of the version, from ``new_id``.
     check : callable
-        Called several times a second, in a thread; what it raises ends the writing.
+        Called several times a second, in a thread. An exception from it ends the writing.
     whole : bool
-        False: all but the card, which ``publish`` writes; until then nobody sees the version.
+        False: write ``ready.json`` instead of the card. The version stays invisible until ``publish`` writes
+        the card.
 
     Raises
     ------
     ArtifactsUnavailable
-        And what ``check`` raises. What was written is taken away.
+        Also what ``check`` raises. The files written so far are deleted.
     """
     name = name or new_id()
     if not is_id(name):
@@ -130,22 +131,25 @@ async def write(
 
 
 async def finish(artifacts: Artifacts, keys: ModelKeys, card: Card) -> Card:
-    """Write the card of a version whose files are all there; sealed. ArtifactsUnavailable."""
+    """Write the card of a version whose files are all written; return the card with its checksum.
+
+    Raises ArtifactsUnavailable.
+    """
     card = card.sealed()
     await artifacts.put(f"{folder(keys, card.id)}/{CARD}", msgspec.json.encode(card))
     return card
 
 
 async def publish(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
-    """Write the card of a version that ``write`` made without; once more does no harm.
+    """Write the card of a version that ``write`` left unpublished. Repeating it is harmless.
 
-    Whoever calls this holds the fence of activations, since a forgetting may take away what is not published.
+    The caller holds the activation fence, since a forget job may delete unpublished versions.
 
     Raises
     ------
     UnknownVersion
-        It was taken away.
-    Damaged, UnknownApplyVersion, ArtifactsUnavailable
+        The version was deleted.
+    Corrupted, UnknownApplyVersion, ArtifactsUnavailable
     """
     try:
         return await card_of(artifacts, keys, name)
@@ -157,24 +161,24 @@ async def publish(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
 
 
 async def ready_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
-    """The card that a version will have; raises as ``publish``."""
+    """Return the card of a version that is not published yet; raises as ``publish`` does."""
     try:
         return read_card(await artifacts.get(f"{folder(keys, name)}/{READY}"))
     except UnknownArtifact:
-        raise UnknownVersion(f"the model {keys.name} has no version {name} that is about to be") from None
+        raise UnknownVersion(f"the model {keys.name} has no unpublished version {name}") from None
 
 
 async def card_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
-    """What a version is.
+    """Return the card of a version.
 
     Raises
     ------
     UnknownVersion
-        There is none of this id.
+        No version has this id.
     UnknownApplyVersion
         A newer release wrote it.
-    Damaged
-        The card is not what was written.
+    Corrupted
+        The card was altered.
     ArtifactsUnavailable
     """
     if not is_id(name):
@@ -184,28 +188,28 @@ async def card_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
     except UnknownArtifact:
         raise UnknownVersion(f"the model {keys.name} has no version {name}") from None
     if (card.model, card.incarnation, card.id) != (keys.name, keys.incarnation, name):
-        raise Damaged(f"the version {name} is one of {card.model} {card.incarnation}")
+        raise Damaged(f"the version {name} belongs to another model: {card.model} {card.incarnation}")
     return card
 
 
 async def ids(artifacts: Artifacts, keys: ModelKeys) -> list[str]:
-    """The ids of all versions of a model that are whole, in no order that means anything."""
+    """Return the ids of all published versions of a model, in no particular order."""
     start = len(folder(keys)) + 1
     names = [name[start:].split("/") for name in await artifacts.names(folder(keys))]
     return [parts[0] for parts in names if parts[1:] == [CARD] and is_id(parts[0])]
 
 
 async def ready(artifacts: Artifacts, keys: ModelKeys) -> list[str]:
-    """The ids of versions that are written and not published."""
+    """Return the ids of versions that are written but not published."""
     start = len(folder(keys)) + 1
     names = [name[start:].split("/") for name in await artifacts.names(folder(keys))]
     return [parts[0] for parts in names if parts[1:] == [READY] and is_id(parts[0])]
 
 
 async def cards(artifacts: Artifacts, keys: ModelKeys) -> list[Card]:
-    """The cards of all versions of a model, newest first; one that was deleted meanwhile, or is damaged, is left out.
+    """Return the cards of all published versions of a model, newest first.
 
-    ArtifactsUnavailable.
+    Versions that are damaged, or deleted meanwhile, are left out. Raises ArtifactsUnavailable.
     """
     found = []
     for name in await ids(artifacts, keys):
@@ -219,48 +223,48 @@ async def cards(artifacts: Artifacts, keys: ModelKeys) -> list[Card]:
 async def load(
     artifacts: Artifacts, keys: ModelKeys, name: str, digest: str | None = None, place: Path | None = None
 ) -> Loaded:
-    """A version, checked byte by byte, with its arrays mapped.
+    """Load a version: verify every byte and map its arrays.
 
     Parameters
     ----------
     digest : str, optional
-        Which one it must be.
+        The expected digest.
     place : Path, optional
-        The directory of this machine that has its files. By default that of the artifact store; if it has none, its
-        copies in ``artifacts.cache``; without these the files are read into memory.
+        Local directory that holds its files. By default the artifact store's own directory; if the store is not
+        a local directory, the copies in ``artifacts.cache``. Without either, the files are read into memory.
 
     Raises
     ------
     UnknownVersion, UnknownApplyVersion, ArtifactsUnavailable
-    Damaged
-        It is not whole, or not the one with this digest.
+    Corrupted
+        The version is damaged or has another digest.
     """
     card = await card_of(artifacts, keys, name)
     if digest is not None and card.digest != digest:
-        raise Damaged(f"the version {name} has another digest than the one that is asked for")
+        raise Damaged(f"the version {name} has another digest than the expected one")
     return await load_as(artifacts, keys, card, place)
 
 
 async def load_as(artifacts: Artifacts, keys: ModelKeys, card: Card, place: Path | None = None) -> Loaded:
-    """What a card describes, whether or not it is written; see ``load``."""
+    """Load the version that a card describes, whether or not the card is written; see ``load``."""
     arrays = await arrays_of(artifacts, keys, card, place)
     return Loaded(card, await asyncio.to_thread(_fitted, card, arrays))
 
 
 def _fitted(card: Card, arrays: Mapping[str, Any]) -> Fitted:
-    from abound.core.methods.fitted import Fitted  # imports scipy, which a replica without versions can do without
+    from abound.core.methods.fitted import Fitted  # imports scipy, which a replica without versions does not need
 
     return Fitted.from_arrays(card.meta, arrays, new_secret())
 
 
 async def arrays_of(artifacts: Artifacts, keys: ModelKeys, card: Card, place: Path | None = None) -> dict[str, Array]:
-    """The arrays of a version, each one that its card says, and nothing known of them beyond that; see ``load``."""
+    """Load and verify the arrays that a card lists, without interpreting them; see ``load``."""
     arrays = {}
     for one in card.files:
         try:
             arrays[one.name] = await _array(artifacts, f"{folder(keys, card.id)}/{one.file}", one, place)
         except (UnknownArtifact, FileNotFoundError):
-            raise Damaged(f"the version {card.id} has lost its file {one.file}") from None
+            raise Damaged(f"the file {one.file} of the version {card.id} is missing") from None
         except Damaged as error:
             raise Damaged(f"the version {card.id} is damaged: {error}") from None
     return arrays
@@ -274,25 +278,25 @@ async def _array(artifacts: Artifacts, name: str, one: ArrayFile, place: Path | 
     if kept is not None:
         try:
             return await asyncio.to_thread(mapped, one, kept)
-        except (Damaged, FileNotFoundError):  # the copy is none, or it has just gone: as where there are no copies
+        except (Damaged, FileNotFoundError):  # the copy is damaged or was just deleted: read into memory instead
             assert artifacts.cache is not None
             artifacts.cache.drop(kept)
     return await asyncio.to_thread(checked, one, bytearray(await artifacts.get(name)))
 
 
 async def delete(artifacts: Artifacts, keys: ModelKeys, name: str, uses: Mapping[str, str] | None = None) -> None:
-    """Take a version away, its card first.
+    """Delete a version, its card first.
 
     Parameters
     ----------
     uses : mapping, optional
-        Versions that are needed, and what for.
+        Versions that are needed, with the reason.
 
     Raises
     ------
     UnknownVersion, ArtifactsUnavailable
     Conflict
-        It is needed.
+        The version is needed.
     """
     if name not in await ids(artifacts, keys):
         raise UnknownVersion(f"the model {keys.name} has no version {name[:64]!r}")

@@ -1,15 +1,18 @@
-"""Which versions stay: those that are needed, and of the others the newest.
+"""Retention of versions: keep the needed ones and the newest of the others; delete the rest.
 
     ...:writing    hash: the versions that are being written (``service/artifacts/write_marks.py``)
 
-A version is needed while it is active, contends, or is the way back from what is active. Deleting takes the fence of
-activations (``service/versions/activation.py``), so none is deleted while it is on its way to be active; and none while
-a copy of the store may still have it as the active one, since a failover to that copy would need it. One that comes to
-contend just then does so no more: whoever lets it looks afterwards whether it is there, and whoever deletes it takes it
-out after.
+A version is needed while it is active, a challenger, or the version that was active before. Deletion takes the
+activation fence (``service/versions/activation.py``), so no version is deleted while it is being activated.
+Nothing is deleted while a copy of the store is behind: after a failover to it, the version might be active
+again.
 
-What was begun and never finished has no card. It goes when nobody says any more that it is being written: that is
-looked at after it was seen, and then whether it has a card by now, so what was finished meanwhile stays.
+A version can be entered as a challenger while it is being deleted. Entering checks afterwards that the version
+exists, and deletion withdraws it afterwards, so a deleted version never stays a challenger.
+
+Files of an unfinished version have no card. Garbage collection deletes them once no process reports that it is
+writing the version. It lists the files first, then the writers, then the cards, so a version finished meanwhile
+stays.
 """
 
 from __future__ import annotations
@@ -36,24 +39,24 @@ from abound.service.versions.promotion import candidates as contenders
 log = structlog.get_logger(__name__)
 
 PUBLISH_SECONDS = 900.0
-"""How long activations may keep a version from being published; one takes at most a third of it."""
+"""Longest wait for activations before publishing fails. One activation takes at most a third of it."""
 
 POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionParams:
-    """How many versions are kept.
+    """Limits on stored versions.
 
     Attributes
     ----------
     keep : int
-        The newest of each model that stay, besides those that are needed.
+        Number of newest versions kept per model, beside the needed ones.
     total_bytes : int
-        Of all versions of a model together; past it none is taken over from a file.
+        Bytes of all versions of a model; an import beyond it is refused.
     cache_bytes : int
-        Of the copies that this machine keeps of files of versions (``cache`` in the data directory), where the artifact
-        store is no directory of its own: so they can be mapped. 0: none, they are read into memory.
+        Bytes of the local cache of version files (`cache` in the data directory), which lets processes map
+        them. Used if the artifact store is not a local directory. 0: no cache, versions are read into memory.
     """
 
     keep: int = 20
@@ -70,25 +73,25 @@ class VersionParams:
 
 
 async def uses(store: Store, keys: ModelKeys) -> dict[str, str]:
-    """The versions that are needed, and what for. StoreUnavailable."""
+    """Return the versions that are needed, with the reason. Raises StoreUnavailable."""
     found: dict[str, str] = {}
     active = await activation.active(store, keys)
-    found[active.former] = "it is what was active before"
-    found |= {one.version: "it contends" for one in await contenders.entered(store, keys)}
+    found[active.former] = "it was active before the current version"
+    found |= {one.version: "it is a contender" for one in await contenders.entered(store, keys)}
     found[active.version] = "it is active"
     return {name: why for name, why in found.items() if name != LIVE}
 
 
 async def contend(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str, reason: str) -> None:
-    """Let a version contend from now on (``contenders.enter``), unless it is gone.
+    """Enter an existing version as a challenger (``contenders.enter``).
 
     Raises
     ------
     UnknownVersion
-        It is.
+        The version does not exist, or was deleted meanwhile.
     Conflict
-        As many contend as can.
-    Damaged, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
+        The model has the maximum number of challengers.
+    Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
     """
     await contenders.enter(store, keys, name, reason)
     try:
@@ -99,15 +102,15 @@ async def contend(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str
 
 
 async def delete(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str) -> None:
-    """Take a version away.
+    """Delete a version.
 
     Raises
     ------
     UnknownVersion, ArtifactsUnavailable, StoreUnavailable
     Conflict
-        It is needed, or a version of the model is just being activated.
+        The version is needed, or a version of the model is being activated.
     NotReady
-        It may be needed after a failover: copies of the store are behind.
+        Copies of the store are behind, so a failover might need the version.
     """
     async with activation.fence(store, keys):
         await until_copied(store, 0.0)
@@ -116,14 +119,15 @@ async def delete(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str)
 
 
 async def publish(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
-    """Let a version that is committed be seen (``versions.publish``), as soon as none is activated or deleted.
+    """Publish a committed version (``versions.publish``) as soon as no version is being activated or deleted.
 
     Raises
     ------
-    VersionGone
+    VersionDeleted
+        The version was deleted before it was published.
     Conflict
-        Others are activated again and again.
-    Damaged, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
+        Activations held the fence for ``PUBLISH_SECONDS``.
+    Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PUBLISH_SECONDS
@@ -133,9 +137,7 @@ async def publish(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str
                 try:
                     return await versions.publish(artifacts, keys, name)
                 except UnknownVersion as error:
-                    raise VersionGone(
-                        "the version was taken away before its job had ended; ask for it again"
-                    ) from error
+                    raise VersionGone("the version was deleted before its job ended; start the job again") from error
         except VersionGone:
             raise
         except Conflict:
@@ -145,9 +147,9 @@ async def publish(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str
 
 
 async def retain(store: Store, artifacts: Artifacts, keys: ModelKeys, keep: int) -> list[str]:
-    """Take away what is not needed and not among the newest ``keep``; the ids.
+    """Delete versions that are neither needed nor among the newest ``keep``; return their ids.
 
-    None while a version is activated, or copies of the store are behind.
+    Deletes nothing while a version is being activated or copies of the store are behind.
     """
     gone: list[str] = []
     try:
@@ -163,27 +165,31 @@ async def retain(store: Store, artifacts: Artifacts, keys: ModelKeys, keep: int)
     except (Conflict, NotReady):
         return gone
     if gone:
-        log.info("took away versions that are not among the newest", model=keys.name, versions=gone)
+        log.info("deleted versions beyond the newest", model=keys.name, versions=gone)
     return gone
 
 
 def writing(store: Store, keys: ModelKeys, name: str, n_bytes: int = 0) -> contextlib.AbstractAsyncContextManager[None]:
-    """As long as this lasts, a version may have files and no card. StoreUnavailable when that cannot be said.
+    """Register a version as being written while the context lasts: it may then have files and no card.
 
-    ``n_bytes``: what it will have; others count it (``written_bytes``).
+    ``n_bytes`` is its expected size, which ``written_bytes`` counts. Raises StoreUnavailable if it cannot be
+    registered.
     """
     return saying(store, keys.of("writing"), name, n_bytes)
 
 
 async def written_bytes(store: Store, artifacts: Artifacts, keys: ModelKeys) -> int:
-    """Bytes of all versions, those that are being written among them. ArtifactsUnavailable, StoreUnavailable."""
+    """Return the bytes of all versions, including those being written.
+
+    Raises ArtifactsUnavailable, StoreUnavailable.
+    """
     coming = await being_written(store, keys.of("writing"))
     there = {card.id: card.n_bytes for card in await versions.cards(artifacts, keys)}
     return sum((coming | there).values())
 
 
 async def sweep(store: Store, artifacts: Artifacts, keys: ModelKeys) -> int:
-    """Take away what was begun and is not being written any more; how many files."""
+    """Delete the files of unfinished versions that no process is writing; return the number of files."""
     start = len(versions.folder(keys)) + 1
     begun: dict[str, int] = {}
     for name in await artifacts.names(versions.folder(keys)):

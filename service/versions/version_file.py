@@ -1,14 +1,14 @@
-"""A version as one file: to copy it to another model or another service, or to keep it.
+"""Version file: a version as one file, to copy it to another model or service, or to store it elsewhere.
 
     bytes 0..8      ABOUNDVF
     8..12           format number, little-endian
     12..16          bytes of the card
     16..32          BLAKE2b-128 of the card
     32..            the card: JSON of ``Card``
-    then            the files of the version, one after the other, as the card lists them
+    then            the files of the version, one after the other, in the order of the card
 
-What is read is checked before it is used, as for a model's file; then it is loaded once, before it has a card in the
-artifact store. An imported version has an id of its own, and its card says what it was.
+Every part is verified before use, as in a model file. The version is then loaded once before its card is
+written to the artifact store. An imported version gets an id of its own; its card records its origin.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DEFAULT = VersionParams()
 
 
 class Exported(NamedTuple):
-    """A version on its way out: its card, bytes of the file, and its pieces, which end early when it is deleted."""
+    """Version being exported: its card, the file's size in bytes, and its pieces, which end early if it is deleted."""
 
     card: Card
     size: int
@@ -51,7 +51,7 @@ class Exported(NamedTuple):
 
 
 async def export_version(artifacts: Artifacts, keys: ModelKeys, name: str) -> Exported:
-    """A version as one file. UnknownVersion, Damaged, ArtifactsUnavailable."""
+    """Return a version as one file. Raises UnknownVersion, Corrupted, ArtifactsUnavailable."""
     card = await versions.card_of(artifacts, keys, name)
     plain = msgspec.json.encode(card)
     head = start_of(KIND, plain)
@@ -75,26 +75,27 @@ async def import_version(
     params: VersionParams = DEFAULT,
     config: ModelConfig | None = None,
 ) -> Card:
-    """Take over a version from a file; its new card.
+    """Import a version from a file; return its new card.
 
     Parameters
     ----------
     limit : int
         Most bytes of the file.
     offset : str
-        Of the model, as it is.
+        Current offset of the model.
     params : VersionParams
-        How many stay, and their bytes; those that are taken over at the same time count.
+        How many versions are kept, and their bytes in total. Versions that are being written count as well.
     config : ModelConfig, optional
-        Of the model: a version that reads instances otherwise is refused.
+        Configuration of the model. A version whose instances were read in another way is refused.
 
     Raises
     ------
     Malformed, InvalidInstance, TooLarge
-        The file is damaged, of a newer release, or over ``limit``.
+        The file is damaged, of a newer release, or larger than ``limit``.
     Conflict
-        The versions of the model would have too many bytes; or it reads instances otherwise; or the version is one of
-        the same model, and events that it may have learned are forgotten by now, or there are no such events.
+        The model's versions would exceed ``params.total_bytes``; or the version reads instances in another way;
+        or it is a version of the same model and may have learned events that were forgotten, or that the log
+        does not have.
     ArtifactsUnavailable, StoreUnavailable
     """
     reader = _Reader(pieces)
@@ -105,15 +106,15 @@ async def import_version(
             refuse_read_otherwise(card, config)
         await _refuse_past(store, keys, card)
         async with version_retention.writing(store, keys, name, card.n_bytes):
-            # Said first, then counted: of two at one time, one at least sees the other.
+            # Register this import, then count: of two concurrent imports at least one sees the other.
             total = await version_retention.written_bytes(store, artifacts, keys)
             if total > params.total_bytes:
                 raise Conflict(
-                    f"the versions would have {total} bytes, of at most {params.total_bytes}; delete one before"
+                    f"the versions would have {total} bytes, of at most {params.total_bytes}; delete a version first"
                 )
             try:
                 taken = await _taken(store, artifacts, keys, name, card, reader, offset)
-                await _refuse_past(store, keys, card)  # a forgetting since then has seen the version, or this sees it
+                await _refuse_past(store, keys, card)  # a forget job since then saw the version, or this check sees it
             except BaseException:
                 await artifacts.clear(versions.folder(keys, name))
                 raise
@@ -149,7 +150,7 @@ async def _taken(
         job=None,
         origin=origin,
     ).sealed()
-    from abound.core.methods.fitted import OPAQUE  # imports scipy: not before somebody brings a version
+    from abound.core.methods.fitted import OPAQUE  # imports scipy: only when a version is imported
 
     if any(one.name.startswith(OPAQUE) for one in new.files):
         await _check_graphs(await versions.arrays_of(artifacts, keys, new))
@@ -158,46 +159,48 @@ async def _taken(
 
 
 def _is_of(keys: ModelKeys, card: Card) -> bool:
-    """Whether a version is one of this model: its offsets are those of the model's log."""
+    """Return whether a version was fitted for this model, so that its offsets are offsets of the model's log."""
     return (card.model, card.incarnation) == (keys.name, keys.incarnation)
 
 
 async def _refuse_past(store: Store, keys: ModelKeys, card: Card) -> None:
-    """Conflict when a version of the model says to have learned what the log does not have, or what may be forgotten.
+    """Raise Conflict if a version of this model claims events that the log lacks, or that may have been forgotten.
 
-    Which events were forgotten nobody knows any more, only when; so all that ends before the last time is refused.
+    The store records when events were forgotten, not which ones. A version whose data ends before the last
+    forget is therefore always refused.
     """
     if not _is_of(keys, card):
         return
     ends = [Offset.parse(text) for text in (card.offset, *(card.data_range or {}).values()) if text is not None]
     last = (await tail(store, keys.log)).last
     if max(ends)[:2] > last[:2]:
-        raise Conflict(f"the version is of {max(ends)}, and the log of {keys.name} ends at {last}")
+        raise Conflict(f"the version reaches offset {max(ends)}, but the log of {keys.name} ends at {last}")
     if card.data_range is None or card.data_range["until"] is None:
         return
     if await erasures.unfinished(store, keys):
         raise Conflict(
-            f"events of {keys.name} are being forgotten, and the version may have learned them. Ask again when the job "
-            "has ended; if it was given up, forget the same once more, or anything else: that ends it as well"
+            f"events of {keys.name} are being forgotten, and the version may have learned them; try again when the job "
+            "has ended. If the job failed, start any forget job on the model: it completes the failed one as well"
         )
     since = max(await erasures.complete(store, keys), default=None)
     if since is not None and Offset.parse(card.data_range["until"])[:2] < since[:2]:
         raise Conflict(
-            f"events of {keys.name} were forgotten at {since}, and the version may have learned them before: it was "
-            f"fitted on what came up to {card.data_range['until']}"
+            f"events of {keys.name} were forgotten at {since}, and the version may have learned them: it was "
+            f"fitted on events up to {card.data_range['until']}; fit a new version"
         )
 
 
 async def _check_graphs(arrays: dict[str, Array]) -> None:
-    """Graphs are read by a library that believes them, so each is made anew and must be the same, byte for byte.
+    """Raise Corrupted unless every graph is identical, byte for byte, when it is built again.
 
-    Damaged where it is not: another release of the library, or another kind of processor, makes another one.
+    The library that reads graphs trusts their content, so imported graphs are verified in this way. Another
+    release of the library, or another kind of processor, builds a different graph.
     """
     left = threading.Event()
 
     def progress(stage: str, fraction: float) -> None:
         if left.is_set():
-            raise Cancelled("nobody waits for the version any more")
+            raise Cancelled("the import was cancelled")
 
     from abound.core.methods.fitted import check_opaque
 
@@ -208,26 +211,26 @@ async def _check_graphs(arrays: dict[str, Array]) -> None:
 
 
 class _Reader:
-    """Reads a file piece by piece: ``card``, then ``file`` for each that it lists, then ``end``."""
+    """Reads a version file piece by piece: ``card``, then ``file`` for each listed file, then ``end``."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         self._pieces = Pieces(pieces)
 
     async def card(self, limit: int) -> Card:
-        """What the file holds."""
+        """Read and check the card."""
         plain = await self._pieces.head(KIND)
         card = read_card(plain)
         if any(one.size <= 0 for one in card.files) or len(card.files) > MOST_FILES:
-            raise Damaged("the file has a part of a size that cannot be")
+            raise Damaged("the file has a part of an impossible size")
         n_bytes = sum(one.size for one in card.files)
         if n_bytes != card.n_bytes:
-            raise Damaged("the card of the file lists what cannot be in it")
+            raise Damaged("the card of the file gives a total size that its files do not have")
         if n_bytes > limit:
             raise TooLarge(f"the version has {n_bytes} bytes, of at most {limit}")
         return card
 
     async def file(self, one: ArrayFile) -> AsyncIterator[bytes]:
-        """The bytes of the next file."""
+        """Yield the bytes of the next file."""
         left = one.size
         while left:
             piece = await self._pieces.take(min(left, PIECE_BYTES), f"its part {one.file}")
@@ -235,5 +238,5 @@ class _Reader:
             yield piece
 
     async def end(self) -> None:
-        """Damaged when something follows the last file."""
+        """Raise Corrupted if data follows the last file."""
         await self._pieces.end()

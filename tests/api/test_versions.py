@@ -132,7 +132,7 @@ def test_no_import_changes_how_instances_reach_the_active_version(place: Place, 
     place.client.configure("words", {})
     version = place.client.import_version("words", iter([whole]))["id"]
     place.client.activate("words", version)
-    with pytest.raises(Refused, match="knows instances as they are read otherwise") as refused:
+    with pytest.raises(Refused, match="fitted on instances that are read otherwise") as refused:
         place.client.import_("words", iter([file]))
     assert refused.value.problem["status"] == 409
     place.client.activate("words", "live")
@@ -166,8 +166,8 @@ def test_one_that_contends_stays(place: Place, made: list[dict[str, Any]]) -> No
     job = place.client.submit({"method": "frequency", "activate": "if_better"})
     job = list(place.client.follow(job["id"]))[-1]
     assert job["outcome"]["contends"] is True
-    assert place.client.version("default", job["version"])["needed"] == "it contends"
-    with pytest.raises(Refused, match="it contends") as refused:
+    assert place.client.version("default", job["version"])["needed"] == "it is a contender"
+    with pytest.raises(Refused, match="it is a contender") as refused:
         place.client.delete_version("default", job["version"])
     assert refused.value.problem["status"] == 409
 

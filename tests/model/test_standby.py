@@ -348,14 +348,14 @@ async def test_two_adoptions_at_one_time_are_refused(house: House) -> None:
     await house.append(*events(3))
     place = await house.place()
     async with adoption.begin(place, "one") as one:
-        with pytest.raises(Conflict, match="another index"):
+        with pytest.raises(Conflict, match="another rebuild"):
             async with adoption.begin(place, "two"):
                 pass
         async with adoption.begin(place, "one"):  # the same, begun again
             pass
         index = await house.index(model_of(5, 1), one.after)
         await house.store.client.set(adoption_lock.key_of(place.keys), b'{"adoption":"two"}')  # it was taken for dead
-        with pytest.raises(Conflict, match="another index"):
+        with pytest.raises(Conflict, match="another rebuild"):
             await one.adopt(index, "late")
     assert len(await house.elements()) == 3
     assert await adoption_lock.pending(house.store, [place.keys]) == [Pending("two")]
@@ -375,7 +375,7 @@ async def test_an_index_of_what_a_failover_has_lost_is_not_adopted(house: House,
 
     async with adoption.begin(await house.place(commit=lose), "one") as one:
         index = await house.index(model_of(5, 1), one.after)
-        with pytest.raises(Conflict, match="has lost what the index was made of"):
+        with pytest.raises(Conflict, match="lost the entries that the state was built from"):
             await one.adopt(index, "too late")
     assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
 
@@ -463,7 +463,7 @@ async def test_an_adoption_that_would_be_passed_over_is_not_appended(house: Hous
         index = await house.index(model_of(5, 1), late.after)
         assert await house.store.client.delete(adoption_lock.key_of(place.keys)) == 1
         at = await adopt(house, name="other")
-        with pytest.raises(Conflict, match="another index"):
+        with pytest.raises(Conflict, match="another rebuild"):
             await late.adopt(index, "late")
     assert [where for where, event in await house.elements() if isinstance(event, Adopt)] == [at]
 

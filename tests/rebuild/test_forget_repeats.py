@@ -121,7 +121,7 @@ async def test_what_came_while_one_forgot_that_died_is_left_out_by_the_next(hous
         pass
 
     def dying(now: str, fraction: float) -> None:
-        if now.startswith("looking: at") and not context.rounds:
+        if now.startswith("searching: at") and not context.rounds:
             raise Died
 
     with pytest.raises(Died):
@@ -147,7 +147,8 @@ async def test_what_comes_again_all_the_time_does_not_keep_a_forgetting_for_ever
 
 
 @pytest.mark.parametrize(
-    "stage", ["looking: at", "writing the index", "making a snapshot", "looking through", "letting the store"]
+    "stage",
+    ["searching: at", "writing the index", "making a snapshot", "deleting stored predictions", "making the store"],
 )
 async def test_what_came_again_is_forgotten_by_the_one_who_goes_on(house: House, stage: str) -> None:
     one = await house.replica()

@@ -94,7 +94,7 @@ async def test_the_record_of_a_forgetting_lists_what_those_who_died_have_done(ho
     segments = {segment.name for segment in contents.segments}
     index = (await state_files.ids(house.artifacts, model.keys))[0]
     record_so_far: dict[str, Any] | None = None
-    for stage in ("making snapshots", "looking through", "rewriting", "letting the store", "clearing up"):
+    for stage in ("making snapshots", "deleting stored predictions", "rewriting", "making the store", "clearing up"):
         record_so_far = await died_forgetting(house, params, stage, record_so_far)
     assert not any(unit.source == "bad" for unit in learned_units(await house.elements()))
     outcome = await run(house, forget, params, job="forget", committed=True, outcome=record_so_far)
@@ -121,7 +121,7 @@ async def test_remembered_instances_are_forgotten_by_the_one_who_goes_on(house: 
     await archived(house)
     params = ForgetParams(source="bad", reason="r")
     so_far: dict[str, Any] | None = None
-    for stage in ("looking through", "letting the store"):
+    for stage in ("deleting stored predictions", "making the store"):
         so_far = await died_forgetting(house, params, stage, so_far)
     await run(house, forget, params, job="forget", committed=True)
     assert await house.store.client.xlen(model.keys.of("remembered")) == 0
@@ -137,7 +137,7 @@ async def test_forgetting_goes_on_where_history_has_nothing_of_it_any_more(house
     await archived(house)
     await teach(house, *keyed(3, 4, "late"))
     params = ForgetParams(key="late1", reason="r")
-    await died_forgetting(house, params, "letting the store")
+    await died_forgetting(house, params, "making the store")
     outcome = await run(house, forget, params, job="forget", committed=True)
     assert outcome["store_file"] == "rewritten"
 
@@ -198,7 +198,7 @@ async def test_a_forgetting_goes_on_after_the_next_has_put_a_mark_in_its_adoptio
     one = await house.replica()
     await teach(house, *events(20, 1), *events(15, 2, "bad"), *events(10, 3, "other"))
     await archived(house)
-    so_far = await died_forgetting(house, ForgetParams(source="bad", reason="r"), "letting the store")
+    so_far = await died_forgetting(house, ForgetParams(source="bad", reason="r"), "making the store")
     await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
     adopted = [event.adoption for event in await of_history(house) if isinstance(event, Adopt)]
     assert adopted == ["next"]

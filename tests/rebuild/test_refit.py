@@ -93,8 +93,8 @@ async def test_refit_leaves_out_what_was_taken_back(house: House) -> None:
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
-        ({"settings": {"boolean": True}}, "normalised already"),
-        ({"search": {"analyzer": [{}]}}, "not the texts"),
+        ({"settings": {"boolean": True}}, "stores normalised vectors"),
+        ({"search": {"analyzer": [{}]}}, "not the original texts"),
         ({"settings": {"negative": "split"}}, "below 0"),
         ({"settings": {"d_max": 0}}, "d_max"),
         ({"search": {"margin": []}}, "at least one value"),

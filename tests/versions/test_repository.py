@@ -159,7 +159,7 @@ async def test_a_flipped_bit_of_any_file_is_found(local: Artifacts) -> None:
 async def test_a_lost_file_is_found(local: Artifacts) -> None:
     card = await write(local, fit())
     (folder(local, card) / card.files[-1].file).unlink()
-    with pytest.raises(Damaged, match="lost its file"):
+    with pytest.raises(Damaged, match="is missing"):
         await versions.load(local, KEYS, card.id)
     (folder(local, card) / CARD).unlink()
     with pytest.raises(UnknownVersion):
@@ -170,7 +170,7 @@ async def test_another_format_is_named(local: Artifacts) -> None:
     card = await write(local, fit())
     newer = msgspec.structs.replace(card, format=FORMAT + 1).sealed()
     (folder(local, card) / CARD).write_bytes(msgspec.json.encode(newer))
-    with pytest.raises(UnknownApplyVersion, match="format 2; 1 is read here"):
+    with pytest.raises(UnknownApplyVersion, match="format 2; this release reads 1"):
         await versions.load(local, KEYS, card.id)
     assert await versions.cards(local, KEYS) == []
 
@@ -178,7 +178,7 @@ async def test_another_format_is_named(local: Artifacts) -> None:
 async def test_a_version_of_another_model_is_not_taken(local: Artifacts) -> None:
     card = await write(local, fit())
     await local.put(f"{versions.folder(OTHER, card.id)}/card.json", msgspec.json.encode(card))
-    with pytest.raises(Damaged, match="is one of m 1-0"):
+    with pytest.raises(Damaged, match="belongs to another model: m 1-0"):
         await versions.card_of(local, OTHER, card.id)
 
 

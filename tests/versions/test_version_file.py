@@ -116,9 +116,9 @@ async def test_a_card_that_breaks_a_rule_is_refused(store: Store, artifacts: Art
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"offset": "9-1.0"}, "the version is of 9-1.0, and the log of m ends at 9-0.0"),
-        ({"data_range": {"after": None, "until": "10-0.0"}}, "of 10-0.0, and the log of m ends at 9-0.0"),
-        ({"data_range": {"after": "10-0.0", "until": None}}, "of 10-0.0, and the log of m ends at 9-0.0"),
+        ({"offset": "9-1.0"}, "the version reaches offset 9-1.0, but the log of m ends at 9-0.0"),
+        ({"data_range": {"after": None, "until": "10-0.0"}}, "offset 10-0.0, but the log of m ends at 9-0.0"),
+        ({"data_range": {"after": "10-0.0", "until": None}}, "offset 10-0.0, but the log of m ends at 9-0.0"),
     ],
 )
 async def test_a_version_of_the_model_has_learned_nothing_that_the_log_does_not_have(

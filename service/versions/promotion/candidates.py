@@ -1,11 +1,10 @@
-"""Which versions of a model contend: scored on what it learns without being served, and promoted when they are better.
+"""Challengers of a model: versions that are scored on what it learns without being served, and promoted when better.
 
-    ...:contenders    hash: version -> JSON of ``Entered``; at most ``MOST``
+    ...:contenders    hash: version -> JSON of ``Challenger``; at most ``MOST``
 
-It is a wish, not state: replicas do not read it. Who scores them is ``service/versions/promotion/contest.py``; the rule
-is in ``core/comparison/sequential_test.py``.
-
-The roster of a contest: the versions that are asked, loaded, and those that should be and cannot.
+The hash is a request, not replicated state; replicas do not read it. ``service/versions/promotion/contest.py``
+scores the challengers by the rule in ``core/comparison/sequential_test.py``. ``LoadedChallengers`` holds the
+loaded versions, and the reasons why others failed to load.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ return 1
 
 
 class Entered(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that contends.
+    """Version entered as a challenger.
 
     Attributes
     ----------
@@ -41,7 +40,7 @@ class Entered(msgspec.Struct, frozen=True, kw_only=True):
     reason : str
         Who or what entered it.
     since : float
-        Seconds since 1970, of the store's clock.
+        Seconds since 1970, by the store's clock.
     """
 
     version: str
@@ -53,12 +52,12 @@ _entered = msgspec.json.Decoder(Entered)
 
 
 async def enter(store: Store, keys: ModelKeys, version: str, reason: str) -> None:
-    """Let a version contend from now on; nothing happens when it does already.
+    """Enter a version as a challenger; does nothing if it is one already.
 
     Raises
     ------
     Conflict
-        As many contend as can.
+        The model has ``MOST`` challengers already.
     StoreUnavailable
     """
     with reaching():
@@ -66,19 +65,17 @@ async def enter(store: Store, keys: ModelKeys, version: str, reason: str) -> Non
         packed = msgspec.json.encode(Entered(version=version, reason=reason, since=seconds + microseconds / 1e6))
         done = await store.client.eval(_ENTER, 1, keys.of("contenders"), version, packed, MOST)
     if not done:
-        raise Conflict(
-            f"{MOST} versions of {keys.name} contend already, which is the most; take one of them out before"
-        )
+        raise Conflict(f"{MOST} versions of {keys.name} are contenders already, the maximum; remove one of them first")
 
 
 async def leave(store: Store, keys: ModelKeys, version: str) -> bool:
-    """Let a version contend no more; whether it did. StoreUnavailable."""
+    """Withdraw a challenger; return whether it was one. Raises StoreUnavailable."""
     with reaching():
         return bool(await store.client.hdel(keys.of("contenders"), version))
 
 
 async def entered(store: Store, keys: ModelKeys) -> list[Entered]:
-    """The versions that contend, in the order in which they came. StoreUnavailable."""
+    """Return the challengers in the order in which they were entered. Raises StoreUnavailable."""
     with reaching():
         found = await store.client.hvals(keys.of("contenders"))
     return sorted((_entered.decode(packed) for packed in found), key=lambda one: (one.since, one.version))
@@ -88,22 +85,22 @@ log = structlog.get_logger(__name__)
 
 
 class Roster:
-    """The versions of one model that are asked.
+    """Loaded versions that take part in the contest of one model.
 
     Parameters
     ----------
     loaded_bytes : int
-        Of all of them together; what goes beyond is trouble.
+        Bytes of all loaded versions together; versions beyond it are not loaded.
 
     Attributes
     ----------
-    entered : list of str
-        Those that contend, in the order in which they came.
-    loaded : dict of Loaded
-    trouble : dict of str
-        Why the others are not loaded.
-    away : bool
-        Whether a store was away for one of these; the others seldom heal by themselves.
+    challengers : list of str
+        Challengers in the order in which they were entered.
+    loaded : dict of LoadedVersion
+    load_errors : dict of str
+        Versions that failed to load, with the reason.
+    is_store_away : bool
+        Whether one of them failed because a store was unavailable; other failures rarely pass without intervention.
     """
 
     def __init__(self, store: Store, artifacts: Artifacts | None, keys: ModelKeys, loaded_bytes: int) -> None:
@@ -117,7 +114,7 @@ class Roster:
         self._loaded_bytes = loaded_bytes
 
     async def call(self, others: Iterable[str]) -> None:
-        """See who contends by now, and load them and the ``others``; whoever is neither goes. StoreUnavailable."""
+        """Load the current challengers and the ``others``, and release all other versions. Raises StoreUnavailable."""
         self.entered = [one.version for one in await entered(self._store, self._keys)]
         wanted = [name for name in dict.fromkeys([*others, *self.entered]) if name != LIVE]
         loaded = {name: self.loaded[name] for name in wanted if name in self.loaded}
@@ -140,7 +137,7 @@ class Roster:
         card = await versions.card_of(self._artifacts, self._keys, name)
         if n_bytes + card.n_bytes > self._loaded_bytes:
             raise Damaged(
-                f"it has {card.n_bytes} bytes, and {self._loaded_bytes - n_bytes} are left for it "
-                "(ABOUND_CONTENDING_LOADED_BYTES)"
+                f"it has {card.n_bytes} bytes and {self._loaded_bytes - n_bytes} are free; raise "
+                "ABOUND_CONTENDING_LOADED_BYTES"
             )
         return await versions.load(self._artifacts, self._keys, name)

@@ -1,20 +1,20 @@
-"""Following one model's log to score its contenders, to let one take over, and to learn the weights of the blend.
+"""Follow one model's log, score its challengers, let the gate promote one, and learn the weights of the blend.
 
- 1. ``open``: the standing that the process before left, and a snapshot from which its offset is reached again; what
-    lies between is learned and not scored, so nothing is scored twice. A snapshot past it is taken where no other is
-    left; then the instances between are never scored, and the standing counts a gap. Without a standing the log is
-    looked through for drift, and the contest begins at its end
- 2. ``go_on``: to the log's end, entry by entry. What an entry taught is ranked by all versions, and noted
- 3. the gate (``service/versions/promotion/gate.py``) may let a contender take over. What is served is taken from the
- log alone: a decision counts
-    when its ``Activate`` comes back from there
- 4. every so many instances new weights of the blend are appended, if they changed, and the ones that are known at once
-    when a version becomes active: until they come back from the log it is blended evenly
- 5. ``keep``: the standing is written, under the lease of this work
+ 1. ``open`` loads the standings that the previous process saved, and a snapshot at or before their offset. The
+    entries between the two are learned without scoring, so no instance is scored twice. If only newer snapshots
+    are left, one of those is loaded; the instances between are never scored, and the standings count a gap.
+    Without standings, the log is replayed for drift marks only, and the contest begins at its end.
+ 2. ``follow_log`` reads to the end of the log. All versions rank each learned instance, and the ranks are recorded.
+ 3. The gate (``service/versions/promotion/gate.py``) may promote a challenger. Only the log decides which
+    version is served: a decision counts when its ``Activate`` entry is read back.
+ 4. Every ``weigh_every`` scored instances, new blend weights are appended if they changed. When a version
+    becomes active, the weights learned so far are appended at once; until that entry is read back, the blend is
+    even.
+ 5. ``save`` writes the standings, guarded by the contest's lease.
 
-None of it is part of the replicated state: whatever dies here, replicas learn and answer as before, and a process
-that begins anew at step 1 comes to the same decisions. When it lags, versions are asked about every second instance,
-every fourth and so on; which ones is fixed by their number alone, so the sample is fair.
+None of this is replicated state. If the process dies, replicas learn and answer as before, and the next process
+starts at step 1 and reaches the same decisions. When the process lags, versions rank every second instance,
+then every fourth and so on. The instance's number alone selects it, so the sample is unbiased.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from abound.service.versions.promotion.scoring import Seen, Watched, learned_up_
 from abound.service.versions.promotion.standings import NEVER_WEIGHED, Standing
 
 AT_ONCE = 256
-"""Instances that versions are asked about together."""
+"""Instances that the versions rank in one call."""
 
 SLICE_EVENTS = 64
 MOST_EVERY = 1024
@@ -62,12 +62,12 @@ NEVER = 2**62
 
 
 class Contending:
-    """The contest of one model, as long as the lease is held.
+    """Contest of one model, followed while the lease is held.
 
     Attributes
     ----------
-    standing : Standing
-    model : Watched
+    standing : Standings
+    model : ScoredModel
     """
 
     standing: Standing
@@ -98,16 +98,16 @@ class Contending:
     # 1
 
     async def open(self) -> None:
-        """Come to where the standing is, or to the log's end where there is none.
+        """Restore the saved standings and the model at their offset; without standings, replay to the end of the log.
 
         Raises
         ------
-        Damaged, UnknownApplyVersion, UnknownArtifact, ArtifactsUnavailable
-            The model cannot be had here.
+        Corrupted, UnknownApplyVersion, UnknownArtifact, ArtifactsUnavailable
+            The model cannot be restored here.
         LeaseLost, StoreUnavailable
         """
         found = None
-        with contextlib.suppress(Damaged):  # of another release: begin anew
+        with contextlib.suppress(Damaged):  # written by another release: start a new contest
             found = await standing.read(self._store, self._keys)
         until = Offset.parse(found.offset) if found is not None else None
         try:
@@ -132,7 +132,7 @@ class Contending:
         await self.call()
 
     async def _learn_up_to(self, until: Offset) -> None:
-        """Learn what nobody is to be asked about."""
+        """Learn the entries up to ``until`` without scoring versions on them."""
         if self.model.offset[:2] >= until[:2]:
             return
         reading = past.entries(
@@ -149,10 +149,12 @@ class Contending:
         if self._lease.lost:
             raise LeaseLost
 
-    # who contends
+    # challengers
 
     async def call(self) -> None:
-        """See who contends by now, and how what is served is to be blended; who cannot be loaded is told as trouble.
+        """Reload the challengers and choose the blend partner.
+
+        Versions that fail to load are listed in ``standing.trouble``.
 
         Raises
         ------
@@ -161,16 +163,16 @@ class Contending:
         serving = self.model.live.serving
         await self._roster.call([serving.version, *self._gate.fallback(self.standing, serving)])
         self.standing.trouble = self._roster.trouble
-        # What is in trouble may come back, and its instances with it.
+        # A version that failed to load may load later; keep its scores.
         self.standing.contest.keep([*self._roster.loaded, *self._roster.trouble, LIVE, BLEND])
         self._choose_partner(serving)
         self._set_every()
         await self._weigh(serving)
 
     def _choose_partner(self, serving: Serving) -> None:
-        """The version to blend with: what is served, else the first that contends.
+        """Choose the version to blend with: the served version, else the first challenger.
 
-        One that it is already is waited for when it is in trouble.
+        A current partner that fails to load is kept while its load is retried.
         """
         there = {*self._roster.loaded, *({self.standing.partner} & self._roster.trouble.keys())}
         names = [name for name in (serving.version, *self._roster.entered) if name in there]
@@ -183,9 +185,11 @@ class Contending:
             self.standing.contest.comparisons.pop(BLEND, None)
 
     def _advantage(self, card: Card) -> float:
-        """By how much a version was better than the index on the newest instances, which it was judged on.
+        """Return how much better a version's MRR is than the index's, on the newest instances.
 
-        Only about so: the index has its ranks of the newest by now. 0 where it was judged on others.
+        The version's MRR was measured on held-out instances when it was fitted. The index's covers as many of
+        the newest instances now, so the comparison is approximate. Return 0 if the version was evaluated on
+        other data.
         """
         n, theirs = card.metrics.get("held_out"), card.metrics.get("MRR")
         if card.data_range is None or card.origin is not None or not n or theirs is None:
@@ -195,24 +199,24 @@ class Contending:
 
     @property
     def is_away(self) -> bool:
-        """Whether versions are in trouble because a store was away: those may be had again soon."""
+        """Whether a version failed to load because a store was unavailable. Such loads may soon succeed."""
         return self._roster.away
 
     @property
     def is_contended(self) -> bool:
-        """Whether anything is compared with the index."""
+        """Whether any version is compared with the index."""
         return bool(self._roster.entered) or not self.model.live.serving.is_live
 
     # 2
 
     async def go_on(self) -> bool:
-        """Follow the log to its end, or for some time; whether the end was reached.
+        """Follow the log to its end, or for ``lag_seconds``; return whether the end was reached.
 
         Raises
         ------
         LeaseLost
             Another process follows the model.
-        StoreUnavailable, ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownOffset, UnknownArtifact
+        StoreUnavailable, ArtifactsUnavailable, Corrupted, UnknownApplyVersion, UnknownOffset, UnknownArtifact
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -239,7 +243,7 @@ class Contending:
         return reached
 
     def _set_every(self) -> None:
-        """Ask about fewer instances while the log's end is not reached, and about none when there is nobody to ask."""
+        """Set how many instances are sampled: fewer while the process lags, none while no version is loaded."""
         self.model.every = self._every if self._roster.loaded else NEVER
         self.standing.share = 1.0 / self._every
 
@@ -258,18 +262,18 @@ class Contending:
             await self._served(before, serving, event.reason)
 
     async def _served(self, before: Serving, serving: Serving, reason: str) -> None:
-        """Another version is active from here on."""
+        """Handle the activation of another version in the log."""
         if serving.version == before.version:
             return
         if not self._gate.activated(self.standing, serving, reason) and not before.is_live:
-            # Somebody has decided otherwise: the gate does not bring it back.
+            # An operator replaced this version: withdraw it, so that the gate does not promote it again.
             await contenders.leave(self._store, self._keys, before.version)
         self.standing.contest.serve(serving.version)
         self.standing.weighed = NEVER_WEIGHED
         await self.call()
 
     async def _flush(self) -> None:
-        """Ask the versions about what was seen, and note all ranks."""
+        """Let the versions rank the instances collected so far, and record all ranks."""
         seen, self.model.seen = self.model.seen, []
         for first in range(0, len(seen), AT_ONCE):
             await self._note(seen[first : first + AT_ONCE])
@@ -305,7 +309,7 @@ class Contending:
             self.standing.contest.note(ranks)
 
     def _blended(self, one: Seen, listed: Listed) -> int:
-        """The rank by the blend as it is served, and learn from the instance how to weigh."""
+        """Return the rank under the blend as it is served, and update the blend weights from this instance."""
         serving, weighing = self.model.live.serving, self.standing.weighing
         weights = serving.weights if serving.version == self.standing.partner else weighing.weights
         ranks = weighing.note(one.live, listed, one.true)
@@ -316,10 +320,10 @@ class Contending:
     # 4
 
     async def _weigh(self, serving: Serving) -> None:
-        """Append the weights of the blend, if there are new ones and it is time.
+        """Append new blend weights if they changed and an update is due.
 
-        That is kept first: one that dies each time before it writes would append them each time. All up to the model's
-        offset is noted here.
+        The standings are saved first, with everything up to the model's offset counted. Otherwise a process
+        that keeps dying before it saves would append the weights each time.
         """
         weighing = self.standing.weighing
         partner, weights = self.standing.partner, self.standing.weighing.weights
@@ -336,14 +340,14 @@ class Contending:
     # 5
 
     async def keep(self) -> None:
-        """Write the standing. LeaseLost, StoreUnavailable."""
+        """Write the standings. Raises LeaseLost, StoreUnavailable."""
         await self._flush()
         await standing.keep(self._lease, self.standing)
 
     async def leave(self) -> None:
-        """The model is followed no more: nothing is told of it. LeaseLost, StoreUnavailable."""
+        """Delete the standings of a model that is no longer followed. Raises LeaseLost, StoreUnavailable."""
         await standing.drop(self._lease)
 
     async def close(self) -> None:
-        """End what is under way. Nothing is written: this may be the middle of an entry."""
+        """Cancel work in progress. Nothing is written, since this may be the middle of an entry."""
         await self._gate.close()

@@ -1,15 +1,15 @@
-"""Drift marks: where it was noticed, by ADWIN, that the prequential score of a model had changed.
+"""Drift marks: offsets at which ADWIN detected a change of a model's prequential score.
 
-ADWIN (Bifet and Gavalda, Learning from time-changing data with adaptive windowing, SDM 2007; river's) keeps a window
-that grows as long as nothing changes, and drops its older part when the means of the two parts differ by more than
-chance would have it. It is fed the means of ``BLOCK`` instances. It takes the older part away piece by piece, so a
-change is found several times over: what comes within ``TOGETHER`` instances, the same way, is one mark. A model that
-only begins to learn is marked as well: its score rises.
+ADWIN (Bifet and Gavalda, Learning from time-changing data with adaptive windowing, SDM 2007; river's
+implementation) keeps a window that grows while nothing changes. It drops the older part when the means of the
+two parts differ by more than chance explains. It receives the means of ``BLOCK_SIZE`` instances.
 
-What is kept is what the detector was fed, so one that is made anew from it goes on as if it had never stopped.
+ADWIN drops the older part piece by piece and therefore detects one change several times. Detections of the same
+direction within ``MERGE_WITHIN`` instances become one mark. A new model is marked as well, since its score
+rises.
 
-Drift marks: what is kept and told of the changes of a model's score. ``service/versions/promotion/drift.py`` finds
-them.
+The persisted state holds the values that the detector received, so a detector rebuilt from it continues as if
+it had never stopped.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     from river.drift import ADWIN
 
 BLOCK = 8
-"""Instances of one mean."""
+"""Instances per mean."""
 
 LONGEST = 2048
-"""Means that are kept; then the older half is let go of."""
+"""Means that are kept; at this number the older half is dropped."""
 
 DELTA = 0.002
-"""Chance of a mark, at each look, where nothing has changed."""
+"""Probability of a false mark at each check (ADWIN's delta)."""
 
 LEAST = 10
-"""Means of each part that is compared."""
+"""Fewest means in each of the two parts that are compared."""
 
 LOOK = 4
-"""Means between two looks."""
+"""Means between two checks."""
 
 TOGETHER = 2000
 
 
 class Detector:
-    """Finds the marks of one model; ``drift`` is all that has to be kept of it."""
+    """Detects the drift marks of one model. ``drift`` is its whole persistent state."""
 
     def __init__(self, drift: Drift) -> None:
         self.drift = drift
         self._windows = {name: _window(one.fed) for name, one in drift.measures.items()}
 
     def note(self, rank: int, offset: str, learned: int) -> None:
-        """Take the rank of the best true label of the next instance, 0 where none was ranked."""
+        """Add the rank of the best true label of the next instance; 0 if none was ranked."""
         for name, value in (("R@1", float(rank == 1)), ("MRR", 1.0 / rank if rank else 0.0)):
             one = self.drift.measures[name]
             one.n += 1
@@ -75,7 +75,7 @@ class Detector:
 
 
 def _with(marks: list[Mark], mark: Mark) -> list[Mark]:
-    """Marks and one more, which may be the last one of its measure again."""
+    """Return the marks with one more, which may be merged into the last mark of the same measure."""
     place, last = next(
         ((i, one) for i, one in reversed(list(enumerate(marks))) if one.measure == mark.measure), (0, None)
     )
@@ -101,22 +101,22 @@ def _window(fed: list[float]) -> ADWIN:
 
 
 MARKS = 50
-"""Newest marks that are kept."""
+"""Number of newest marks that are kept."""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """A change.
+    """Detected change of one measure.
 
     Attributes
     ----------
     offset : str
-        Where it was first found; it began before.
+        Where the change was first detected; it began earlier.
     learned : int
-        Instances that the model had learned then.
+        Instances that the model had learned by then.
     measure : str
         ``R@1`` or ``MRR``.
     before, after : float
-        Its means in the older and the newer part of the window.
+        Means of the measure in the older and the newer part of the window.
     """
 
     offset: str
@@ -127,7 +127,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Detecting(msgspec.Struct):
-    """What is kept of the detector of one measure."""
+    """Persisted state of the detector of one measure."""
 
     n: int = 0
     total: float = 0.0
@@ -135,7 +135,7 @@ class Detecting(msgspec.Struct):
 
 
 class Drift(msgspec.Struct):
-    """The marks of a model and what finds them. Plain values."""
+    """Drift marks of a model and the state of their detectors."""
 
     marks: list[Mark] = msgspec.field(default_factory=list)
     measures: dict[str, Detecting] = msgspec.field(default_factory=lambda: {"R@1": Detecting(), "MRR": Detecting()})

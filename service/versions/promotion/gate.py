@@ -1,11 +1,12 @@
-"""The gate: lets a contender take over, and takes back what it let through, by the rule of
-``core/comparison/sequential_test.py``.
+"""Promotion gate: activates a better challenger, and rolls back its own promotions.
 
- 1. the decision is kept with the standing, so that it is told whatever happens next
- 2. the version is activated as anybody would do it, if what was served then still is
- 3. it counts when its ``Activate`` comes back from the log, and not before
+The rule is in ``core/comparison/sequential_test.py``.
 
-What somebody else activated is never undone by the gate; and what somebody else took out of service contends no more.
+ 1. The decision is saved with the standings, so that it is reported whatever happens next.
+ 2. The version is activated in the ordinary way, provided that the active version has not changed.
+ 3. The activation counts when its ``Activate`` entry is read back from the log, not before.
+
+The gate never undoes an activation that it did not make. A version that an operator deactivates leaves the contest.
 """
 
 from __future__ import annotations
@@ -27,30 +28,29 @@ from abound.service.versions.promotion.standings import Standing, keep
 log = structlog.get_logger(__name__)
 
 QUIET_SECONDS = 30.0
-"""After an activation that failed, before the next is tried."""
+"""Pause after a failed activation."""
 
 GATE = "gate: "
-"""How the reason of an activation by the gate begins."""
+"""Prefix of the reason of an activation by the gate."""
 
 DONE = "done at "
-"""How the outcome of a decision begins that came back from the log."""
+"""Prefix of the outcome of a decision whose activation was read back from the log."""
 
 
 def reason_of(decision: Decision) -> str:
-    """The reason of the activation that carries a decision out."""
+    """Return the reason text of the activation that carries out a decision."""
     said = f"{GATE}{decision.kind}, difference {decision.difference:+.4f} over {decision.n} instances"
     return f"{said} (from {decision.low:+.4f} to {decision.high:+.4f}), evidence {decision.evidence:.4g}"
 
 
 class Gate:
-    """The gate of one model.
+    """Promotion gate of one model.
 
     Parameters
     ----------
-    place : Place
-        Where versions are activated.
+    place : ActivationContext
     lease : Lease
-        Of the contest.
+        Lease of the contest.
     """
 
     def __init__(self, place: Place, lease: Lease, params: GateParams) -> None:
@@ -62,19 +62,19 @@ class Gate:
         self._due: Offset | None = None
 
     def fallback(self, standing: Standing, serving: Serving) -> list[str]:
-        """What may come back in place of what is served: only the gate's own doing is undone by it."""
+        """Return the versions that the gate may roll back to; empty unless the gate activated the served version."""
         if serving.is_live or serving.activation != standing.promoted:
             return []
         return list(dict.fromkeys([serving.former, LIVE]))
 
     async def decide(self, standing: Standing, serving: Serving, contenders: list[str]) -> None:
-        """Let another version take over if the rule says so. LeaseLost, StoreUnavailable."""
+        """Activate another version if the rule says so. Raises LeaseLost, StoreUnavailable."""
         if self._activating is not None and self._activating.done():
             done, self._activating = self._activating, None
             done.result()
         if self._activating is not None or asyncio.get_running_loop().time() < self._quiet_until:
             return
-        # What was activated is not served here until it comes back from the log.
+        # The gate's own last activation has not been read back from the log yet.
         if self._due is not None and Offset.parse(standing.offset)[:2] < self._due[:2]:
             return
         promotable = [name for name in contenders if name != serving.version]
@@ -87,21 +87,27 @@ class Gate:
 
     async def _carry_out(self, standing: Standing, at: str, decision: Decision) -> None:
         said = reason_of(decision)
-        log.info("the gate decides", model=self._place.keys.name, version=decision.version, reason=said)
+        log.info(
+            "activating a version by the gate's decision",
+            model=self._place.keys.name,
+            version=decision.version,
+            reason=said,
+        )
         try:
             await self._lease.check()
             self._due = await activation.activate(self._place, decision.version, said, if_active=decision.instead_of)
         except LeaseLost:
             return
         except AboundError as error:
-            log.warning("what the gate decided could not be done", model=self._place.keys.name, reason=str(error))
+            log.warning("the gate's decision could not be carried out", model=self._place.keys.name, reason=str(error))
             standing.decided(at, decision, f"failed: {error}")
             self._quiet_until = asyncio.get_running_loop().time() + QUIET_SECONDS
 
     def activated(self, standing: Standing, serving: Serving, reason: str) -> bool:
-        """Take notice of an activation in the log; whether it was the gate's: decided by it, and not done yet.
+        """Record an activation read from the log; return whether the gate made it.
 
-        Anybody can give any reason, so how one begins says nothing.
+        An activation is the gate's if its version and reason are those of a recorded decision that is not done
+        yet. The prefix of the reason proves nothing, since any caller can give any reason.
         """
         for one in standing.decisions:
             decided = (one.decision.version, reason_of(one.decision))
@@ -115,6 +121,6 @@ class Gate:
         return False
 
     async def close(self) -> None:
-        """End what is under way: it may or may not have been done."""
+        """Cancel the activation in progress, which may already have been appended."""
         if self._activating is not None:
             await end(self._activating)

@@ -1,7 +1,7 @@
-"""Keeps the gatekeeper running beside a worker, from when there is something to follow.
+"""Start the promotion process beside a worker once it is needed, and keep it running.
 
-Its process costs memory, and a service that was started for a moment has no use for it: so it is started when the first
-version contends or is active, or after a while for drift marks, and then stays.
+The process costs memory, and a short-lived service does not need it. It is therefore started when the first
+version becomes a challenger or active, or for drift marks after ``DRIFT_DELAY_SECONDS``. From then on it stays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
 DRIFT_SECONDS = 30.0
-"""A worker that has run for so long is not there for a moment."""
+"""A worker that has run for this long is not short-lived."""
 
 STOP_SECONDS = 5.0
 
@@ -31,7 +31,7 @@ GATEKEEPER = "abound.service.versions.promotion.process"
 
 
 class ContestKeeper:
-    """See the top of this file. ``module``: what ``python -m`` runs."""
+    """Supervises the promotion process. ``module`` is the module that ``python -m`` runs."""
 
     def __init__(self, settings: Settings, store: Store, module: str = GATEKEEPER) -> None:
         self._store = store
@@ -48,7 +48,7 @@ class ContestKeeper:
         )
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Keep until ``stopping`` is set."""
+        """Supervise until ``stopping`` is set."""
         stopped = asyncio.create_task(stopping.wait())
         keeping = asyncio.create_task(self._keep())
         try:

@@ -1,4 +1,4 @@
-"""The parameters of contests, without what follows them: settings and the worker need no more."""
+"""Settings of contests, in a module of their own so that settings and the worker import nothing else."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContendingParams:
-    """How contenders are followed.
+    """Settings of contests.
 
     Attributes
     ----------
     drift : bool
-        Follow models without contenders as well, for their drift marks.
+        Also follow models without challengers, to record drift marks.
     memory : int
-        Bytes of their indexes, all together; larger ones are followed only when something contends.
+        Bytes of the indexes of models without challengers, in total; models beyond it are not followed.
     loaded_bytes : int
-        Bytes of the versions of a model that are scored; what goes beyond is not, and the stats say so.
+        Bytes of the versions of one model that are scored; versions beyond it are not scored, and the stats say so.
     weigh_every : int
-        Scored instances between two changes of the blend's weights.
+        Scored instances between two updates of the blend weights.
     keep_seconds : float
-        Between two writings of the standing.
+        Seconds between two writes of the standings.
     lag_seconds : float
-        Behind by more than this, fewer instances are scored.
+        Sample fewer instances when the lag exceeds this many seconds.
     """
 
     drift: bool = True

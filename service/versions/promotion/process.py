@@ -1,11 +1,12 @@
-"""The gatekeeper: follows the contests of all models. ``python -m abound.service.versions.promotion.process``, started
-by the worker.
+"""Process that follows the contests of all models, so that versions are promoted and rolled back.
 
-A process of its own, since it holds an index and the versions of each model that it follows; it gives way to all else
-on its machine. One at a time follows a model, by a lease; another one takes over when it is gone, from the standing
-that it left.
+The worker starts it: ``python -m abound.service.versions.promotion.process``. It runs in a process of its own,
+with low priority, since it holds an index and the loaded versions of each model that it follows. A lease per
+model ensures that one process at a time follows it. When that process dies, another one continues from the
+saved standings.
 
-It follows what has contenders or an active version, and, for drift marks, what is small enough (``ContendingParams``).
+It follows models that have challengers or an active version. For drift marks it also follows other models, as
+long as their indexes fit into ``ContendingParams.memory``.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ NICE = 10
 
 
 class TooLarge(Exception):
-    """The index of a model without contenders is not followed for its drift marks alone."""
+    """Raised for a model without challengers whose index is too large to be followed for drift marks alone."""
 
 
 class Followed:
-    """One model on its way, and what was last seen of it in the store.
+    """Model that is followed, or may be, and its state in the store when it was last read.
 
     Attributes
     ----------
-    contended : bool
-    wanted : bool
-        To be followed.
-    woken : asyncio.Event
-        Something came: entries, or another contender.
+    is_contested : bool
+        It has challengers or an active version.
+    should_follow : bool
+    wake : asyncio.Event
+        Set when there are new log entries or the challengers changed.
     """
 
     def __init__(self, living: Living) -> None:
@@ -83,7 +84,7 @@ class Followed:
         self._last: bytes | None = None
 
     def see(self, entered: frozenset[bytes], active: bytes | None, last: bytes | None, drift: bool) -> None:
-        """Take what stands in the store: who contends, what is active, the last entry of the log."""
+        """Update from the store: the entered challengers, the active version and the last entry of the log."""
         self.contended = bool(entered) or active not in (None, b"live")
         self.wanted = self.contended or (drift and last is not None and not self.too_large)
         if entered != self._entered:
@@ -94,9 +95,10 @@ class Followed:
 
 
 class Again:
-    """When versions that could not be loaded are tried again: soon, then later each time.
+    """Retry schedule for versions that failed to load. The pause doubles after each attempt.
 
-    An artifact store that was away is back soon; a version that is damaged would be read whole each time.
+    An unavailable artifact store usually returns soon. A damaged version would be read completely at each
+    attempt, so its pause may grow longer.
     """
 
     def __init__(self, now: float) -> None:
@@ -104,7 +106,10 @@ class Again:
         self._at = now + self._pause
 
     def due(self, now: float, away: bool) -> bool:
-        """Whether it is time; if so the next time is set. ``away``: a store was, for at least one of them."""
+        """Return whether a retry is due, and if so schedule the next one.
+
+        ``away`` says that at least one version failed because a store was unavailable.
+        """
         most = AWAY_SECONDS if away else DAMAGED_VERSION_SECONDS
         self._at = min(self._at, now + most)
         if now < self._at:
@@ -115,7 +120,7 @@ class Again:
 
 
 class Gatekeeper:
-    """Follows the contests of a store until it is told to stop."""
+    """Follows the contests of all models in a store until ``stop`` is called."""
 
     def __init__(
         self,
@@ -137,27 +142,27 @@ class Gatekeeper:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Come to an end, each model with its standing written."""
+        """Stop following, after the standings of each model are written."""
         self._stopping.set()
         for one in self._followed.values():
             one.woken.set()
 
     async def run(self) -> None:
-        """Look at all models again and again, and follow those that are to be. CannotStart: not a store to trust."""
+        """Poll the catalog and follow models until stopped. Raises CannotStart if the store is unsuitable."""
         await self._store.check()
         catalog = Catalog()
         copies: asyncio.Task[None] | None = None
         while not self._stopping.is_set():
             try:
                 catalog = await self._look(catalog)
-                if copies is None:  # not before the models are known: it would throw away what they need
+                if copies is None:  # cleaning before the models are known would delete files that they need
                     copies = asyncio.create_task(self._copies.keep(), name="copies")
                 elif copies.done():
                     copies.result()
             except StoreUnavailable as error:
-                log.warning("the store is away", reason=str(error))
+                log.warning("the store is unavailable", reason=str(error))
             except (Damaged, UnknownApplyVersion) as error:
-                log.error("the store holds what cannot be read", reason=str(error))
+                log.error("an entry in the store cannot be read", reason=str(error))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._stopping.wait()
@@ -195,7 +200,7 @@ class Gatekeeper:
         return catalog
 
     async def _follow(self, one: Followed) -> None:
-        """Follow a model as long as it is wanted, whatever happens."""
+        """Follow a model while ``should_follow`` is set. Errors are logged and retried."""
         name = one.living.keys.name
         while one.wanted and not self._stopping.is_set():
             seconds = AGAIN_SECONDS
@@ -204,16 +209,16 @@ class Gatekeeper:
                 continue
             except TooLarge:
                 one.too_large, one.wanted = True, False
-                log.info("no drift marks: the index is too large to follow for them alone", model=name)
+                log.info("no drift marks: the index exceeds ABOUND_CONTENDING_MEMORY", model=name)
                 return
             except Conflict:
                 pass  # another process follows it
             except LeaseLost:
-                log.warning("another process has taken over", model=name)
+                log.warning("lost the lease: another process follows the contest", model=name)
             except (StoreUnavailable, ArtifactsUnavailable) as error:
-                log.warning("a contest cannot go on", model=name, reason=str(error))
+                log.warning("contest interrupted; it will be retried", model=name, reason=str(error))
             except AboundError as error:
-                log.error("a contest cannot go on", model=name, reason=str(error))
+                log.error("contest interrupted; it will be retried", model=name, reason=str(error))
                 seconds = DAMAGED_PAUSE_SECONDS
             finally:
                 one.n_bytes = 0
@@ -268,7 +273,7 @@ class Gatekeeper:
                         await one.woken.wait()
 
     async def _refuse_large(self, one: Followed) -> None:
-        """TooLarge when a snapshot says that the index is, before it is loaded."""
+        """Raise IndexTooLarge if the newest snapshot shows that the index is too large, before it is loaded."""
         if one.contended:
             return
         newest = await manifests.newest(self._store, one.living.keys)
@@ -284,7 +289,7 @@ class Gatekeeper:
 
 
 async def keep(settings: Settings, reporter: Reporter) -> None:
-    """Run the gatekeeper until SIGTERM or SIGINT."""
+    """Run until SIGTERM or SIGINT."""
     store = Store(settings.store_url(), settings.group(StoreParams))
     place = settings.artifacts_place()
     cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
@@ -306,7 +311,7 @@ async def keep(settings: Settings, reporter: Reporter) -> None:
 
 
 def main() -> int:
-    """Run the process; returns its exit code."""
+    """Run the process and return its exit code."""
 
     def run(settings: Settings, reporter: Reporter) -> None:
         os.nice(NICE)

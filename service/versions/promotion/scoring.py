@@ -1,8 +1,8 @@
-"""Scoring: what comes out of the log is ranked by the index before it is learned, and by versions at leisure.
+"""Prequential scoring: the index ranks each instance before learning it; the versions rank it at any later time.
 
-A version does not change, so it may rank an instance at any time; the index must at the moment before it learns it.
-That is why the index's ranking is taken inside of applying (``Tap``), which is the same applying as everywhere: what
-is passed over there, repeats and emptied requests, is not scored.
+A version does not change, so it may rank an instance at any time. The index changes with each instance, so it
+must rank immediately before learning. ``RankingProxy`` therefore ranks inside the ordinary apply path. Records
+that this path skips, such as repeats and redacted requests, are not scored.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from abound.service.versions.repository import Loaded
 
 
 class Seen(NamedTuple):
-    """An instance that was learned.
+    """Learned instance and its ranking by the index.
 
     Attributes
     ----------
     at : Offset
-        Of its entry.
+        Offset of its log entry.
     rank : int
-        Of the best true label by the index before learning, over all classes; 0 when it was not retrieved.
+        Rank of the best true label by the index before learning, over all classes; 0 if not retrieved.
     learned : int
-        Instances learned with it.
+        Instances learned so far, including this one.
     vector : bytes
-        Empty when versions are not to be asked.
-    true : set of str
+        Empty if the versions do not rank this instance.
+    true_labels : set of str
     live : Listed
-        The index's best ``DEPTH``.
+        The ``DEPTH`` best labels of the index.
     """
 
     at: Offset
@@ -54,7 +54,7 @@ class Seen(NamedTuple):
 
 
 class Tap:
-    """A live model that tells what it is about to learn; otherwise as ``LiveModel`` for ``Applying``."""
+    """Proxy of a LiveModel that ranks records before it applies them; ``Applying`` uses it like the model."""
 
     def __init__(self, live: LiveModel, at: Offset, every: int, seen: list[Seen]) -> None:
         self.receipts: Receipts = live.receipts
@@ -66,7 +66,7 @@ class Tap:
     def apply(
         self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
     ) -> tuple[int, int]:
-        """Rank, then apply: one record that is asked about, or all up to the next one."""
+        """Rank and apply one sampled record, or apply all records up to the next sampled one."""
         live, done = self._live, 0
         while done < len(ranks):
             asked = live.n_learned % self._every == 0
@@ -85,26 +85,26 @@ class Tap:
         return at, done
 
     def pass_over(self, buffer: bytes, at: int, n: int) -> int:
-        """As of the live model."""
+        """Skip ``n`` records, as LiveModel does."""
         return self._live.pass_over(buffer, at, n)
 
 
 class Watched(ModelReplica):
-    """A model whose learning is looked at.
+    """Model replica that records how the index ranked each instance before learning it.
 
     Attributes
     ----------
-    every : int
-        Of how many instances versions are asked about one; 0: nothing is looked at.
-    seen : list of Seen
-        What came since it was taken.
+    sample_every : int
+        Versions rank one of this many instances; 0: no instance is recorded.
+    recorded : list of LearnedInstance
+        Instances recorded since the list was last emptied.
     """
 
     every = 0
     seen: list[Seen]
 
     def start_anew(self) -> None:
-        """As of any model; nothing is seen."""
+        """Reset the model and discard the recorded instances."""
         self.seen = []
         super().start_anew()
 
@@ -122,12 +122,12 @@ class Watched(ModelReplica):
 
 
 def rank_in(labels: Sequence[str], true: Set[str]) -> int:
-    """The place, from 1, of the first true label; 0 without one."""
+    """Return the position, from 1, of the first true label; 0 if there is none."""
     return next((place for place, label in enumerate(labels, 1) if label in true), 0)
 
 
 def listed_by(loaded: Loaded, vectors: Sequence[bytes]) -> list[Listed]:
-    """The best ``DEPTH`` labels of a version for each vector."""
+    """Return the ``DEPTH`` best labels of a version for each vector."""
     rankings = loaded.fitted.rank_vectors(vectors, DEPTH)
     labels, starts = loaded.fitted.labels, rankings.starts.tolist()
     return [
@@ -137,6 +137,6 @@ def listed_by(loaded: Loaded, vectors: Sequence[bytes]) -> list[Listed]:
 
 
 def learned_up_to(loaded: Loaded) -> Offset:
-    """The last offset that a version was fitted on: it is not asked about what it has seen."""
+    """Return the last offset that a version was fitted on. It must not be scored on instances up to there."""
     until = (loaded.card.data_range or {}).get("until")
     return START if until is None else Offset.parse(until)

@@ -1,9 +1,9 @@
-"""The standing of a model's contenders: all that is kept of their contest, and what is told of it.
+"""Standings of a contest: its persisted state, and the form in which the API returns it.
 
-    ...:contending    JSON of ``Standing``; swapped under the lease ``contending`` (``service/store/lease.py``)
+    ...:contending    JSON of ``Standings``; swapped under the lease ``contending`` (``service/store/lease.py``)
 
-It names the offset up to which instances are counted, so whoever goes on from it counts none of them twice. It has
-numbers only, nothing of an instance, and is bounded whatever comes.
+The standings name the offset up to which instances are counted, so a process that continues from them counts no
+instance twice. They hold only numbers, no instance data, and their size is bounded.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ FORMAT = 1
 DECISIONS = 20
 
 PURPOSE = "contending"
-"""Of the lease."""
+"""Purpose of the lease."""
 
 NEVER_WEIGHED = -1
-"""``weighed`` before any weights were appended."""
+"""``Standings.weighed`` before any weights were appended."""
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision of the gate, where it was taken, and what came of it."""
+    """Decision of the gate, the offset at which it was made, and its outcome."""
 
     offset: str
     decision: Decision
@@ -41,14 +41,14 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, kw_only=True):
-    """See the top of this file.
+    """Persisted state of a contest.
 
     Attributes
     ----------
     offset : str
-        All up to this one is counted.
+        Everything up to here is counted.
     since : str
-        Where the counting began.
+        Where counting began.
     contest : Contest
     weighing : Weighing
     partner : str or None
@@ -56,19 +56,19 @@ class Standing(msgspec.Struct, kw_only=True):
     weighed : int
         Instances with the partner (``weighing.since``) when weights were last appended, or about to be.
     promoted : str
-        The activation by which the gate brought what is served, empty when somebody else did.
-    decisions : list of Decided
-        The newest.
+        Id of the activation by which the gate made the served version active; empty if the gate did not activate it.
+    decisions : list of DecisionRecord
+        The newest ``MAX_DECISIONS``.
     promotions, rollbacks : int
     drift : Drift
     share : float
-        Of the instances, how many all versions are asked about; below 1 while it lags.
+        Share of the instances that the versions rank; below 1 while the process lags.
     passed : int
-        Instances that were not asked about.
+        Instances that the versions did not rank.
     gaps : int
-        How often instances were passed over because what is needed to go on was gone.
+        Number of times that instances were skipped because no snapshot at or before the standings' offset was left.
     trouble : dict
-        Versions that cannot be scored, and why.
+        Versions that cannot be scored, with the reason.
     """
 
     format: int = FORMAT
@@ -89,7 +89,7 @@ class Standing(msgspec.Struct, kw_only=True):
     trouble: dict[str, str] = msgspec.field(default_factory=dict)
 
     def decided(self, offset: str, decision: Decision, outcome: str) -> None:
-        """Note a decision, or another outcome of the last one."""
+        """Record a decision, or a new outcome of a recorded one."""
         noted = Decided(offset=offset, decision=decision, outcome=outcome)
         before = [one for one in self.decisions if (one.offset, one.decision) != (offset, decision)]
         self.decisions = [*before, noted][-DECISIONS:]
@@ -99,12 +99,12 @@ _decoder = msgspec.json.Decoder(Standing)
 
 
 async def read(store: Store, keys: ModelKeys) -> Standing | None:
-    """The standing of a model, None when nobody has followed it.
+    """Return the standings of a model, or None if its contest has never been followed.
 
     Raises
     ------
-    Damaged
-        It cannot be read here: of another release.
+    Corrupted
+        Another release wrote the standings.
     StoreUnavailable
     """
     with reaching():
@@ -114,24 +114,24 @@ async def read(store: Store, keys: ModelKeys) -> Standing | None:
     try:
         standing = _decoder.decode(packed)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise Damaged(f"the standing of the contenders of {keys.name} cannot be read: {error}") from None
+        raise Damaged(f"the standings of the contest of {keys.name} cannot be read: {error}") from None
     if standing.format != FORMAT:
-        raise Damaged(f"the standing of the contenders of {keys.name} has the format {standing.format}")
+        raise Damaged(f"the standings of the contest of {keys.name} have the unknown format {standing.format}")
     return standing
 
 
 async def keep(lease: Lease, standing: Standing) -> None:
-    """Write the standing. LeaseLost when another process follows the model, StoreUnavailable."""
+    """Write the standings. Raises LeaseLost when another process follows the model, StoreUnavailable."""
     await lease.swap([("SET", lease.keys.of("contending"), msgspec.json.encode(standing))])
 
 
 async def drop(lease: Lease) -> None:
-    """Take the standing away: nobody contends any more. LeaseLost, StoreUnavailable."""
+    """Delete the standings. Raises LeaseLost, StoreUnavailable."""
     await lease.swap([("DEL", lease.keys.of("contending"))])
 
 
 def told(standing: Standing, gate: GateParams) -> dict[str, Any]:
-    """The contest for people: see ``ContestShape`` in ``service/api/schemas/contenders.py``."""
+    """Return the contest as the API shows it: see ``ContestShape`` in ``service/api/schemas/contenders.py``."""
     contest = standing.contest
     order = [LIVE, BLEND]
     names = sorted(contest.scores, key=lambda name: (order.index(name) if name in order else len(order), name))
