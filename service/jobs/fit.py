@@ -163,8 +163,7 @@ def _needs(method: str, n: Sizes, params: FitParams) -> dict[str, int]:
 
 
 def refuse_large(params: FitParams, n: Sizes, most: int) -> None:
-    """Raise InsufficientMemory if the fit needs more than ``most`` bytes for the data that was read; 0 means no
-    bound.
+    """Raise InsufficientMemory if the fit needs more than ``most`` bytes for the data that was read; 0: no bound.
 
     The check at submission is less precise. It counts the features of the index, which may be bounded, or those of
     the data set under the default analyzer. For the labels of a model it knows only how often each one occurs, not

@@ -105,9 +105,7 @@ def fit_params(method: str) -> type[FitParams]:
 
 
 def checked(method: str, plain: dict[str, Any]) -> FitParams:
-    """Return parameters from JSON values that were validated at submission; raise InvalidInstance if they are
-    invalid here.
-    """
+    """Return parameters from JSON values that a submission has validated; raise InvalidInstance if one is wrong."""
     try:
         return fit_params(method)(**plain)
     except (TypeError, ValueError) as error:

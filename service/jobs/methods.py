@@ -155,8 +155,9 @@ def names_of(params: type[Any]) -> list[str]:
 
 
 def of_an_index(sizes: Sizes, params: Any) -> dict[str, int]:
-    """Return the memory that a rebuild needs: the current and the new state, and the bytes of one while it is
-    written or read.
+    """Return the memory that a rebuild needs.
+
+    It has the current and the new state, and the bytes of one while it is written or read.
     """
     return dict.fromkeys(("the current state", "the new state", "its bytes while it is written"), sizes.memory)
 

@@ -243,11 +243,10 @@ async def _adopted(
     pinned: Offset | None = None,
     padded: bool = False,
 ) -> Outcome:
-    """Build a state from the events up to ``until`` and adopt it, or resume where an earlier attempt died. Then
-    call ``clear``.
+    """Build a state from the events up to ``until`` and adopt it, or resume the adoption of an earlier attempt.
 
     After each adoption ``again`` decides whether the state must be built once more, because of events that arrived
-    meanwhile. There are at most ``MAX_ROUNDS`` rounds.
+    meanwhile. There are at most ``MAX_ROUNDS`` rounds. ``clear`` is called at the end.
     """
     name = context.job.id
     outcome: Outcome = {"reason": reason}

@@ -145,8 +145,9 @@ def new_id() -> str:
 
 
 def id_of_key(key: str) -> str:
-    """Return the job id for an idempotency key. A repeated key gives the same id, so the record reveals the
-    repetition.
+    """Return the job id for an idempotency key.
+
+    A repeated key gives the same id, so the existing record reveals the repetition.
     """
     return hashlib.blake2b(key.encode(), digest_size=10, person=b"abound job").hexdigest()
 
@@ -234,8 +235,9 @@ return 1
 
 
 def claim_of(kind: str, holder: str, fields: Mapping[str, Any]) -> list[Any]:
-    """Return the EVAL arguments to claim the next job of a kind. The script returns (1, id), or (0, '') if no job
-    is due.
+    """Return the EVAL arguments to claim the next job of a kind.
+
+    The script returns (1, id), or (0, '') if no job is due.
     """
     claim = change_of("", ("queued",), "running", stamp="started", fields={"holder": holder, **fields})
     claim[2:4] = [f"{JOBS}:state:queued", f'"{kind}"']

@@ -1,9 +1,9 @@
-"""The fork server of jobs: a process that forks a job runner (``service/jobs/runner.py``) for each job that the
-worker claims.
+"""The fork server of jobs: a process that forks a job runner for each job that the worker claims.
 
 The worker forks this process after the kernels are loaded, and before it starts any thread or event loop. All job
-runners therefore share that memory, and a job starts at once; only the first one waits until the fork server has
-imported the methods. Forking is safe because the fork server has one thread and computes nothing.
+runners (``service/jobs/runner.py``) therefore share that memory, and a job starts at once; only the first one waits
+until the fork server has imported the methods. Forking is safe because the fork server has one thread and computes
+nothing.
 
 The worker and the fork server talk over a socket pair, in JSON lists of one line each. The worker sends ``[kind,
 job, holder]`` to run a job, or ``[kind]`` to kill the job runner of a kind. The fork server sends ``[kind, how]``
@@ -48,8 +48,9 @@ AT_ONCE = 65_536
 
 
 class Stable:
-    """The worker's end of the fork server. Create it before the process starts a thread or an event loop, because
-    it forks.
+    """The worker's end of the fork server.
+
+    Create it before the process starts a thread or an event loop, because it forks.
 
     Attributes
     ----------

@@ -1,5 +1,6 @@
-"""The job runner: the process of one job, forked by the fork server (``service/jobs/rq_worker.py``) for a claimed
-job.
+"""The job runner: the process of one claimed job.
+
+The fork server (``service/jobs/rq_worker.py``) forks it.
 
 How a job can end
 -----------------

@@ -1,7 +1,7 @@
-"""The job supervisor of a worker: claims jobs, runs them through the fork server, and recovers jobs whose holder is
-gone.
+"""The job supervisor of a worker: claims jobs, runs them, and recovers jobs whose holder is gone.
 
-It runs one job of each kind at a time, so that a fit does not delay a rebuild.
+It runs one job of each kind at a time, through the fork server (``service/jobs/rq_worker.py``), so that a fit does
+not delay a rebuild.
 
 A running job is **taken over** if its process gave it up, or if it had no heartbeat for ``lost_seconds`` of this
 supervisor's own clock. Its former holder can change nothing from then on. The supervisor deletes its uncommitted
@@ -186,8 +186,9 @@ class JobKeeper:
             log.warning("a job is queued again", job=job.id, method=job.method, reason=why, seconds=delay)
 
     def _delay(self, job: Job) -> float:
-        """Return the delay before the next attempt. The first retries of a committed job have none, as others may
-        wait for it.
+        """Return the delay before the next attempt.
+
+        The first retries of a committed job have none, because other jobs may wait for it.
         """
         doublings = job.attempt - (self._jobs.params.attempts if job.committed else 1)
         return RETRY_SECONDS * 2 ** min(doublings, MOST_DOUBLINGS) if doublings >= 0 else 0.0

@@ -17,9 +17,7 @@ FRESH_SECONDS = 10.0
 
 
 class Workplace(msgspec.Struct, frozen=True):
-    """A registered worker: the kinds of jobs that it runs, its host, and the most bytes that one of its jobs may
-    need.
-    """
+    """A registered worker: its host, its kinds of jobs, and the most bytes that one job may need."""
 
     name: str
     host: str
