@@ -49,7 +49,7 @@ class JobContext:
         The store of the log entries.
     artifacts : Artifacts
         Joined; reading it raises ArtifactsUnavailable if no artifact store is configured.
-    living : Living
+    living : NamedTuple
         The model's entry in the catalog: its keys and the configuration that it was created with.
     job : Job
         The record as it was at the start of this attempt.

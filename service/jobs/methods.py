@@ -48,7 +48,7 @@ class Sizes(NamedTuple):
     reads. ``assertions`` counts labels, ``nnz`` the active features of all instances (an estimate). ``pairs``,
     ``label_pairs`` and ``feature_labels`` count pairs of instances with a common label, pairs of labels with a
     common instance, and pairs of a feature and a label with a common instance
-    (``abound.core.methods.training.matrices.Sizes``).
+    (``abound.core.methods.training.matrices``).
     """
 
     instances: int

@@ -41,11 +41,13 @@ OF_A_DATASET = ("instances", "features", "classes", "assertions", "nnz", "pairs"
 class JobRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     """A requested job."""
 
-    method: Annotated[str, Meta(max_length=64, description="One of those that `/methods` lists.", examples=["refit"])]
-    model: Annotated[str, Meta(max_length=64, description="What it works on.")] = "default"
-    params: Annotated[dict[str, Any], Meta(description="As the method's JSON Schema says.")] = {}
+    method: Annotated[str, Meta(max_length=64, description="A method that `/methods` lists.", examples=["refit"])]
+    model: Annotated[str, Meta(max_length=64, description="The model that the job works on.")] = "default"
+    params: Annotated[dict[str, Any], Meta(description="Parameters, as the method's JSON Schema defines them.")] = {}
     data: Annotated[str, Meta(max_length=64, description="`history`, or the name of a data set.")] = HISTORY
-    activate: Annotated[Literal["never", "if_better"], Meta(description="Whether its version is to serve.")] = "never"
+    activate: Annotated[
+        Literal["never", "if_better"], Meta(description="`if_better`: the new version becomes a challenger.")
+    ] = "never"
 
 
 class Figures(NamedTuple):

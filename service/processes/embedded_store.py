@@ -181,7 +181,7 @@ class EmbeddedStore:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,  # a Ctrl-C in the terminal is for the parent alone
+                    start_new_session=True,  # Ctrl-C in the terminal goes to the parent only
                     preexec_fn=dies_with_parent(),
                 )
             self._launched = time.monotonic()
