@@ -5,7 +5,7 @@ challengers (``service/versions/promotion/launcher.py``).
 
 The worker checks every model twice a second. A snapshot is due when
 
-* a replica requested one (key ``snapshot-wanted``), or
+* one was requested (key ``snapshot-wanted``), or
 * the log has grown by ``every_bytes`` since the newest one, or
 * the newest one is ``every_seconds`` old and the log has new entries (without a snapshot, the model's creation
   counts).
