@@ -1,22 +1,23 @@
-"""The worker: snapshots and jobs, beside the replicas and not inside them. ``python -m abound.service.worker``.
+"""The worker process: snapshots, history and jobs, beside the replicas. ``python -m abound.service.worker``.
 
-Jobs are seen to by ``service/jobs/supervisor.py``, and done by processes of their own; so are contests
-(``service/versions/promotion/launcher.py``).
+Jobs are supervised by ``service/jobs/supervisor.py`` and run in processes of their own; so are contests of
+challengers (``service/versions/promotion/launcher.py``).
 
-As to snapshots: every second it looks at each model. A snapshot is due when
+The worker checks every model twice a second. A snapshot is due when
 
-* somebody asked for one (``wanted``), or
+* one was requested (key ``snapshot-wanted``), or
 * the log has grown by ``every_bytes`` since the newest one, or
-* the newest one is ``every_seconds`` old and something came since (without one, the model's creation counts).
+* the newest one is ``every_seconds`` old and the log has new entries (without a snapshot, the model's creation
+  counts).
 
-With each snapshot, what no snapshot needs any more moves from the log to history (``service/history/archive.py``),
-which is kept within its bounds (``service/history/retention.py``). Without an artifact store there is no history and
-the log is not trimmed.
+With each snapshot the worker moves log entries that no snapshot needs any more to history
+(``service/history/archive.py``), and keeps history within its bounds (``service/history/retention.py``). Without an
+artifact store there is no history, and the log is not trimmed.
 
-The **lease** of a model (``service/store/lease.py``) sees to it that one worker at a time does this, and that one which
-was stopped and comes back too late changes nothing. Now and then the worker also takes out of both stores what nothing
-points to (``service/history/garbage.py``). SIGTERM ends it between two steps; whatever it was making is made again by
-the next one.
+The **lease** of a model (``service/store/lease.py``) ensures that only one worker at a time does this. A worker
+that was suspended and resumes too late changes nothing. From time to time the worker also deletes unreferenced data
+from both stores (garbage collection, ``service/history/garbage.py``). SIGTERM stops the worker between two steps;
+unfinished work is repeated by the next worker.
 """
 
 from __future__ import annotations
@@ -80,14 +81,14 @@ SWEEP_SECONDS = 300.0
 DAMAGED_PAUSE_SECONDS = 60.0
 
 STOP_SECONDS = 3.0
-"""Longest wait for the end of a step."""
+"""Longest wait for the end of the current step."""
 
 LOST = "there is no history, and logs are not trimmed"
 NO_HISTORY = "history cannot be kept, so the log is not trimmed"
 
 
 class Stopped(Exception):
-    """The worker was told to stop."""
+    """The worker was asked to stop."""
 
 
 class Worker:
@@ -119,11 +120,11 @@ class Worker:
         self._told: dict[str, set[str]] = {}
 
     def stop(self) -> None:
-        """Come to an end at the next step."""
+        """Stop at the next step."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Look at every model again and again. CannotStart when the store is not one to trust."""
+        """Check every model repeatedly until stopped. Raises CannotStart if the store fails its checks."""
         await self._store.check()
         showing = asyncio.create_task(self._show())
         swept = asyncio.get_running_loop().time()
@@ -133,19 +134,19 @@ class Worker:
                 try:
                     catalog = await self._catalog_now(catalog)
                     if catalog.has_grown and await shorten_catalog(self._store, catalog):
-                        log.info("made the catalog shorter", models=len(catalog))
+                        log.info("shortened the catalog", models=len(catalog))
                     for living in catalog:
                         try:
                             await self._look_at(living)
-                        except Damaged as error:  # the others get their turn
+                        except Damaged as error:  # continue with the other models
                             await self._rest(living, error)
                     if asyncio.get_running_loop().time() - swept > SWEEP_SECONDS:
                         await self.sweep(catalog)
                         swept = asyncio.get_running_loop().time()
                 except StoreUnavailable as error:
-                    log.warning("the store is away", reason=str(error))
+                    log.warning("the store cannot be reached; trying again", reason=str(error))
                 except (Damaged, UnknownApplyVersion) as error:
-                    log.error("the store holds what cannot be read", reason=str(error))
+                    log.error("data in the store cannot be read", reason=str(error))
                 except Stopped:
                     break
                 with contextlib.suppress(TimeoutError):
@@ -160,9 +161,9 @@ class Worker:
                 await snapshot_requests.hide_worker(self._store, self.id)
 
     async def sweep(self, catalog: Catalog) -> int:
-        """Take out of both stores what nothing points to, and see to histories that nothing is added to.
+        """Collect garbage in both stores, and archive models without new entries.
 
-        Returns the number of keys and files that went.
+        Returns the number of deleted keys and files.
         """
         swept = await sweep_store(self._store, catalog)
         artifacts = await self._joining.look() if self._joining is not None else None
@@ -180,17 +181,17 @@ class Worker:
                 await self._measure(artifacts, living)
             swept += await Datasets(self._store).sweep(artifacts)
         except (ArtifactsUnavailable, Damaged) as error:
-            log.warning("the artifact store is not swept", reason=str(error))
+            log.warning("garbage collection in the artifact store failed; trying again later", reason=str(error))
         return swept
 
     async def _measure(self, artifacts: Artifacts, living: Living) -> None:
-        """Say how much the indexes take that were made to be adopted: they are not counted among the segments."""
+        """Publish the size of the state files. The size of history counts segments only."""
         sizes = await artifacts.sizes(state_files.folder(living.keys))
         size = sum(size for name, size in sizes.items() if f"/{BASE_PREFIX}" not in name)
         await worker_status.say(self._store, living.keys, index_bytes=size)
 
     async def _show(self) -> None:
-        """Say that this worker is there, for ever."""
+        """Renew the worker's heartbeat until cancelled."""
         while True:
             with contextlib.suppress(StoreUnavailable):
                 await snapshot_requests.show_worker(self._store, self.id)
@@ -214,9 +215,9 @@ class Worker:
             return
         with self._nobody_else():
             async with take(self._store, living.keys, LEASE_SECONDS) as lease:
-                if await self._due(living) is None:  # another worker was faster
+                if await self._due(living) is None:  # another worker has made it
                     return
-                await self._archive(living, lease)  # what another one left undone; it may make room for what comes
+                await self._archive(living, lease)  # finish an interrupted archiving, which may free space
                 try:
                     await self._compact(living, lease, why)
                 except (ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownArtifact) as error:
@@ -226,18 +227,18 @@ class Worker:
                 await self._archive(living, lease)
 
     async def _rest(self, living: Living, error: Exception) -> None:
-        """Leave a model alone for a while."""
+        """Report the error and pause work on a model."""
         log.error("no snapshot can be made", model=living.keys.name, reason=str(error))
         self._resting[living.keys.incarnation] = asyncio.get_running_loop().time() + DAMAGED_PAUSE_SECONDS
         await self._tell(living, "snapshots", f"no snapshot can be made: {error}")
 
     async def _tell(self, living: Living, work: str, trouble: str) -> None:
-        """Let replicas say why some work on a model cannot be done."""
+        """Publish why some work on a model fails, for the replicas."""
         await worker_status.say(self._store, living.keys, **{work: trouble})
         self._told.setdefault(living.keys.incarnation, set()).add(work)
 
     async def _well(self, living: Living, work: str) -> None:
-        """Some work was done; what another worker has told of it before is over by itself after a while."""
+        """Withdraw this worker's report about some work on a model. Reports of other workers expire."""
         told = self._told.get(living.keys.incarnation, set())
         if work in told:
             await worker_status.say(self._store, living.keys, **{work: None})
@@ -266,8 +267,10 @@ class Worker:
         await self._note(living, manifest)
 
     async def _note(self, living: Living | None, manifest: Manifest | None = None) -> None:
-        """Write down how far a model has come with a snapshot, or the whole store: see
-        ``service/history/high_water.py``."""
+        """Save the high-water marks of a model after a snapshot, or of the whole store.
+
+        See ``service/history/high_water.py``.
+        """
         marks = None
         if living is not None and manifest is not None:
             last = Offset.parse(manifest.offset).entry
@@ -276,10 +279,10 @@ class Worker:
             artifacts = await self._joining.look() if self._joining is not None else None
             await self._marks.note(await read_catalog(self._store), artifacts, marks)
         except (ArtifactsUnavailable, Damaged, OSError, StoreUnavailable, UnknownApplyVersion) as error:
-            log.warning("how far the store has come is not written down", reason=str(error))
+            log.warning("the high-water marks of the store could not be saved", reason=str(error))
 
     async def _archive(self, living: Living, lease: Lease) -> None:
-        """Move to history what can be, and keep that within its bounds; say why when it cannot be done."""
+        """Archive log entries of a model, and keep its history within bounds. Publish the reason if that fails."""
         now = asyncio.get_running_loop().time()
         if self._without_history.get(living.keys.incarnation, 0.0) > now:
             return
@@ -320,7 +323,10 @@ class Worker:
         return between
 
     async def _due(self, living: Living) -> str | None:
-        """Why a snapshot of a model is due, None when none is. One round trip while nothing is learned."""
+        """Return why a snapshot of a model is due, or None.
+
+        One round trip while nothing is learned.
+        """
         keys = living.keys
         newest = await manifests.newest(self._store, keys, self._newest.get(keys.incarnation))
         if newest is not None:
@@ -335,30 +341,30 @@ class Worker:
         n_entries = n_held + Trim.parse(trimmed).n_entries
         asked = snapshot_requests.parse(text)
         if asked is not None and (newest is None or newest.position.offset < asked):
-            return "asked for"
+            return "requested"
         if n_entries <= (newest.n_entries if newest else 0):
             return None
         made = newest.created if newest else int(keys.incarnation.partition("-")[0])
         age = seconds - made / 1000
-        if age > self._params.every_seconds or age < -1.0:  # of the future: the store's clock was set back
-            return "it is time"
+        if age > self._params.every_seconds or age < -1.0:  # negative: the store's clock was set back
+            return "the newest is too old"
         sizes = [replica.log_bytes for replica in await presence.present(self._store, keys)]
         grown = max(sizes, default=0) - (newest.log_bytes if newest else 0)
         return "the log has grown" if grown > self._params.every_bytes else None
 
     @contextlib.contextmanager
     def _nobody_else(self) -> Iterator[None]:
-        """Leave alone what another process has, or has taken over."""
+        """Skip the block if another process has the lease or takes it over."""
         try:
             yield
         except Conflict:
             return
         except LeaseLost:
-            log.warning("another process has taken over")
+            log.warning("another process has taken over the lease of a model")
 
 
 def run(settings: Settings, reporter: Reporter) -> None:
-    """Run a worker, snapshots and jobs, until SIGTERM or SIGINT. It forks, so the process has no threads yet."""
+    """Run a worker until SIGTERM or SIGINT. It forks, so the process must not have started a thread yet."""
     uvloop.run(_work(settings, reporter, Stable(settings)))
 
 
@@ -384,7 +390,9 @@ async def _work(settings: Settings, reporter: Reporter, stable: Stable) -> None:
     try:
         await store.check()
         await jobs_store.check()
-        with contextlib.suppress(StoreUnavailable, Damaged, UnknownApplyVersion):  # it says so itself, and waits
+        with contextlib.suppress(
+            StoreUnavailable, Damaged, UnknownApplyVersion
+        ):  # the worker logs the error itself and waits
             await marks.check()
         reporter.say(Report(stage="working", progress=1.0, ready=True))
         contests = ContestKeeper(settings, store)
@@ -394,7 +402,7 @@ async def _work(settings: Settings, reporter: Reporter, stable: Stable) -> None:
         stopping.set()
         worker.stop()
         await asyncio.wait(parts[:1], timeout=STOP_SECONDS)
-        if not parts[0].done():  # something hangs; what it was making is made again
+        if not parts[0].done():  # the step hangs; the next worker repeats it
             await end(parts[0])
         await asyncio.gather(stopped, *(part for part in parts if not part.cancelled()))
     finally:
@@ -403,7 +411,7 @@ async def _work(settings: Settings, reporter: Reporter, stable: Stable) -> None:
 
 
 def main() -> int:
-    """Run the process; returns its exit code."""
+    """Run the process and return its exit code."""
 
     def work(settings: Settings, reporter: Reporter) -> None:
         entry.warm(reporter)

@@ -1,19 +1,20 @@
-"""What a job is given to work with: the store, the artifacts, its model, and the ways to be stopped and cleaned up.
+"""The context of a running job: store, artifact store, model, heartbeat state and cleanup.
 
-Three promises that a method keeps, so that a job leaves nothing behind, however it ends:
+A method follows three rules, so that a job leaves nothing behind however it ends:
 
-1. ``await context.will_write(prefix)`` before the first artifact below ``prefix`` is written. Everything there is
-   deleted when the job has ended, or before it is begun again, unless it was committed. Indexes are left to their
-   sweep, which asks history and log (``service/history/garbage.py``). The prefix names the job and its attempt
-   (``context.own``), so that one that was taken for dead never writes among the files of the next.
-2. ``await context.pin(offset)`` before it reads history or log after ``offset``. Pins are renewed while the job runs
-   and taken away when it has ended.
-3. ``await context.commit(prefix, ...)`` right before the first event that makes the result visible is appended. It
-   raises Cancelled if the job is to stop, and UnknownModel if its model is gone; from then on it can no longer be
-   cancelled, and these prefixes are the event's, not the job's: they stay, however the job ends. A job that dies or
-   fails after that is begun again, with ``context.job.committed`` true, these prefixes in ``context.job.kept`` and the
-   same ``context.job.id``: what it does must then come to the same end. It is not given up, only tried later each
-   time.
+1. It awaits ``context.will_write(prefix)`` before it writes the first artifact below ``prefix``. Uncommitted
+   artifacts are deleted when the job ends or is retried. State files are left to the garbage collection, which
+   checks history and log (``service/history/garbage.py``). The prefix contains the job and its attempt
+   (``context.attempt_name``). An attempt that was taken for dead therefore never writes among the files of the next
+   one.
+2. It awaits ``context.pin(offset)`` before it reads history or log after ``offset``. Pins are renewed while the job
+   runs and removed when it has ended.
+3. It awaits ``context.commit(prefix, ...)`` right before it appends the first log entry that makes the result
+   visible. ``commit`` raises Cancelled if the job should stop, and UnknownModel if its model is gone. From then on
+   the job cannot be cancelled, and the prefixes belong to the log entry: they stay, however the job ends. If the
+   job dies or fails after that, it is started again with ``context.job.committed`` true, these prefixes in
+   ``context.job.kept``, and the same ``context.job.id``. The method must then reach the same result. A committed
+   job is never given up, only retried later each time.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ if TYPE_CHECKING:
 
 
 class JobContext:
-    """See above.
+    """The context that a method gets; the module describes its rules.
 
     Attributes
     ----------
     settings : Settings
     store : Store
-        Of the events.
+        The store of the log entries.
     artifacts : Artifacts
-        Joined; ArtifactsUnavailable where there is none.
-    living : Living
-        The model as the catalog has it: keys and the configuration that it was created with.
+        Joined; reading it raises ArtifactsUnavailable if no artifact store is configured.
+    living : NamedTuple
+        The model's entry in the catalog: its keys and the configuration that it was created with.
     job : Job
-        The record as it was when the job was begun (this time).
+        The record as it was at the start of this attempt.
     committed : bool
-        It has passed the point of no return, by now.
+        The job has committed.
     """
 
     def __init__(
@@ -74,63 +75,65 @@ class JobContext:
     def artifacts(self) -> Artifacts:
         """The artifact store."""
         if self._artifacts is None:
-            raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL, the same for all hosts")
+            raise ArtifactsUnavailable(
+                "there is no artifact store: set ABOUND_ARTIFACTS_URL to the same value on all hosts"
+            )
         return self._artifacts
 
     @property
     def own(self) -> str:
-        """A name that no other job has, and no other attempt of this one: for prefixes."""
+        """A name that is unique to this job and attempt, for prefixes."""
         return f"{self.job.id}-{self.job.attempt}"
 
     @property
     def threads(self) -> int:
-        """How many threads may compute."""
+        """Number of threads that the job may compute with."""
         return self._jobs.params.computing
 
     async def now(self) -> float:
-        """Seconds since 1970, by the clock of the store of jobs."""
+        """Return the clock of the jobs' store, in seconds since 1970."""
         return await self._jobs.now()
 
     def progress(self, stage: str, fraction: float) -> None:
-        """Say what is being done and how much of all is done, 0..1. Cancelled when the job is to stop."""
+        """Report the current step and how much of the job is done, 0..1. Raise Cancelled if the job should stop."""
         self._told = (stage[:200], min(1.0, max(0.0, float(fraction))))
         self.check()
 
     def check(self) -> None:
-        """Cancelled when the job is to stop."""
+        """Raise Cancelled if the job should stop."""
         if self._stop.is_set():
-            raise Cancelled("the job was told to stop")
+            raise Cancelled("the job was asked to stop")
 
     @property
     def told(self) -> tuple[str | None, float]:
-        """Stage and fraction as they were told last."""
+        """The step and fraction that were reported last."""
         return self._told
 
     def stop(self) -> None:
-        """Let ``check`` and ``progress`` raise from now on."""
+        """Make ``check`` and ``progress`` raise Cancelled from now on."""
         self._stop.set()
 
     async def will_write(self, prefix: str) -> None:
-        """Note that what lies below ``prefix`` in the artifact store is this job's own."""
+        """Note that the job owns the artifacts below ``prefix``."""
         self.check()
         await self._jobs.will_write(self.job, prefix)
 
     async def range(self, after: Offset | None, until: Offset | None) -> None:
-        """Note in the record which events the job reads: those after one offset up to another."""
+        """Note in the record which log entries the job reads: those after ``after``, up to ``until``."""
         told = {"after": str(after) if after else None, "until": str(until) if until else None}
         await self._jobs.note(self.job, data_range=told)
 
     async def so_far(self, outcome: dict[str, Any]) -> None:
-        """Note in the record what has come of the job so far: whoever begins it again has it in ``job.outcome``."""
+        """Save an intermediate outcome in the record. The next attempt finds it in ``job.outcome``."""
         await self._jobs.note(self.job, outcome=outcome)
 
     async def commit(self, *prefixes: str) -> None:
-        """Pass the point of no return; what lies below ``prefixes`` is not the job's own any more.
+        """Commit the job: it can no longer be cancelled, and no longer owns the artifacts below ``prefixes``.
 
         Raises
         ------
         Cancelled
-            The job is to stop, or somebody else has taken it over.
+            The job should stop, or another worker has taken it over.
         UnknownModel
             The model was deleted.
         """
@@ -138,21 +141,21 @@ class JobContext:
         await living_of(self.store, self.job)
         if not await self._jobs.commit(self.job, *prefixes):
             self.stop()
-            raise Cancelled("the job was told to stop")
+            raise Cancelled("the job was asked to stop")
         self.committed = True
 
     async def pin(self, offset: Offset) -> None:
-        """Keep what comes after ``offset`` in history while the job runs; the pin before is let go of."""
+        """Keep everything after ``offset`` in history while the job runs. A later pin replaces an earlier one."""
         self._pin = pins.Pin(self.living.keys, f"job-{self.own}", offset)
         await self.renew_pin()
 
     async def renew_pin(self) -> None:
-        """Say again what is pinned; nothing when nothing is."""
+        """Renew the pin, if there is one."""
         if self._pin is not None:
             await pins.renew(self.store, self._pin)
 
     async def unpin(self) -> None:
-        """Let go of what is pinned. With the store away the pin ends by itself."""
+        """Remove the pin. If the store cannot be reached, the pin expires on its own."""
         made, self._pin = self._pin, None
         if made is not None:
             with contextlib.suppress(StoreUnavailable):
@@ -160,7 +163,10 @@ class JobContext:
 
 
 async def living_of(store: Store, job: Job) -> Living:
-    """The model of a job; UnknownModel when it was deleted, be there another of its name or not."""
+    """Return the catalog entry of a job's model.
+
+    Raises UnknownModel if the model was deleted, even if another model has the same name by now.
+    """
     living = (await read_catalog(store)).get(job.model)
     if living is None or living.keys.incarnation != job.incarnation:
         raise UnknownModel(f"the model {job.model} was deleted")
@@ -168,15 +174,20 @@ async def living_of(store: Store, job: Job) -> Living:
 
 
 async def clean(jobs: Jobs, job: Job, artifacts: Artifacts | None) -> None:
-    """Delete what a job wrote and did not commit. May be done again; ArtifactsUnavailable when it cannot be.
+    """Delete the artifacts that a job wrote and did not commit. Repeating it is safe.
 
-    The store of jobs may have lost that it was committed, while the log names it. So an index stays, which only history
-    and log can tell about, and so does a version that has its card: that is written after the commit.
+    The jobs' store may have lost the commit although the log names the result. State files therefore stay: only
+    history and log can tell whether they are used. A version that has its card stays too, because the card is
+    written after the commit.
+
+    Raises ArtifactsUnavailable if the artifacts cannot be deleted.
     """
     indexed = state_files.folder(ModelKeys(job.model, job.incarnation))
     for prefix in await jobs.wrote(job.id):
         if artifacts is None:
-            raise ArtifactsUnavailable("what the job wrote cannot be deleted: there is no artifact store here")
+            raise ArtifactsUnavailable(
+                "the artifacts of the job cannot be deleted without an artifact store: set ABOUND_ARTIFACTS_URL here"
+            )
         if prefix.startswith(f"{indexed}/") or f"{prefix}/{CARD}" in await artifacts.names(prefix):
             continue
         await artifacts.clear(prefix)

@@ -1,13 +1,13 @@
-"""Fitting a batch method as a job: from history, or a data set, to a version with a card.
+"""The job that fits a batch method: from history or a data set to a version with a card.
 
-1. the instances are read as matrices (``service/jobs/training_data.py``, ``service/datasets/repository.py``), in the
-order in which they came
-2. the method is fitted on all but the newest, and judged on these
-3. with the same parameters and the same seed it is fitted on all
-4. the version is written, all but its card, and committed; then it gets its card, and is seen. A job that dies after it
-   has committed is begun again and goes on from there
+1. Read the instances as matrices (``service/jobs/training_data.py``, ``service/datasets/repository.py``), in the
+   order in which they arrived.
+2. Fit the method on all but the newest instances, and evaluate it on the newest.
+3. Fit it on all instances, with the same parameters and the same seed.
+4. Write the version without its card, commit, then write the card, which makes the version visible. A job that dies
+   after it has committed is started again and continues from there.
 
-So a version is what fitting in process gives for the same instances, parameters and seed.
+The version is therefore equal to the result of fitting in process with the same instances, parameters and seed.
 """
 
 from __future__ import annotations
@@ -59,16 +59,18 @@ if TYPE_CHECKING:
 
 HISTORY = "history"
 DEPTH = 100
-"""Labels that are ranked to judge a version."""
+"""Number of labels that are ranked to evaluate a version."""
 
 READ_AT_ONCE = 256
 
 JUDGED_AT_ONCE = 2048
-"""Instances that are ranked between two reports; a method divides them into pieces for its threads or machines."""
+"""Instances that are ranked between two progress reports. A method divides them further among its threads or
+machines.
+"""
 
 
 class Read(NamedTuple):
-    """Instances, and where they are from: ``range`` as a card says it, None for a data set."""
+    """Instances and their origin. ``range`` has the form that a card has; it is None for a data set."""
 
     data: Matrices
     range: dict[str, str | None] | None
@@ -76,7 +78,7 @@ class Read(NamedTuple):
 
 
 async def fit(context: JobContext, params: FitParams, progress: Progress) -> dict[str, Any]:
-    """Fit, judge, fit again, write."""
+    """Fit and evaluate a batch method, fit it on all instances, and write the version."""
     keys, job = context.living.keys, context.job
     if job.committed:
         name = job.kept[0].rpartition("/")[2]
@@ -139,7 +141,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
 
 
 def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
-    """Bytes that a fit needs at most, by what they are for."""
+    """Return the most bytes that a fit needs, by purpose."""
     n = Sizes(
         n=sizes.instances,
         d=sizes.features,
@@ -161,11 +163,11 @@ def _needs(method: str, n: Sizes, params: FitParams) -> dict[str, int]:
 
 
 def refuse_large(params: FitParams, n: Sizes, most: int) -> None:
-    """NeedsMemory when a job may not need what it turns out to, now that the data are read; 0: no bound.
+    """Raise InsufficientMemory if the fit needs more than ``most`` bytes for the data that was read; 0: no bound.
 
-    At the door the features are those of the index, which keeps as many as it may, or of the data set as the default
-    analyzer reads it; and of the labels of a model it is only known how often each comes, not which come together,
-    nor with how many features.
+    The check at submission is less precise. It counts the features of the index, which may be bounded, or those of
+    the data set under the default analyzer. For the labels of a model it knows only how often each one occurs, not
+    which occur together or with how many features.
     """
     if most:
         about = f"{n.n:,} instances, {n.d:,} features, {n.L:,} classes"
@@ -173,7 +175,7 @@ def refuse_large(params: FitParams, n: Sizes, most: int) -> None:
 
 
 async def _after(context: JobContext, card: Card) -> dict[str, Any]:
-    """What follows from a version that is there: it contends where that was asked for, and old ones go."""
+    """Enter the new version as a challenger if the job asks for it, then delete old versions."""
     store, keys = context.store, context.living.keys
     contends: bool | str = False
     if context.job.activate == "if_better":
@@ -183,7 +185,7 @@ async def _after(context: JobContext, card: Card) -> dict[str, Any]:
         except (
             Conflict,
             UnknownVersion,
-        ) as error:  # as many contend as can, or it was deleted; it was made all the same
+        ) as error:  # no free slot, or it was deleted; the job succeeded anyway
             contends = str(error)
     keep = context.settings.group(version_retention.VersionParams).keep
     gone = await version_retention.retain(store, context.artifacts, keys, keep)
@@ -191,10 +193,10 @@ async def _after(context: JobContext, card: Card) -> dict[str, Any]:
 
 
 async def refuse_forgotten(context: JobContext, until: Offset) -> None:
-    """Conflict when events up to ``until`` were forgotten since they were read.
+    """Raise Conflict if events up to ``until`` were forgotten since they were read.
 
-    A forgetting adopts an index first and looks for versions then, those without a card as well, so either it finds
-    this one or this finds it.
+    A forget job first adopts a new state and then looks for versions, including those without a card. Therefore
+    either that job finds this version, or this check finds that job.
     """
     store, artifacts, keys = context.store, context.artifacts, context.living.keys
     params = context.settings.group(LogParams)
@@ -205,13 +207,15 @@ async def refuse_forgotten(context: JobContext, until: Offset) -> None:
                 if adoption_after(element) is not None:
                     event = decode_entry(element[1]).event
                     if isinstance(event, Adopt) and await _forgets(artifacts, keys, event.index):
-                        raise Conflict("events that it learned from were forgotten meanwhile; ask for it again")
+                        raise Conflict(
+                            "events in its training data were forgotten during the job; submit the job again"
+                        )
 
 
 async def _forgets(artifacts: Artifacts, keys: ModelKeys, index: str) -> bool:
     try:
         return (await state_files.manifest_of(artifacts, keys, index)).recipe.get("method") == "forget"
-    except UnknownArtifact:  # only what an adoption after it has replaced
+    except UnknownArtifact:  # a later adoption replaced this state file, so it cannot be checked
         return True
 
 
@@ -219,21 +223,23 @@ async def _read(context: JobContext, config: ModelConfig, progress: Progress) ->
     if context.job.data == HISTORY:
         found = await matrices_of_past(context, progress)
         if not found.data.X.shape[0]:
-            why = "" if found.is_all else " of which there is more than an index: it was imported, or history was cut"
+            why = (
+                ""
+                if found.is_all
+                else " that history still contains as events: it was imported, or history was cut off"
+            )
             raise InvalidInstance(f"the model {context.living.keys.name} has learned nothing{why}", "data")
         return Read(found.data, found.range, found.until)
     card = await Datasets(context.store).get(context.job.data)
     if context.job.upload not in (None, card.upload):
-        raise Conflict(
-            f"another file has come as the data set {card.name} since the job was asked for; ask for it again"
-        )
+        raise Conflict(f"the data set {card.name} was replaced after the job was submitted; submit the job again")
     async with local_file(context.artifacts, card.file) as path:
         data = await asyncio.to_thread(_of_file, path, config, card.instances, progress)
     return Read(data, None, await past.end(context.store, context.living.keys))
 
 
 def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Matrices:
-    """The instances of a file, vectorized as the model's own."""
+    """Return the instances of a file, vectorized with the model's configuration."""
 
     def told() -> Iterator[Instance]:
         for at, instance in enumerate(read_file(str(path))):
@@ -250,7 +256,10 @@ def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Mat
 def _fitted(
     params: FitParams, data: Matrices, idf: bool, where: tuple[str | None, int], progress: Progress, clock: Clock
 ) -> tuple[Fitted, dict[str, Any]]:
-    """The method on all of the data, and how one without the newest did on these. ``where``: see ``parallel``."""
+    """Fit the method on all data, and return its metrics on the newest instances.
+
+    The metrics are those of a fit without these instances. ``where``: the arguments of ``parallel``.
+    """
     with parallel(*where):
         return _judged_and_fitted(params, data, idf, progress, clock)
 
@@ -273,14 +282,14 @@ def _judged_and_fitted(
     fitted = None
     if n_held:
         older = data.first(n - n_held)
-        fitted = on(older, own, _named("judging: ", part(progress, 0.0, judged_by - 0.1)))
+        fitted = on(older, own, _named("evaluating: ", part(progress, 0.0, judged_by - 0.1)))
         clock.lap("fit")
         ranking = part(progress, judged_by - 0.1, judged_by)
         metrics |= judged(fitted, older, data.last(n_held), ranking)
         clock.lap("rank")
         own = fitted.params
     if again:
-        fitted = None  # there is room for one
+        fitted = None  # memory suffices for one fitted method
         fitted = on(data, own, _named("", part(progress, judged_by if n_held else 0.0, 1.0)))
         clock.lap("refit" if n_held else "fit")
     assert fitted is not None
@@ -288,24 +297,24 @@ def _judged_and_fitted(
 
 
 def judged(fitted: Fitted, train: Matrices, test: Matrices, progress: Progress) -> dict[str, float | None]:
-    """Every measure (``core/metrics.py``) of a fitted method on instances in the same columns."""
+    """Return every measure (``core/metrics.py``) of a fitted method on instances with the same columns."""
     n, blocks = test.X.shape[0], []
     for first in range(0, n, JUDGED_AT_ONCE):
-        progress("judging: ranking the newest", first / n)
+        progress("evaluating: ranking the newest instances", first / n)
         blocks.append(fitted.rank(test.X[first : first + JUDGED_AT_ONCE], DEPTH))
     weights = Propensity().weights(train.label_counts, train.X.shape[0])
     return evaluate(joined(blocks), test.label_sets, weights)
 
 
 class Clock:
-    """Seconds of wall time, by what they were for."""
+    """Seconds of wall time by step."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._since = time.monotonic()
 
     def lap(self, name: str) -> None:
-        """What was done since the last time was this."""
+        """Count the time since the last call as the step ``name``."""
         now = time.monotonic()
         self.seconds[name] = round(now - self._since, 3)
         self._since = now

@@ -1,4 +1,4 @@
-"""The parameters of a job that fits a batch method: the method's own, and what is common to all of them."""
+"""The parameters of a fit job: the batch method's own, and those that all methods share."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ MOST_SEED = 2**63 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class FitParams:
-    """What every fit is told.
+    """Parameters of every fit.
 
     Attributes
     ----------
     seed : int
-        Of everything that the method draws.
+        Seed of all random numbers of the method.
     idf : bool or None
-        Weigh features by their inverse frequency in the training data; null: as the model's ``idf`` says, where the
-        method has a use for it.
+        Weigh features by their inverse frequency in the training data; null: the model's ``idf`` setting, if the
+        method supports it.
     auto : bool
-        Search for the method's parameters on a part that is held out, where the method knows how to.
+        Search for the method's parameters on a held-out part, if the method supports it.
     held_out : float
-        Part of the instances, the newest, that the version is judged on; 0: it is not judged.
+        Fraction of the instances, the newest, that the version is evaluated on; 0: no evaluation.
     most_held_out : int
-        Instances of it at most.
+        Most instances to hold out.
     refit : bool
-        Fit once more on all instances after it was judged on a fit without the newest.
+        Fit again on all instances after the evaluation.
     reason : str
-        Kept with the job.
+        Stored with the job.
     """
 
     METHOD: ClassVar[str] = ""
@@ -58,33 +58,33 @@ class FitParams:
         if len(self.reason) > 1000:
             raise ValueError("reason must have at most 1000 characters")
         if self.idf and not method.idf:
-            raise ValueError(f"idf is of no use to {self.METHOD}")
+            raise ValueError(f"idf is not supported by {self.METHOD}; leave it out or set it to false")
         if self.auto and method.search is None:
             raise ValueError(f"auto: {self.METHOD} has no parameters that can be searched for")
         if self.auto and self.own != method.params():
-            raise ValueError("auto searches for the method's parameters, so none of them can be given")
+            raise ValueError("auto searches for the method's parameters; give either auto or the parameters")
 
     @property
     def own(self) -> Any:
-        """The method's own parameters; ValueError with a field's name when one is out of range."""
+        """The method's own parameters. Raises ValueError with a field's name if one is out of range."""
         method = registry.METHODS[self.METHOD]
         return method.params(**{one.name: getattr(self, one.name) for one in fields(method.params)})
 
     def weighs(self, default: bool) -> bool:
-        """Whether features are weighed; ``default``: where it is not said."""
+        """Return whether to weigh features by idf; ``default`` applies if ``idf`` is not set."""
         return registry.METHODS[self.METHOD].idf and (default if self.idf is None else self.idf)
 
 
 @cache
 def fit_params(method: str) -> type[FitParams]:
-    """The parameters of a fit by this method, as one frozen dataclass that checks itself."""
+    """Return the parameter class of a fit by this method: a frozen, self-validating dataclass."""
     own = registry.METHODS[method].params
     hints = get_type_hints(own)
     about = described(own)
     parts: list[tuple[str, Any, Any]] = []
     for one in fields(own):
         if hasattr(FitParams, one.name):
-            raise AssertionError(f"{one.name} of {method} is what every fit is told")
+            raise AssertionError(f"{one.name} of {method} is also a parameter of every fit")
         default = field(default_factory=one.default_factory) if one.default is MISSING else field(default=one.default)
         parts.append((one.name, Annotated[hints[one.name], Field(description=about.get(one.name))], default))
 
@@ -105,7 +105,7 @@ def fit_params(method: str) -> type[FitParams]:
 
 
 def checked(method: str, plain: dict[str, Any]) -> FitParams:
-    """Parameters from JSON values that were checked before; InvalidInstance when they cannot be."""
+    """Return parameters from JSON values that a submission has validated; raise InvalidInstance if one is wrong."""
     try:
         return fit_params(method)(**plain)
     except (TypeError, ValueError) as error:
@@ -113,7 +113,7 @@ def checked(method: str, plain: dict[str, Any]) -> FitParams:
 
 
 def _annotated(kind: type[Any]) -> list[tuple[str, Any, Any]]:
-    """The fields of a dataclass with what its docstring says of them."""
+    """Return the fields of a dataclass, annotated with their descriptions from its docstring."""
     about, hints = described(kind), get_type_hints(kind)
     return [
         (one.name, Annotated[hints[one.name], Field(description=about.get(one.name))], field(default=one.default))
@@ -122,7 +122,7 @@ def _annotated(kind: type[Any]) -> list[tuple[str, Any, Any]]:
 
 
 def described(kind: type[Any]) -> dict[str, str]:
-    """What the section *Attributes* of its docstring, or of that of a class it comes from, says of each field."""
+    """Return the description of each field from the *Attributes* sections of a class and its bases."""
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         section = inspect.cleandoc(one.__doc__ or "").partition("Attributes\n----------\n")[2]

@@ -1,16 +1,16 @@
-"""The methods of jobs: one line each. That line feeds ``GET /methods``, the check at the door, and the workers.
+"""The table of job methods. It feeds ``GET /methods``, the validation at submission, and the workers.
 
-A method is an async function ``run(context, params, progress)`` that returns what came of it:
+A method is an async function ``run(context, params, progress)`` that returns its outcome:
 
-* ``context`` (:class:`abound.service.jobs.context.JobContext`): store, artifacts, the model's keys, the job; what may
-  be written, pinned and committed.
-* ``params``: a frozen dataclass that checks itself.
-* ``progress(stage, fraction)``: to be called every second or two; raises :class:`abound.core.errors.Cancelled`, which
-  goes through. It may be called from any thread.
+* ``context`` (:class:`abound.service.jobs.context.JobContext`): the stores, the model's keys, the job; prefixes,
+  pins and the commit.
+* ``params``: a frozen, self-validating dataclass.
+* ``progress(stage, fraction)``: call it every second or two, from any thread. It raises
+  :class:`abound.core.errors.Cancelled`, which the method must not catch.
 
-The outcome is a dict of JSON values; ``metrics`` (a dict) and ``version`` (a string) in it go to the record's own
-fields. An error of the product fails the job with its sentence; StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable
-and ClusterUnavailable let it be tried again, as the death of its worker does.
+The outcome is a dict of JSON values. Its ``metrics`` (a dict) and ``version`` (a string) go to the record's own
+fields. An AboundError fails the job with its message. StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable and
+ClusterUnavailable cause a retry, as the death of the worker does.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ Run = Callable[["JobContext", Any, Progress], Awaitable[Outcome]]
 
 
 class Sizes(NamedTuple):
-    """What a model holds when a job is asked for.
+    """The size of a model when a job is submitted.
 
-    Instances learned, features, classes, connections, bytes; then what a batch method reads: labels, and about how
-    many active features, of all instances together, and how many pairs of instances, of labels, and of features
-    and labels, have a label, or an instance, in common (``abound.core.methods.training.matrices.Sizes``).
+    Instances learned, features, classes, connections and bytes; then the size of the data that a batch method
+    reads. ``assertions`` counts labels, ``nnz`` the active features of all instances (an estimate). ``pairs``,
+    ``label_pairs`` and ``feature_labels`` count pairs of instances with a common label, pairs of labels with a
+    common instance, and pairs of a feature and a label with a common instance
+    (``abound.core.methods.training.matrices``).
     """
 
     instances: int
@@ -62,29 +64,29 @@ class Sizes(NamedTuple):
 
 
 Needs = Callable[[Sizes, Any], dict[str, int]]
-"""Bytes that a job needs at most, by what for: ``{"the new index": 10_000, "the old one": 10_000}``."""
+"""Most bytes that a job needs, by purpose: ``{"the new state": 10_000, "the current state": 10_000}``."""
 
 
 @dataclass(frozen=True)
 class JobMethod:
-    """What a job can do.
+    """One job method.
 
     Attributes
     ----------
     params : type
-        A frozen dataclass that checks itself (ValueError).
+        A frozen dataclass that validates itself (ValueError).
     run : callable
     needs : callable or None
-        Sizes and params to bytes; None: nothing worth counting.
+        Maps sizes and params to bytes; None: the job needs no memory worth counting.
     kind : str
-        Which workers do it: each kind has a queue and a process of its own, so that what is short, or urgent, does
-        not wait for what is long.
+        The kind of worker that runs it. Each kind has its own queue and process, so that short or urgent jobs do
+        not wait for long ones.
     summary : str
-        For people, one line; by default the first one of ``run``'s docstring.
+        One line for people; by default the first line of ``run``'s docstring.
     data : bool
-        Whether it can read a data set in the place of history.
+        Whether it can read a data set instead of history.
     versions : bool
-        Whether it makes versions, which may be activated when they are better.
+        Whether it makes versions, which may be activated if they are better.
     """
 
     params: type[Any]
@@ -97,12 +99,12 @@ class JobMethod:
 
     @property
     def about(self) -> str:
-        """What it does, in a line."""
+        """One line that says what the method does."""
         return self.summary or (inspect.getdoc(self.run) or "").partition("\n")[0]
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of its parameters, each with what their docstring says of it."""
+        """The JSON Schema of the parameters, with descriptions from their docstring."""
         schema = self._adapter.json_schema()
         about = described(self.params)
         for name, parameter in schema.get("properties", {}).items():
@@ -111,22 +113,22 @@ class JobMethod:
         return schema | {"additionalProperties": False}
 
     def check(self, given: dict[str, Any]) -> Any:
-        """The parameters, checked; InvalidInstance (field ``params....``) says what is wrong."""
+        """Return the validated parameters; raise InvalidInstance with the field ``params....`` if one is wrong."""
         try:
-            # As JSON, where a list is a tuple; a string is not a number, and what is unknown is refused.
+            # In JSON mode a list may be a tuple. Strings are not converted to numbers; unknown fields are refused.
             return self._adapter.validate_json(msgspec.json.encode(given), strict=True, extra="forbid")
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = ".".join(["params", *map(str, first["loc"])])
             said = first["msg"].removeprefix("Value error, ")
             name = said.partition(" ")[0].rstrip(":")
-            if not first["loc"] and name in names_of(self.params):  # the parameters check themselves, and name it
+            if not first["loc"] and name in names_of(self.params):  # their own check names the field
                 raise InvalidInstance(f"params.{said}", f"params.{name}") from None
             said = f"{said[:1].lower()}{said[1:]}"
             raise InvalidInstance(f"{field}: {said}", field) from None
 
     def plain(self, params: Any) -> dict[str, Any]:
-        """Checked parameters as JSON values, defaults and all."""
+        """Return validated parameters as JSON values, including defaults."""
         plain: dict[str, Any] = self._adapter.dump_python(params, mode="json")
         return plain
 
@@ -136,7 +138,10 @@ class JobMethod:
 
 
 def check_memory(name: str, method: JobMethod, params: Any, sizes: Sizes, free: int, whose: str) -> None:
-    """NeedsMemory when a job needs more than ``free`` bytes, with the arithmetic; ``whose``: whose memory that is."""
+    """Raise InsufficientMemory, with the calculation, if a job needs more than ``free`` bytes.
+
+    ``whose`` names the owner of that memory in the message.
+    """
     if method.needs is None:
         return
     about = f"{sizes.instances:,} instances, {sizes.features:,} features, {sizes.classes:,} classes"
@@ -145,17 +150,20 @@ def check_memory(name: str, method: JobMethod, params: Any, sizes: Sizes, free: 
 
 
 def names_of(params: type[Any]) -> list[str]:
-    """The names of a method's parameters."""
+    """Return the names of a method's parameters."""
     return [field.name for field in fields(params)]
 
 
 def of_an_index(sizes: Sizes, params: Any) -> dict[str, int]:
-    """What making an index anew needs: there are two of them, and the bytes of one while it is written or read."""
-    return dict.fromkeys(("the index as it is", "the new one", "its bytes while it is written"), sizes.memory)
+    """Return the memory that a rebuild needs.
+
+    It has the current and the new state, and the bytes of one while it is written or read.
+    """
+    return dict.fromkeys(("the current state", "the new state", "its bytes while it is written"), sizes.memory)
 
 
 def _fit_of(name: str) -> JobMethod:
-    """The job that fits a batch method."""
+    """Return the job method that fits a batch method."""
     return JobMethod(
         fit_params(name),
         fit,

@@ -1,12 +1,12 @@
-"""Rebuilding the index of a model from its past, three uses of one mechanism (``service/rebuild/adoption.py``):
+"""Jobs that rebuild a model state from its history, by one mechanism (``service/rebuild/adoption.py``):
 
-    refit     several passes, with settings that a held-out newest part chose
-    forget    without some events, which history and all else lose as well
-    restore   as it was at an offset
+    refit     learns in several passes, with settings chosen on the newest, held-out part
+    forget    leaves out some events, and deletes them from history and everything else that is stored
+    restore   rolls the state back to an offset
 
-Each is a job: ``(context, params, progress) -> outcome``. Learning goes on meanwhile; what came since the job began is
-on top of the new index when it is adopted. A job that dies after it has committed is begun again and comes to the
-same end: what the log has of its adoption says how far it was.
+Each is a job: ``(context, params, progress) -> outcome``. Learning continues meanwhile; the events since the start
+of the job are replayed on top of the new state when it is adopted. A job that dies after it has committed is
+started again and reaches the same result: the log entries of its adoption say how far it was.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ Outcome = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreParams:
-    """Back to where.
+    """The offset to roll back to.
 
     Attributes
     ----------
     to : str
-        The offset of the last event that stays, such as 1790000000000-0.3: milliseconds since 1970, entry, position.
+        Offset of the last event to keep, such as 1790000000000-0.3: milliseconds since 1970, entry, position.
     reason : str
-        Why, in 1 to 1000 characters; kept with the job.
+        Why, in 1 to 1000 characters; stored with the job.
     """
 
     to: str
@@ -76,11 +76,11 @@ class RestoreParams:
         except ValueError as error:
             raise ValueError(f"to: {error}") from None
         if not 1 <= len(self.reason) <= 1000:
-            raise ValueError("reason must say why, in 1 to 1000 characters")
+            raise ValueError("reason must have 1 to 1000 characters that say why")
 
 
 class Made(NamedTuple):
-    """What is to be adopted (None: nothing has to be), how it was made, and what is told of it."""
+    """The state to adopt (None if nothing has to be adopted), the recipe of its making, and the outcome to report."""
 
     live: LiveModel | None
     recipe: dict[str, Any]
@@ -88,7 +88,7 @@ class Made(NamedTuple):
 
 
 async def refit(context: JobContext, params: RefitParams, progress: Progress) -> Outcome:
-    """Learn the whole past anew, in several passes and with searched settings."""
+    """Learn all past events again, in several passes and with settings chosen by search."""
     place = _place(context)
 
     async def make(adoption: Adoption) -> Made:
@@ -108,13 +108,15 @@ async def refit(context: JobContext, params: RefitParams, progress: Progress) ->
 
 
 async def restore(context: JobContext, params: RestoreParams, progress: Progress) -> Outcome:
-    """Take the index back to an offset; what came after it is not learned any more, and stays in history."""
+    """Roll the model back to an offset; later events are no longer learned, but stay in history."""
     to = Offset.parse(params.to)
     place = _place(context)
 
     async def make(adoption: Adoption) -> Made:
         if to[:2] > adoption.after[:2]:
-            raise InvalidInstance(f"to: the log ends at {adoption.after}, before {to}", "params.to")
+            raise InvalidInstance(
+                f"to: the log ends at {adoption.after}, before {to}; give an earlier offset", "params.to"
+            )
         progress("replaying", 0.1)
         live = (await state_at(place, to)).live
         recipe = {"method": "restore", "to": str(to)}
@@ -124,7 +126,7 @@ async def restore(context: JobContext, params: RestoreParams, progress: Progress
 
 
 async def forget(context: JobContext, params: ForgetParams, progress: Progress) -> Outcome:
-    """Make the index what it would have been without some events, and take them out of everything that is kept."""
+    """Rebuild the model without some events, and delete these from everything that is stored."""
     place = _place(context)
     known = context.job.outcome if context.job.committed else {}
     if not context.job.committed and not (params.since is None and params.until is None):
@@ -142,11 +144,11 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
     async def commit(*prefixes: str) -> None:
         index = await state_files.manifest_of(place.artifacts, place.keys, prefixes[0].rpartition("/")[2])
         what = Unfinished(index.after, params.key, params.source, params.since, params.until)
-        await context.commit(*prefixes)  # a job that is cancelled until now says nothing
-        await erasures.begin(place.store, place.keys, context.job.id, what)  # also one that was prepared before
+        await context.commit(*prefixes)  # a job that is cancelled before leaves no note
+        await erasures.begin(place.store, place.keys, context.job.id, what)  # also if an earlier attempt prepared it
 
     async def again(adoption: Adoption, at: Offset) -> bool:
-        if forgetting.after is None:  # begun again after the adoption
+        if forgetting.after is None:  # an earlier attempt died after the adoption
             await forgetting.look(adoption.after, again=True)
             await remaking.state()
         return await forgetting.repeated(at)
@@ -165,9 +167,10 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
 
 
 async def _check_clock(place: Place, params: ForgetParams) -> None:
-    """InvalidInstance where offsets do not tell when events came: they never go back, which the store's clock may.
+    """Raise InvalidInstance if offsets do not tell when the events to forget arrived.
 
-    What comes after it was set back has the time of the last entry from before, until the clock has caught up.
+    Offsets never go back, but the store's clock may. Entries appended after it was set back have the time of the
+    last entry before, until the clock has caught up.
     """
     last = (await stream.tail(place.store, place.keys.log)).last.milliseconds
     with reaching():
@@ -177,19 +180,19 @@ async def _check_clock(place: Place, params: ForgetParams) -> None:
         return
     raise InvalidInstance(
         f"until: the clock of the store was set back, and the log's last entry is {ahead / 1000:.3f} s ahead of it. "
-        "What came since then stands there under that time, whenever it came. Name it by key or source; or give an "
-        f"until of at least {(last + 1) / 1000}, which takes all of that with it",
+        "All events since then have that time. Select the events by key or source, or use an until of at least "
+        f"{(last + 1) / 1000}; it will also forget everything that arrived since the clock change",
         "params.until",
     )
 
 
 async def state_at(place: Place, to: Offset) -> ModelReplica:
-    """A model as it was at an offset; UnknownOffset when history begins past it."""
+    """Return a model as it was at an offset; raise UnknownOffset if its history begins later."""
     contents = await History(place.store, place.artifacts, place.keys).contents()
     first = START if contents is None else contents.beginning
     if to < first:
-        raise UnknownOffset(f"the history of {place.keys.name} begins at {first}; what was before is gone", first)
-    before = to if to[:2] == first[:2] else to.before  # at the beginning itself there is no entry to be cut
+        raise UnknownOffset(f"the history of {place.keys.name} begins at {first}; earlier events were deleted", first)
+    before = to if to[:2] == first[:2] else to.before  # at the beginning there is no entry to cut
     model = await rebuild(
         place.store, place.living, before, params=place.log, between=place.between, artifacts=place.artifacts
     )
@@ -200,12 +203,12 @@ async def state_at(place: Place, to: Offset) -> ModelReplica:
     async with contextlib.aclosing(reading):
         async for elements in reading:
             for element in elements:
-                await apply(model, _cut(element, to), source)  # it may be an adoption
+                await apply(model, _cut(element, to), source)  # the entry may be an adoption
     return model
 
 
 async def refitting_of(place: Place, after: Offset, before: LiveModel, progress: Progress) -> Refitting:
-    """A refit of what a model has learned up to an offset."""
+    """Return a refit of all that a model has learned up to an offset."""
 
     def read(past_offset: Offset, until: Offset) -> AsyncGenerator[list[Element]]:
         return past.entries(
@@ -240,15 +243,16 @@ async def _adopted(
     pinned: Offset | None = None,
     padded: bool = False,
 ) -> Outcome:
-    """Make an index of events ``until`` an offset and adopt it, or go on where one died before; then ``clear``.
+    """Build a state from the events up to ``until`` and adopt it, or resume the adoption of an earlier attempt.
 
-    It may have to be made ``again``, by what has come meanwhile: ``MOST_ROUNDS`` in all.
+    After each adoption ``again`` decides whether the state must be built once more, because of events that arrived
+    meanwhile. There are at most ``MAX_ROUNDS`` rounds. ``clear`` is called at the end.
     """
     name = context.job.id
     outcome: Outcome = {"reason": reason}
 
     def waiting() -> None:
-        progress("waiting until another index of the model is made", 0.0)
+        progress("waiting for another rebuild of the model", 0.0)
 
     async with begin(place, name, pinned, waiting) as adoption:
         at = None
@@ -261,7 +265,7 @@ async def _adopted(
             if prepared is not None:
                 try:
                     at = await adoption.adopt(prepared, reason, padded)
-                except Conflict:  # something else was adopted since, or the store lost what it was made of: made anew
+                except Conflict:  # another adoption came first, or the store lost the source events: build again
                     adoption.after = end
         if at is None and clear is None:
             await _refuse_unfinished(place)
@@ -270,7 +274,7 @@ async def _adopted(
             if at is not None:
                 rounds += 1
                 if rounds > MOST_ROUNDS:
-                    outcome["sent_again"] = "what is forgotten came again and again meanwhile; forget it once more"
+                    outcome["sent_again"] = "events to forget kept arriving during the job; run forget once more"
                     break
                 await adoption.go_on()
             await _say_range(context, place, adoption.after if until is None else min(adoption.after, until))
@@ -280,7 +284,7 @@ async def _adopted(
                 return outcome
             index_id = state_files.new_id()
             try:
-                progress("writing the index", 0.8)
+                progress("writing the state file", 0.8)
                 await place.will_write(f"{state_files.folder(place.keys)}/{index_id}")
                 index = await state_files.write(
                     place.artifacts, place.keys, made.live, adoption.after, made.recipe, place.between, index_id
@@ -304,17 +308,23 @@ async def _adopted(
 
 
 async def _refuse_unfinished(place: Place) -> None:
-    """Conflict while history still has events that are forgotten already: an index made of it would have them again."""
+    """Raise Conflict while history still contains forgotten events.
+
+    A state that is rebuilt from such a history would contain them again.
+    """
     for job, what in (await erasures.unfinished(place.store, place.keys)).items():
         if (await found(place, job, Offset.parse(what.after)))[1] is not None:
             raise Conflict(
-                f"the job {job} has not taken what it forgets out of history yet. Ask again when it has ended; if it "
-                "was given up, forget the same once more, or anything else: that ends it as well"
+                f"the job {job} has not removed forgotten events from history yet. Try again when it has ended; if it "
+                "was given up, run any forget job, which completes the removal"
             )
 
 
 async def _stood_for(place: Place, kept: list[str]) -> Offset:
-    """What the indexes that a job has committed stand for, START where one is gone: its adoption came after that."""
+    """Return the oldest offset up to which the committed state files contain events.
+
+    The result is START if one of the files is gone; the job's adoption came after that in any case.
+    """
     after = []
     for prefix in kept:
         try:
@@ -326,9 +336,10 @@ async def _stood_for(place: Place, kept: list[str]) -> Offset:
 
 
 async def _still_there(place: Place, prepare: Prepare) -> IndexManifest | None:
-    """The index that was to be adopted; None when it was taken away.
+    """Return the manifest of the prepared state file, or None if the file was deleted.
 
-    A failover may lose the ``Prepare`` of the attempt that was committed, and leave that of one before, which was not.
+    A failover may lose the ``Prepare`` of the committed attempt and keep that of an earlier attempt, which was not
+    committed.
     """
     try:
         return await state_files.manifest_of(place.artifacts, place.keys, prepare.index)
@@ -362,7 +373,7 @@ def _place(context: JobContext) -> Place:
 
 
 def _cut(element: Element, to: Offset) -> Element:
-    """An entry of the log; the last one that stays only up to its position."""
+    """Return a log entry; of the last entry to keep, only the events up to its position."""
     name, fields = element
     if Offset.of_entry(name)[:2] != to[:2]:
         return element

@@ -1,20 +1,20 @@
-"""A job, as its record says: what was asked for, who is at it, and what came of it.
+"""The record of a job: what was requested, which worker holds it, and its result.
 
-The changes of a job's record: each is one script of the store.
+Every change of a record is one Lua script in the store:
 
             submit            claim                 ┌─> succeeded
-    (door) ───────> queued ───────────> running ────┼─> failed
+    (API) ────────> queued ───────────> running ────┼─> failed
                       │ ^                  │        └─> cancelled
-                      │ └── lost, given back
+                      │ └── requeue (holder lost)
                       └────────────────────────────────> cancelled
 
-The records are the queue. A claim takes the job of a kind that has been queued longest and is due, and one that has
-committed before all others. Whatever is queued also leaves a token in ``abound:jobs:wake:<kind>``, on which workers
-wait (BLPOP). A token that is lost, or left over, does no harm: workers look for jobs every second anyway.
+The records are the queue. A claim takes the oldest queued job of a kind that is due; committed jobs go first. Each
+queued job also pushes a token onto ``abound:jobs:wake:<kind>``, where workers wait (BLPOP). A lost or extra token
+is harmless, because workers poll for jobs every second anyway.
 
-A change is made if the job is in the state, and held by the holder, that it is meant for, else nothing happens. So of
-two that race one wins, and whoever was taken for dead and is not can change nothing any more. All times are the
-store's clock.
+A change applies only if the job is in the expected state and has the expected holder; otherwise it does nothing. If
+two processes race, one wins. A process that was wrongly taken for dead can no longer change the record. All times
+are those of the store's clock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STATES: tuple[State, ...] = ("queued", "running", "succeeded", "failed", "cancel
 ENDED = ("succeeded", "failed", "cancelled")
 
 KINDS = ("fit", "rebuild")
-"""Kinds of jobs; a worker does one of each at a time, so that what is short does not wait for what is long."""
+"""Kinds of jobs. A worker runs one job of each kind at a time, so that short jobs do not wait for long ones."""
 
 JOBS = "abound:jobs"
 
@@ -46,51 +46,51 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     ----------
     id, state
     model, incarnation : str
-        What it works on.
+        The model that the job works on.
     method, kind : str
-        What it does, and which workers do that.
+        What the job does, and the kind of worker that runs it.
     params : dict
-        As the method's parameters were checked at the door, defaults and all.
+        The method's parameters as validated at submission, with defaults filled in.
     data : str
         ``history`` or the name of a data set.
     upload : str or None
-        Which file of that name.
+        The upload of that data set.
     activate : ``never`` | ``if_better``
     reason : str or None
         The user's.
     actor : str or None
-        Id of the key that asked for it.
+        Id of the API key that requested the job.
     progress : float
         0..1.
     stage : str or None
-        What is being done, in words for people.
+        The current step, for people to read.
     attempt : int
-        How often it was begun.
+        How many times the job was started.
     due : float or None
-        When it may be begun again at the earliest, in seconds since 1970.
+        Earliest time of the next attempt, in seconds since 1970.
     cancelling : bool
-        It was told to stop and has not yet.
+        A stop was requested; the job has not stopped yet.
     committed : bool
-        What it does can no longer be cancelled.
+        The job can no longer be cancelled.
     kept : list of str
-        Prefixes in the artifact store that are not the job's own any more: what was committed.
+        The committed prefixes in the artifact store, which the job no longer owns.
     holder : str or None
-        Worker and process that are at it.
+        The worker and process that run the job.
     data_range : dict or None
-        ``after`` and ``until``: offsets between which events were read.
+        ``after`` and ``until``: the offsets between which log entries were read.
     metrics : dict
     outcome : dict
-        What came of it, as the method says.
+        The result, as the method defines it.
     version : str or None
-        The version that it made.
+        The version that the job made.
     error : str or None
-        Why it failed, or why it was cancelled; while it waits, why it has to be begun again.
+        Why the job failed or was cancelled; for a queued job, why it is run again.
     config : dict
-        Of the model, when the job was asked for.
+        The model's configuration when the job was requested.
     gone : str or None
-        Why its process gave it up although it is running: a worker sees to it.
+        Why the job's process gave it up. The job is still running; a worker will recover it.
     body : str or None
-        Hash of the request that asked for it, where that came with an idempotency key.
+        Hash of the request, if it had an idempotency key.
     created, started, ended, heartbeat : float or None
         Seconds since 1970.
     """
@@ -130,27 +130,30 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing comes any more."""
+        """Whether the job is in a final state."""
         return self.state in ENDED
 
 
 def job_key(job_id: str) -> str:
-    """The key of a record."""
+    """Return the Redis key of a record."""
     return f"{JOBS}:job:{job_id}"
 
 
 def new_id() -> str:
-    """An id that no job has."""
+    """Return a new random job id."""
     return secrets.token_hex(10)
 
 
 def id_of_key(key: str) -> str:
-    """The id of the job that is asked for under an idempotency key: so the record itself says that it came before."""
+    """Return the job id for an idempotency key.
+
+    A repeated key gives the same id, so the existing record reveals the repetition.
+    """
     return hashlib.blake2b(key.encode(), digest_size=10, person=b"abound job").hexdigest()
 
 
 def is_id(text: str) -> bool:
-    """Whether a job could have this id."""
+    """Return whether a text has the form of a job id."""
     return _ID.fullmatch(text) is not None
 
 
@@ -232,7 +235,10 @@ return 1
 
 
 def claim_of(kind: str, holder: str, fields: Mapping[str, Any]) -> list[Any]:
-    """Return what EVAL takes to claim the next job of a kind; it answers whether there was one, and its id."""
+    """Return the EVAL arguments to claim the next job of a kind.
+
+    The script returns (1, id), or (0, '') if no job is due.
+    """
     claim = change_of("", ("queued",), "running", stamp="started", fields={"holder": holder, **fields})
     claim[2:4] = [f"{JOBS}:state:queued", f'"{kind}"']
     return claim
@@ -249,10 +255,10 @@ def change_of(
     most: int = 0,
     fields: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """What EVAL takes for a change.
+    """Return the EVAL arguments for a change of a record.
 
-    It is made only in one of ``states``, for the ``holder`` where one is named, and if the field ``unless`` is not
-    true; and not when ``most`` jobs are in the new state already.
+    The change applies only if the job is in one of ``states``, has the given ``holder`` (if any), and its field
+    ``unless`` is not true. With ``most``, it applies only while fewer jobs than that are in the new state.
     """
     given: list[Any] = [CHANGE, 1, job_key(job_id), job_id]
     given += ["|" + "".join(f'"{state}"|' for state in states), f'"{holder}"' if holder else ""]
@@ -263,11 +269,17 @@ def change_of(
 
 
 def beat_of(job_id: str, holder: str, progress: float, stage: str | None) -> list[Any]:
-    """What EVAL takes for a sign of life; it answers None (not yours any more), 0, or 1 (you are to stop)."""
+    """Return the EVAL arguments for a heartbeat.
+
+    The script returns None if the job has another holder, 1 if the job should stop, else 0.
+    """
     return [BEAT, 1, job_key(job_id), f'"{holder}"', msgspec.json.encode(progress), msgspec.json.encode(stage)]
 
 
 def commit_of(job_id: str, holder: str, prefixes: tuple[str, ...]) -> list[Any]:
-    """What EVAL takes to let a job take effect; it answers 0 when it is to stop, or is not this holder's any more."""
+    """Return the EVAL arguments to commit a job.
+
+    The script returns 0 if the job should stop or has another holder, else 1.
+    """
     key = job_key(job_id)
     return [COMMIT, 2, key, f"{key}:wrote", f'"{holder}"', msgspec.json.encode(prefixes), *prefixes]

@@ -1,17 +1,16 @@
-"""Jobs: the durable records of all there are, and the only ways in which they change.
+"""The job records in the store, and the operations that change them.
 
-    abound:jobs:all                   ids by when they were asked for
-    abound:jobs:state:<state>         ids by state, by when they came to it
+    abound:jobs:all                   ids by submission time
+    abound:jobs:state:<state>         ids by the time at which they entered the state
     abound:jobs:job:<id>              the record, a hash
-    abound:jobs:job:<id>:wrote        names in the artifact store that are the job's own until it commits
-    abound:jobs:wake:<kind>           a token for each job that was queued of late
-    abound:jobs:totals                how many ended how, and their seconds, by method
+    abound:jobs:job:<id>:wrote        artifact prefixes that the job owns until it commits
+    abound:jobs:wake:<kind>           tokens that wake workers, one for each job queued recently
+    abound:jobs:totals                number of ended jobs and their seconds, by method and state
 
-1. Every change is one script of the store (``service/jobs/record.py``), for one state and one holder: of two that race
-one
-   wins.
-2. What a job writes is noted before it is written, and what it did not commit is taken away before the job leaves
-   ``running``. Whoever dies between the two is followed by one who does it again.
+1. Every change is one Lua script (``service/jobs/record.py``) for one state and one holder. If two processes race,
+   one wins.
+2. A job notes what it writes before it writes it. Uncommitted artifacts are deleted before the job leaves
+   ``running``. If a process dies in between, another one repeats the cleanup.
 3. The records are the queue. A worker claims the oldest queued job of a kind, and is woken when one is queued.
 """
 
@@ -40,23 +39,24 @@ class JobParams:
     Attributes
     ----------
     queued : int
-        Most jobs that wait; more are refused.
+        Most jobs that may wait in the queue; more are refused.
     attempts : int
-        How often a job is begun whose worker dies, before it counts as failed. One that has committed does not.
+        How often a job is started before it fails because its worker died. Committed jobs never fail for this
+        reason.
     beat_seconds : float
-        How often a job at work says so, and hears whether it is to stop.
+        Interval of the heartbeat of a running job, which also tells the job whether to stop.
     lost_seconds : float
-        A job that has not said so for this long is taken for dead.
+        A job without a heartbeat for this long is taken for dead.
     cancel_seconds : float
-        What a cancelled job gets to stop by itself before it is killed.
+        How long a cancelled job may take to stop before it is killed.
     keep : int
-        Ended jobs that are kept; the oldest go first.
+        Number of ended jobs to keep; the oldest are deleted first.
     keep_seconds : float
         How long an ended job is kept.
     memory_bytes : int
-        Most that one job may need; 0: what the worker's machine has free.
+        Most memory that one job may need; 0: the free memory of the worker's machine.
     threads : int
-        That a fit computes with; 0: one for each core but one.
+        Threads that a fit computes with; 0: one for each core but one.
     """
 
     queued: int = 100
@@ -81,17 +81,17 @@ class JobParams:
 
     @property
     def computing(self) -> int:
-        """On how many threads a fit computes on this machine."""
+        """Number of threads that a fit uses on this machine."""
         return self.threads or max(1, (os.cpu_count() or 2) - 1)
 
     @property
     def room(self) -> int | None:
-        """Most bytes that one job may need on this machine; None where that cannot be known."""
+        """Most bytes that one job may need on this machine; None if the system does not report free memory."""
         return self.memory_bytes or free_memory()
 
 
 class Total(msgspec.Struct, frozen=True):
-    """Jobs of one method that ended in one state, and how long they ran in all, in seconds."""
+    """Jobs of one method that ended in one state: their number and total seconds of running time."""
 
     method: str
     state: str
@@ -100,24 +100,30 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Jobs:
-    """The records of all jobs in one store. Every method raises StoreUnavailable when the store is away."""
+    """The records of all jobs in one store. Every method raises StoreUnavailable if the store cannot be reached."""
 
     def __init__(self, store: Store, params: JobParams | None = None) -> None:
         self.store = store
         self.params = params or JobParams()
 
     async def submit(self, job: Job) -> Job:
-        """Keep a new job, queued; the one that there is, when one has its id. Overloaded when too many wait."""
+        """Queue a new job and return its record; if a job with this id exists, return that one.
+
+        Raises Overloaded if too many jobs are queued.
+        """
         fields = {name: value for name, value in msgspec.structs.asdict(job).items() if name not in _SET_BY_CHANGE}
         _, why = await self._change(
             job.id, ("none",), "queued", stamp="created", most=self.params.queued, fields=fields
         )
         if why == "full":
-            raise Overloaded(f"{self.params.queued} jobs are waiting already; nothing was taken", retry_after=30.0)
+            raise Overloaded(
+                f"{self.params.queued} jobs are waiting already; the job was not accepted, try again later",
+                retry_after=30.0,
+            )
         return await self.get(job.id)
 
     async def get(self, job_id: str) -> Job:
-        """The record; UnknownJob when there is none."""
+        """Return the record of a job; raise UnknownJob if there is none."""
         if is_id(job_id):
             with reaching():
                 fields = await self.store.client.hgetall(job_key(job_id))
@@ -126,7 +132,7 @@ class Jobs:
         raise UnknownJob(f"there is no job {job_id[:64]!r}")
 
     async def all(self, state: str | None = None, model: str | None = None, limit: int = 1000) -> list[Job]:
-        """Jobs, newest first, at most ``limit``; of one state, of one model."""
+        """Return up to ``limit`` jobs, newest first, optionally of one state and one model."""
         key = f"{JOBS}:state:{state}" if state else ALL_KEY
         with reaching():
             ids = await self.store.client.zrevrange(key, 0, -1)
@@ -144,13 +150,14 @@ class Jobs:
         return found[:limit]
 
     async def cancel(self, job_id: str, why: str) -> Job:
-        """Cancel a job that waits; tell one that runs to stop. One that has ended stays as it is.
+        """Cancel a queued job, or ask a running one to stop. An ended job stays as it is.
 
         Raises
         ------
         UnknownJob
         Conflict
-            It has gone so far that it can only be finished; unless that has failed often enough, and it waits.
+            The job has committed and can only be finished. A committed job that is queued after its last attempt
+            can still be cancelled.
         """
         job = await self.get(job_id)
         while not job.has_ended:
@@ -167,59 +174,70 @@ class Jobs:
         return job.state == "queued" and job.attempt >= self.params.attempts
 
     async def claim(self, kind: str, holder: str) -> Job | None:
-        """Take the next queued job of a kind to run it; None when there is none that is due."""
+        """Claim the next queued job of a kind for ``holder``; return None if none is due."""
         if not holder:
-            raise ValueError("somebody must hold a job that runs")
+            raise ValueError("a running job must have a holder")
         fields = {"progress": 0.0, "stage": None, "gone": None, "error": None, "due": None}
         with reaching():
             made, job_id = await self.store.client.eval(*claim_of(kind, holder, fields))
         return await self.get(job_id.decode()) if made else None
 
     async def wait(self, kind: str) -> None:
-        """Wait until a job of a kind is queued, for a second at most."""
+        """Wait until a job of a kind is queued, for one second at most."""
         seconds = min(1.0, self.store.params.reply_seconds / 2)
         with reaching():
             await self.store.client.blpop([f"{JOBS}:wake:{kind}"], timeout=seconds)
 
     async def note(self, job: Job, unless: str = "", **fields: Any) -> bool:
-        """Set fields of a job that runs, if it still has the same holder and the field ``unless`` is not true."""
+        """Set fields of a running job; return whether they were set.
+
+        Nothing is set if the job has another holder by now, or if its field ``unless`` is true.
+        """
         made, _ = await self._change(job.id, ("running",), holder=job.holder, unless=unless, fields=fields)
         return made
 
     async def commit(self, job: Job, *prefixes: str) -> bool:
-        """From here a job can no longer be cancelled, and these prefixes are not its own any more.
+        """Commit a job: it can no longer be cancelled, and no longer owns the artifacts below ``prefixes``.
 
-        False, and nothing of it, when the job is to stop, or is no longer this holder's.
+        Returns False and changes nothing if the job should stop, or has another holder by now.
         """
         with reaching():
             return bool(await self.store.client.eval(*commit_of(job.id, job.holder or "", prefixes)))
 
     async def take_over(self, job: Job, holder: str) -> Job | None:
-        """Become the holder of a job whose holder is gone; None when it has another one by now, or has ended."""
+        """Make ``holder`` the holder of a job whose holder is gone. Return None if the job changed hands or ended."""
         return await self.get(job.id) if await self.note(job, holder=holder) else None
 
     async def beat(self, job: Job) -> bool:
-        """Say that a job has somebody who sees to it; False when that is somebody else."""
+        """Send a heartbeat for a job; return False if the job has another holder by now."""
         with reaching():
             answer = await self.store.client.eval(*beat_of(job.id, job.holder or "", job.progress, job.stage))
         return answer is not None
 
     async def end(self, job: Job, state: State, **fields: Any) -> bool:
-        """End a job if it is in the state, and with the holder, that ``job`` says. What it wrote must be dealt with."""
+        """End a job if it still has the state and the holder that ``job`` says; return whether it was ended.
+
+        Its uncommitted artifacts must be deleted first.
+        """
         given = {"cancelling": False, "gone": None, **fields}
         made, _ = await self._change(job.id, (job.state,), state, holder=job.holder, stamp="ended", fields=given)
         return made
 
     async def requeue(self, job: Job, why: str, counts: bool = True, delay: float = 0.0) -> bool:
-        """Let a running job whose holder is gone wait again, so many seconds at least.
+        """Queue a running job again whose holder is gone; return whether it was queued.
 
-        ``counts``: whether this attempt counts.
+        Parameters
+        ----------
+        counts : bool
+            Whether the attempt counts.
+        delay : float
+            Seconds to wait at least before the next attempt.
         """
         fields: dict[str, Any] = {
             "due": await self.now() + delay if delay else None,
             "holder": None,
             "gone": None,
-            "stage": "waiting to be begun again",
+            "stage": "waiting for the next attempt",
             "error": why,
             "progress": 0.0,
         }
@@ -228,22 +246,22 @@ class Jobs:
         made, _ = await self._change(job.id, ("running",), "queued", holder=job.holder, fields=fields)
         return made
 
-    # what a job has written
+    # artifacts that a job owns
 
     async def will_write(self, job: Job, prefix: str) -> None:
-        """Note that all artifacts below ``prefix`` are this job's own; before the first is written."""
+        """Note that the job owns all artifacts below ``prefix``. Call it before the first of them is written."""
         with reaching():
             await self.store.client.sadd(f"{job_key(job.id)}:wrote", prefix)
 
     async def wrote(self, job_id: str) -> list[str]:
-        """The prefixes that are still the job's own."""
+        """Return the prefixes that the job still owns."""
         with reaching():
             return sorted(prefix.decode() for prefix in await self.store.client.smembers(f"{job_key(job_id)}:wrote"))
 
-    # figures
+    # statistics
 
     async def counts(self) -> dict[str, int]:
-        """Jobs by state."""
+        """Return the number of jobs by state."""
         with reaching():
             async with self.store.client.pipeline(transaction=False) as pipe:
                 for state in STATES:
@@ -251,7 +269,7 @@ class Jobs:
                 return dict(zip(STATES, await pipe.execute(), strict=True))
 
     async def totals(self) -> list[Total]:
-        """Jobs that ended, ever, by method and state."""
+        """Return the totals of all jobs that ever ended, by method and state."""
         with reaching():
             found = await self.store.client.hgetall(TOTALS_KEY)
         texts = {name.decode(): value.decode() for name, value in found.items()}
@@ -263,13 +281,13 @@ class Jobs:
         ]
 
     async def now(self) -> float:
-        """The store's clock, in seconds since 1970."""
+        """Return the store's clock, in seconds since 1970."""
         with reaching():
             seconds, microseconds = await self.store.client.time()
         return int(seconds) + int(microseconds) / 1e6
 
     async def forget(self, job: Job) -> None:
-        """Take an ended job out of the records."""
+        """Delete the record of an ended job."""
         with reaching():
             async with self.store.client.pipeline(transaction=True) as pipe:
                 pipe.delete(job_key(job.id), f"{job_key(job.id)}:wrote")

@@ -1,12 +1,14 @@
-"""The stable: a process that forks a horse (``service/jobs/runner.py``) for each job that the worker has claimed.
+"""The fork server of jobs: a process that forks a job runner for each job that the worker claims.
 
-The worker forks it once kernels are loaded, and before it starts any thread or event loop. So all of them share that
-memory, and a job begins at once; only the first waits until the stable has imported the methods. Forking is safe
-because this process has one thread and computes nothing.
+The worker forks this process after the kernels are loaded, and before it starts any thread or event loop. All job
+runners (``service/jobs/runner.py``) therefore share that memory, and a job starts at once; only the first one waits
+until the fork server has imported the methods. Forking is safe because the fork server has one thread and computes
+nothing.
 
-They speak over a socket, a JSON list a line. To the stable: ``[kind, job, holder]`` (run this job) or ``[kind]`` (kill
-what runs of this kind). From it: ``[kind, how]`` when the process of a job has ended, and in which words. When the
-worker is gone the stable kills all horses and ends; when the stable ends, the kernel kills them.
+The worker and the fork server talk over a socket pair, in JSON lists of one line each. The worker sends ``[kind,
+job, holder]`` to run a job, or ``[kind]`` to kill the job runner of a kind. The fork server sends ``[kind, how]``
+when a job runner has ended; ``how`` is a text. When the worker is gone, the fork server kills all job runners and
+exits. When the fork server exits, the kernel kills them.
 """
 
 from __future__ import annotations
@@ -33,23 +35,27 @@ from abound.service.settings import Settings
 log = structlog.get_logger(__name__)
 
 NICENESS = {"fit": 10}
-"""What computes for long gives way to what answers on the same machine."""
+"""Long computations yield the processor to processes that answer requests on the same machine."""
 
 SESSION_NICENESS = {"fit": 5}
-"""Linux may weigh sessions against each other before it looks at the processes in them (``autogroup``), so a job has
-one of its own. It is less nice than the process: on a machine that others keep busy as well, with 10 it had so little
-that it did not hear the store's answers in time."""
+"""Niceness of a job's session. Linux may weigh sessions against each other before the processes in them
+(``autogroup``), so each job has its own session. Its niceness is below that of the process: with 10, on a
+machine that other programs kept busy, the job got so little time that it did not read the store's answers before
+their timeout.
+"""
 
 AT_ONCE = 65_536
 
 
 class Stable:
-    """The worker's end of it. Make one before the process starts a thread or an event loop: it forks.
+    """The worker's end of the fork server.
+
+    Create it before the process starts a thread or an event loop, because it forks.
 
     Attributes
     ----------
     running : dict of str to str
-        By kind: the job whose process runs.
+        The id of the running job by kind.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -59,7 +65,7 @@ class Stable:
         self._ended: dict[str, asyncio.Future[str]] = {}
         self._connection, theirs = socket.socketpair()
         gc.collect()
-        gc.freeze()  # what is here stays shared with the horses
+        gc.freeze()  # objects that exist now stay shared with the job runners
         arrange = dies_with_parent()
         if os.fork() == 0:
             try:
@@ -67,28 +73,28 @@ class Stable:
                 self._connection.close()
                 _serve(settings, theirs)
             except BaseException:
-                log.exception("the process that starts jobs has failed")
+                log.exception("the fork server of jobs failed")
             finally:
                 os._exit(1)
         theirs.close()
 
     async def connect(self) -> None:
-        """Be ready to run jobs, in the event loop of the worker."""
+        """Open the connection in the event loop of the worker; afterwards jobs can be run."""
         self._reader, self._writer = await asyncio.open_unix_connection(sock=self._connection)
 
     async def listen(self) -> None:
-        """Hear of the ends of processes; CannotStart when there is nobody any more who would fork one."""
+        """Read messages about ended job runners; raise CannotStart if the fork server has ended."""
         while line := await self._reader.readline():
             kind, how = json.loads(line)
             self._ended[kind].set_result(how)
-        raise CannotStart("the process that starts jobs has ended")
+        raise CannotStart("the fork server of jobs has ended; the log has its error. Restart the worker")
 
     def stop(self) -> None:
-        """Kill all that runs; ``listen`` ends then."""
+        """Kill all job runners; ``listen`` ends afterwards."""
         self._writer.write_eof()
 
     async def run(self, kind: str, job_id: str, holder: str) -> str:
-        """Run a job in a process of its own; how that ended. One of each kind at a time."""
+        """Run a job in its own process and return how that process ended. Only one job of a kind may run at a time."""
         self.running[kind] = job_id
         self._ended[kind] = asyncio.get_running_loop().create_future()
         self._writer.write(_line(kind, job_id, holder))
@@ -98,18 +104,18 @@ class Stable:
             del self.running[kind]
 
     def kill(self, kind: str) -> None:
-        """Kill the process that runs for a kind, if there is one."""
+        """Kill the job runner of a kind, if one is running."""
         if kind in self.running:
             self._writer.write(_line(kind))
 
 
 def _serve(settings: Settings, connection: socket.socket) -> NoReturn:
-    """Fork for whoever is at the other end, until there is nobody."""
+    """Fork job runners for the worker at the other end of the connection, until it closes the connection."""
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    for number in (signal.SIGTERM, signal.SIGINT):  # the worker decides
+    for number in (signal.SIGTERM, signal.SIGINT):  # the worker decides when to stop
         signal.signal(number, signal.SIG_IGN)
     pids: dict[str, int] = {}
     left = b""
@@ -133,10 +139,12 @@ def _serve(settings: Settings, connection: socket.socket) -> NoReturn:
                 try:
                     import_module(
                         "abound.service.jobs.methods"
-                    )  # for the first job; a worker without jobs does without them
+                    )  # imported with the first job, since a worker without jobs does not need it
                     pids[kind] = _fork(settings, kind, *job)
                 except Exception as error:
-                    connection.sendall(_line(kind, f"it could not be begun: {type(error).__name__}: {error}"))
+                    connection.sendall(
+                        _line(kind, f"its process could not be started: {type(error).__name__}: {error}")
+                    )
         for kind, pid in list(pids.items()):
             status = _reap(pid, os.WNOHANG)
             if status is not None:
@@ -145,7 +153,7 @@ def _serve(settings: Settings, connection: socket.socket) -> NoReturn:
 
 
 def _reap(pid: int, options: int) -> int | None:
-    """Return the status of a process that has ended, and kill what it has started: that is in its session."""
+    """Return the exit status of a process that has ended, else None. Kill its children, which share its session."""
     found, status = os.waitpid(pid, options)
     if not found:
         return None
@@ -159,7 +167,7 @@ def _line(*words: str) -> bytes:
 
 
 def _fork(settings: Settings, kind: str, job_id: str, holder: str) -> int:
-    """Fork the process of a job. It ends with this one, and is the first to go when memory is short."""
+    """Fork the runner of a job. It ends with this process, and the kernel kills it first if memory runs out."""
     arrange = dies_with_parent()
     if pid := os.fork():
         return pid
@@ -174,7 +182,7 @@ def _fork(settings: Settings, kind: str, job_id: str, holder: str) -> int:
         _write("/proc/self/autogroup", SESSION_NICENESS.get(kind, 0))
         runner.run(settings, job_id, holder)
     except BaseException:
-        log.exception("a job could not be begun", job=job_id)
+        log.exception("a job could not be started", job=job_id)
         os._exit(1)
     os._exit(0)
 
@@ -189,4 +197,4 @@ def _ending(status: int) -> str:
     if code >= 0:
         return f"its process ended with exit code {code}"
     what = f"its process was ended by {signal.Signals(-code).name}"
-    return f"{what}, perhaps because memory was short" if -code == signal.SIGKILL else what
+    return f"{what}, perhaps because memory ran out" if -code == signal.SIGKILL else what

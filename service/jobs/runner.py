@@ -1,17 +1,21 @@
-"""The horse: the process of one job, forked by the stable (``service/jobs/rq_worker.py``) once the worker has claimed
-the job.
+"""The job runner: the process of one claimed job.
 
-The end of a job, in whatever way
----------------------------------
-1. By itself: the horse cleans up, writes what came of it into the record, and ends.
-2. Told to stop: a thread of the horse hears it with the next sign of life; the method meets Cancelled at its next
-   word of progress, or at its next await. If that takes longer than ``cancel_seconds``, the horse ends at once.
-3. The horse dies, or the method fails after it has committed: the worker sees its end, cleans up and lets the job
-   wait again. When the worker stops, it kills the horse, and that attempt does not count.
-4. All die: the kernel kills the horse with its parent. Some worker notices the silence, and does the same.
-5. Its model is deleted: the horse sees it with the next renewal of what is pinned, or when the method commits. Or the
-   version that it has committed is: there is nothing left to finish, and the job has failed.
-6. Taken for dead and not: the horse hears with its next sign of life that the job is not its own any more, and ends.
+The fork server (``service/jobs/rq_worker.py``) forks it.
+
+How a job can end
+-----------------
+1. The method returns or fails: the job runner cleans up, writes the outcome into the record, and exits.
+2. The job is cancelled: a thread of the job runner learns this from the next heartbeat. The method gets Cancelled
+   from its next progress report or its next await. If it takes longer than ``cancel_seconds`` to stop, the job
+   runner exits at once.
+3. The job runner dies, or the method fails after the commit: the worker notices, cleans up and queues the job
+   again. A worker that stops kills its job runners; these attempts do not count.
+4. The worker dies: the kernel kills the job runner with its parent. Another worker notices the missing heartbeat
+   and does the same.
+5. The model is deleted: the job runner notices when it renews the pin or when the method commits. If the committed
+   version is deleted, nothing is left to finish and the job fails.
+6. The job runner was wrongly taken for dead: the next heartbeat says that the job has another holder, and the job
+   runner exits.
 """
 
 from __future__ import annotations
@@ -54,17 +58,21 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 ABANDONED = 7
-"""Exit code of a horse that left a job as it was."""
+"""Exit code of a job runner that left the record as it was."""
 
 RENEW_SECONDS = pins.PIN_SECONDS / 60
 
 
 def run(settings: Settings, job_id: str, holder: str) -> None:
-    """Run a job that ``holder`` has claimed to its end. Ends the process when it must be given up."""
+    """Run a job that ``holder`` has claimed until it ends. Exits the process if the store cannot be reached."""
     try:
         uvloop.run(_run(settings, job_id, holder))
     except StoreUnavailable as error:
-        log.warning("a job was left as it was: the store is away", job=job_id, reason=str(error))
+        log.warning(
+            "a job was abandoned because the store cannot be reached; a worker will retry it",
+            job=job_id,
+            reason=str(error),
+        )
         _exit(ABANDONED)
 
 
@@ -82,7 +90,7 @@ async def _run(settings: Settings, job_id: str, holder: str) -> None:
 
 
 class Running:
-    """One job, from its claim to its end."""
+    """The run of one job, from its claim to its end."""
 
     def __init__(self, settings: Settings, store: Store, jobs: Jobs, job: Job) -> None:
         self._settings = settings
@@ -96,12 +104,12 @@ class Running:
         self._finished = threading.Event()
 
     async def run(self) -> None:
-        """Run it. StoreUnavailable when its end cannot be written down; somebody else finds it then."""
+        """Run the job. Raises StoreUnavailable if its end cannot be recorded; a worker recovers the job then."""
         job = self._job
         self._threads = ThreadPoolExecutor(thread_name_prefix="job")
         asyncio.get_running_loop().set_default_executor(self._threads)
         began = time.monotonic()
-        log.info("began a job", job=job.id, method=job.method, model=job.model, attempt=job.attempt)
+        log.info("started a job", job=job.id, method=job.method, model=job.model, attempt=job.attempt)
         self._work = asyncio.create_task(self._method_outcome())
         beating = threading.Thread(target=self._beat, args=(asyncio.get_running_loop(),), daemon=True)
         beating.start()
@@ -117,10 +125,10 @@ class Running:
         except AboundError as error:
             await self._fail(str(error), for_good=isinstance(error, UnknownModel | VersionGone))
         except MemoryError:
-            await self._fail("there was not enough memory")
+            await self._fail("the job ran out of memory")
         except BaseException as error:
-            await self._fail(f"an error of the service: {type(error).__name__}: {error}"[:2000])
-            log.exception("a job failed by an error of the service", job=job.id, method=job.method)
+            await self._fail(f"internal error: {type(error).__name__}: {error}"[:2000])
+            log.exception("a job failed with an internal error", job=job.id, method=job.method)
         else:
             own = {name: outcome.pop(name, default) for name, default in (("metrics", {}), ("version", None))}
             await self._leave("succeeded", progress=1.0, stage="done", error=None, outcome=outcome, **own)
@@ -131,11 +139,13 @@ class Running:
 
     async def _method_outcome(self) -> Outcome:
         """Prepare the context and call the method."""
-        from abound.service.jobs.methods import METHODS  # imported already where jobs are forked
+        from abound.service.jobs.methods import METHODS  # the fork server has imported it already
 
         method = METHODS.get(self._job.method)
         if method is None:
-            raise Conflict(f"this worker does not know the method {self._job.method}; it is of another release")
+            raise Conflict(
+                f"this worker does not know the method {self._job.method}; run the same release on all hosts"
+            )
         params = method.check(self._job.params)
         living = await living_of(self._store, self._job)
         place = self._settings.artifacts_place()
@@ -154,7 +164,7 @@ class Running:
             await context.unpin()
 
     async def _renew(self, context: JobContext) -> None:
-        """Renew what is pinned, and see whether the model is still there: nobody wants what comes of it else."""
+        """Renew the pin, and cancel the job if its model was deleted."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             with contextlib.suppress(StoreUnavailable):
@@ -169,7 +179,7 @@ class Running:
                     return
 
     async def _fail(self, error: str, for_good: bool = False) -> None:
-        """End the job as failed; one that has committed can only be finished, so the keeper lets it wait again."""
+        """End the job as failed. A committed job can only be finished, so the job supervisor queues it again."""
         committed = self._job.committed if self._context is None else self._context.committed
         if committed and not for_good:
             await self._jobs.note(self._job, gone=error)
@@ -183,13 +193,13 @@ class Running:
         await asyncio.to_thread(method_threads.shutdown)
         try:
             await clean(self._jobs, self._job, self._artifacts)
-        except ArtifactsUnavailable as error:  # the keeper tries again
+        except ArtifactsUnavailable as error:  # the job supervisor tries again
             await self._jobs.note(self._job, gone=str(error))
             return
         await self._jobs.end(self._job, state, **fields)
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Say again and again that the job is at work, and hear whether it is to stop; in a thread of its own."""
+        """Send heartbeats and learn from the answers whether to stop. Runs in its own thread."""
         params = self._jobs.params
         client = sync_client(self._settings.jobs_store_url(), self._jobs.store.params.reply_seconds)
         until = None
@@ -205,7 +215,7 @@ class Running:
             if self._finished.is_set():
                 return
             if told is None:
-                log.warning("a job was taken over by somebody else", job=self._job.id)
+                log.warning("a job was taken over by another worker", job=self._job.id)
                 _exit(ABANDONED)
             if told and until is None:
                 until = time.monotonic() + params.cancel_seconds
@@ -214,7 +224,7 @@ class Running:
                     self._context.stop()
                 loop.call_soon_threadsafe(self._work.cancel)
             if until is not None and time.monotonic() > until:
-                log.warning("a job did not stop when it was told to", job=self._job.id)
+                log.warning("a job did not stop in time; its process exits", job=self._job.id)
                 _exit(ABANDONED)
 
 

@@ -1,7 +1,6 @@
-"""The desk of jobs: what the door of a replica does with them.
+"""Submission of jobs through the API of a replica.
 
-Everything that can be wrong with a job is found here: its method, its parameters, its model, the memory that it
-would need.
+Every error that can be known in advance is found here: the method, its parameters, the model, the memory needed.
 """
 
 from __future__ import annotations
@@ -35,22 +34,24 @@ HISTORY = "history"
 MAX_REASON = 1000
 
 CHECK_SECONDS = 10.0
-"""How long a job that is handed in waits to hear from the artifact store."""
+"""How long a submission waits for an answer of the artifact store."""
 OF_A_DATASET = ("instances", "features", "classes", "assertions", "nnz", "pairs", "label_pairs", "feature_labels")
 
 
 class JobRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A job that is asked for."""
+    """A requested job."""
 
-    method: Annotated[str, Meta(max_length=64, description="One of those that `/methods` lists.", examples=["refit"])]
-    model: Annotated[str, Meta(max_length=64, description="What it works on.")] = "default"
-    params: Annotated[dict[str, Any], Meta(description="As the method's JSON Schema says.")] = {}
+    method: Annotated[str, Meta(max_length=64, description="A method that `/methods` lists.", examples=["refit"])]
+    model: Annotated[str, Meta(max_length=64, description="The model that the job works on.")] = "default"
+    params: Annotated[dict[str, Any], Meta(description="Parameters, as the method's JSON Schema defines them.")] = {}
     data: Annotated[str, Meta(max_length=64, description="`history`, or the name of a data set.")] = HISTORY
-    activate: Annotated[Literal["never", "if_better"], Meta(description="Whether its version is to serve.")] = "never"
+    activate: Annotated[
+        Literal["never", "if_better"], Meta(description="`if_better`: the new version becomes a challenger.")
+    ] = "never"
 
 
 class Figures(NamedTuple):
-    """What there is to say of jobs: how many by state, how those ended that did, and who does them."""
+    """Statistics of jobs: jobs by state, totals of ended jobs, and the registered workers by kind."""
 
     counts: dict[str, int]
     totals: list[Total]
@@ -58,7 +59,7 @@ class Figures(NamedTuple):
 
 
 class Desk:
-    """Takes jobs for the models of a replica."""
+    """Submits jobs for the models of a replica."""
 
     def __init__(self, settings: Settings) -> None:
         params = settings.group(StoreParams)
@@ -72,14 +73,14 @@ class Desk:
         self._check: asyncio.Task[str] | None = None
 
     async def submit(self, request: JobRequest, model: ModelReplica, actor: str | None, key: str | None = None) -> Job:
-        """Take a job; under an idempotency ``key`` that came before, the one that was taken then.
+        """Submit a job. If the idempotency ``key`` was used before, return the job that was submitted then.
 
         Raises
         ------
-        InvalidInstance, NeedsMemory
-            It can never be done so; or the key came before with another request.
+        InvalidInstance, InsufficientMemory
+            The job can never run with these parameters; or the key was used with a different request.
         ArtifactsUnavailable
-            There is no artifact store that it could read history from, or write to, or it is away or does not answer.
+            No artifact store is configured, or it cannot be reached or does not answer.
         Overloaded, StoreUnavailable
         """
         job_id, body = new_id(), None
@@ -91,7 +92,7 @@ class Desk:
         method = methods.get(request.method)
         if method is None:
             known = ", ".join(sorted(methods)) or "none"
-            raise InvalidInstance(f"method: there is no {request.method[:64]!r}; there are: {known}", "method")
+            raise InvalidInstance(f"method: there is no {request.method[:64]!r}; choose one of: {known}", "method")
         params = method.check(request.params)
         if request.data != HISTORY and not method.data:
             raise InvalidInstance(f"data: {request.method} reads history only", "data")
@@ -104,7 +105,9 @@ class Desk:
             except UnknownDataset as error:
                 raise InvalidInstance(f"data: {error}", "data") from None
         if self._artifacts is None:
-            raise ArtifactsUnavailable("jobs need an artifact store: set ABOUND_ARTIFACTS_URL, the same for all hosts")
+            raise ArtifactsUnavailable(
+                "jobs need an artifact store: set ABOUND_ARTIFACTS_URL to the same value on all hosts"
+            )
         await self._check_artifacts(self._artifacts)
         await self._check_room(request.method, params, model, dataset)
         plain = method.plain(params)
@@ -127,12 +130,12 @@ class Desk:
                 body=body,
             )
         )
-        if key is not None:  # another request with it may have been faster
+        if key is not None:  # another request with the same key may have been faster
             _same(job, body)
         return job
 
     async def figures(self) -> Figures:
-        """Counts, for whoever watches; StoreUnavailable."""
+        """Return statistics of all jobs and workers. Raises StoreUnavailable."""
         workers = {kind: await workplaces.of_kind(self._store, kind) for kind in KINDS}
         return Figures(await self.jobs.counts(), await self.jobs.totals(), workers)
 
@@ -144,17 +147,25 @@ class Desk:
         await self._events.close()
 
     async def _check_artifacts(self, artifacts: Artifacts) -> None:
-        """ArtifactsUnavailable when it is not there. All who ask at one time wait for one answer, and not for long."""
+        """Raise ArtifactsUnavailable if the artifact store cannot be reached.
+
+        Concurrent submissions share one check; each waits for ``CHECK_SECONDS`` at most.
+        """
         if self._check is None or self._check.done():
             self._check = asyncio.create_task(artifacts.join(self._events), name="artifact store of jobs")
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 await asyncio.shield(self._check)
         except TimeoutError:
-            raise ArtifactsUnavailable(f"the artifact store has not answered for {CHECK_SECONDS:g} seconds") from None
+            raise ArtifactsUnavailable(
+                f"the artifact store has not answered for {CHECK_SECONDS:g} seconds; try again later"
+            ) from None
 
     async def _check_room(self, name: str, params: Any, model: ModelReplica, dataset: DatasetCard | None) -> None:
-        """NeedsMemory when no worker could do it. Without any worker this machine stands for the one to come."""
+        """Raise InsufficientMemory if no worker has the memory for a job.
+
+        Without a registered worker, the memory of this machine counts in place of a future worker's.
+        """
         from abound.service.jobs.methods import METHODS, Sizes, check_memory
 
         method = METHODS[name]
@@ -180,17 +191,20 @@ class Desk:
             if largest is not None and largest.memory is not None:
                 check_memory(name, method, params, counted, largest.memory, f"the worker on {largest.host}")
             elif here is not None:
-                check_memory(name, method, params, counted, here, "this machine, in the place of a worker,")
+                check_memory(name, method, params, counted, here, "this machine (no worker is registered)")
 
 
 async def load_methods() -> dict[str, JobMethod]:
-    """Return the methods of jobs. They import scipy, so a replica that is asked for none does without them."""
+    """Return the job methods. They import scipy, so they are imported only when a replica needs them."""
     methods: dict[str, JobMethod] = (await asyncio.to_thread(import_module, "abound.service.jobs.methods")).METHODS
     return methods
 
 
 def _hash(request: JobRequest) -> str:
-    """What makes two requests under one idempotency key the same: all that they ask for, defaults and all."""
+    """Return the hash of a request with its defaults.
+
+    Requests under one idempotency key are the same request if their hashes are equal.
+    """
     return hashlib.blake2b(msgspec.json.encode(request, order="sorted"), digest_size=16).hexdigest()
 
 
@@ -201,7 +215,7 @@ def _same(job: Job, body: str | None) -> Job:
 
 
 def active_features(model: ModelReplica) -> int:
-    """About how many active features all instances of a model have together, by the bytes of its log."""
+    """Return an estimate of the active features of all instances of a model, from the bytes of its log."""
     live = model.live
     key_bytes = live.features.n_key_bytes / max(1, len(live.features))
     return int(model.log_bytes / (6 + key_bytes))

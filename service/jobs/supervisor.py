@@ -1,15 +1,16 @@
-"""The keeper of jobs, in each worker: claims jobs, has them run, and sees to jobs that nobody does any more.
+"""The job supervisor of a worker: claims jobs, runs them, and recovers jobs whose holder is gone.
 
-It does the jobs of a kind one after the other, and those of different kinds at one time: so a fit holds up no rebuild.
+It runs one job of each kind at a time, through the fork server (``service/jobs/rq_worker.py``), so that a fit does
+not delay a rebuild.
 
-A job that runs, and whose process is gone or has been silent for ``lost_seconds`` of this keeper's own clock, is
-**taken over**: from then on its former holder can change nothing. What it wrote is deleted, and it waits again, twice
-as long each time; or it is cancelled, if it was told to stop; or it has failed, if it was begun often enough. One that
-has committed can only be finished: it does not fail, and its record says why it waits. It goes before all that wait:
-other jobs of its model may have to wait for it.
+A running job is **taken over** if its process gave it up, or if it had no heartbeat for ``lost_seconds`` of this
+supervisor's own clock. Its former holder can change nothing from then on. The supervisor deletes its uncommitted
+artifacts. Then it queues the job again with a delay that doubles each time, cancels it if a stop was requested, or
+fails it after too many attempts. A committed job can only be finished: it never fails, and its record says why it
+waits. It is claimed before all other queued jobs, because other jobs of its model may wait for it.
 
-Now and then it takes out of the records what ended long ago. Any number of keepers may look at one time: who takes a
-job over is decided by the store, and one that dies meanwhile is followed by another.
+The supervisor also deletes the records of jobs that ended long ago. Any number of supervisors may run at the same
+time. The store decides which of them takes a job over; if that one dies, another one follows.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.25
 RETRY_SECONDS = 0.5
-"""What a job waits that has to be begun again; twice as long each time, ``MOST_DOUBLINGS`` times."""
+"""Delay before the next attempt of a job. It doubles with each attempt, ``MOST_DOUBLINGS`` times."""
 
 MOST_DOUBLINGS = 11
 SWEEP_SECONDS = 60.0
@@ -47,11 +48,13 @@ STOP_SECONDS = 5.0
 FORGOTTEN_AT_ONCE = 100
 
 KILL_SPARE_SECONDS = 3.0
-"""What a process gets beyond ``cancel_seconds`` to notice that it is to stop, or that its job is not its own."""
+"""Time beyond ``cancel_seconds`` for a job runner to notice that it should stop, or that its job has another
+holder.
+"""
 
 
 class JobKeeper:
-    """Keeps the jobs of a store until it is stopped."""
+    """Runs and recovers the jobs of a store until it is stopped."""
 
     def __init__(self, settings: Settings, store: Store, jobs: Jobs, stable: Stable) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -65,7 +68,7 @@ class JobKeeper:
         self._artifacts: Artifacts | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Keep until ``stopping`` is set; the jobs that are at work then are begun again elsewhere."""
+        """Run until ``stopping`` is set. Jobs that are running then are queued again for another worker."""
         await self._stable.connect()
         listening = asyncio.create_task(self._stable.listen())
         tasks = [asyncio.create_task(one) for one in (*map(self._do, self._kinds), self._look_again(), self._show())]
@@ -88,7 +91,7 @@ class JobKeeper:
                 await workers.hide(self._jobs.store, self.id)
 
     async def _do(self, kind: str) -> None:
-        """Do the jobs of a kind, one after the other."""
+        """Run the jobs of a kind, one after the other."""
         while True:
             try:
                 job = await self._jobs.claim(kind, self.id)
@@ -101,8 +104,8 @@ class JobKeeper:
                     await self._jobs.note(job, gone=job.gone or how)
             except UnknownJob:
                 continue
-            except StoreUnavailable as error:  # a job that nobody runs falls silent
-                log.warning("jobs cannot be claimed", kind=kind, reason=str(error))
+            except StoreUnavailable as error:  # a job that was claimed but not run gets no heartbeat and is recovered
+                log.warning("jobs cannot be claimed; trying again", kind=kind, reason=str(error))
                 await asyncio.sleep(1.0)
 
     def _holds(self, job: Job) -> bool:
@@ -125,16 +128,16 @@ class JobKeeper:
                     await self._sweep()
                     swept = loop.time()
             except StoreUnavailable as error:
-                log.warning("jobs cannot be looked at", reason=str(error))
-                self._seen.clear()  # silence is not counted while nobody can be heard
+                log.warning("running jobs cannot be checked; trying again", reason=str(error))
+                self._seen.clear()  # heartbeats cannot be seen now, so none counts as missing
                 await asyncio.sleep(1.0)
             except ArtifactsUnavailable as error:
-                log.warning("what a job wrote cannot be deleted", reason=str(error))
+                log.warning("the artifacts of a job cannot be deleted; trying again", reason=str(error))
                 await asyncio.sleep(1.0)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
-        """See to the jobs that run and have nobody, and to the processes that go on with what is not theirs."""
+        """Recover running jobs without a holder, and kill job runners whose job is cancelled or has another holder."""
         running = await self._jobs.all("running")
         now = asyncio.get_running_loop().time()
         seen: dict[str, tuple[object, float]] = {}
@@ -143,7 +146,7 @@ class JobKeeper:
             before, since = self._seen.get(job.id, (sign, now))
             seen[job.id] = (sign, since if before == sign else now)
             if job.gone is not None or now - seen[job.id][1] > self._jobs.params.lost_seconds:
-                await self._see_to(job, job.gone or "its worker fell silent")
+                await self._see_to(job, job.gone or "its worker sent no heartbeat")
         self._seen = seen
         ours = {job.id for job in running if self._holds(job) and not job.cancelling}
         overdue = {}
@@ -155,9 +158,9 @@ class JobKeeper:
         self._overdue = overdue
 
     async def _see_to(self, job: Job, why: str, counts: bool = True) -> None:
-        """Take over a job whose holder is gone, clean up behind it, and let it wait again or end it.
+        """Take over a job whose holder is gone, clean up, and queue or end the job.
 
-        ``counts``: whether this attempt counts.
+        ``counts``: whether the attempt counts.
         """
         taken = await self._jobs.take_over(job, f"{self.id}:0")
         if taken is None:
@@ -165,7 +168,7 @@ class JobKeeper:
         beating = asyncio.create_task(self._beat(taken))
         try:
             await clean(self._jobs, taken, await self._place())
-            # An index that it was making for its model is not under way any more, and holds up nobody.
+            # Its rebuild of the model is over, so other rebuilds need not wait for it.
             await adoption_lock.let_go(self._store, ModelKeys(taken.model, taken.incarnation), taken.id)
         finally:
             await end(beating)
@@ -173,17 +176,20 @@ class JobKeeper:
         if taken.cancelling:
             await self._jobs.end(taken, "cancelled")
         elif in_vain and not taken.committed:
-            await self._jobs.end(taken, "failed", error=f"{why}; it was begun {_times(taken.attempt)}")
+            await self._jobs.end(taken, "failed", error=f"{why}; it was started {_times(taken.attempt)}")
             log.error("a job failed", job=job.id, method=job.method, reason=why, attempts=taken.attempt)
         else:
             if in_vain:
-                why += f"; it was begun {_times(taken.attempt)}, and can only be finished"
+                why += f"; it was started {_times(taken.attempt)}, and can only be finished"
             delay = self._delay(taken) if counts else 0.0
             await self._jobs.requeue(taken, why, counts=counts, delay=delay)
-            log.warning("a job waits to be begun again", job=job.id, method=job.method, reason=why, seconds=delay)
+            log.warning("a job is queued again", job=job.id, method=job.method, reason=why, seconds=delay)
 
     def _delay(self, job: Job) -> float:
-        """For how long a job waits that has to be begun again; one that has committed holds up others at first."""
+        """Return the delay before the next attempt.
+
+        The first retries of a committed job have none, because other jobs may wait for it.
+        """
         doublings = job.attempt - (self._jobs.params.attempts if job.committed else 1)
         return RETRY_SECONDS * 2 ** min(doublings, MOST_DOUBLINGS) if doublings >= 0 else 0.0
 
@@ -195,7 +201,7 @@ class JobKeeper:
                 await asyncio.sleep(self._jobs.params.beat_seconds)
 
     async def _sweep(self) -> None:
-        """Take out of the records what ended long ago, or is too much, and once more what it wrote."""
+        """Delete the records of jobs that ended long ago or exceed the bound, and delete their artifacts once more."""
         jobs = [job for state in ENDED for job in await self._jobs.all(state, limit=10**9)]
         jobs.sort(key=lambda job: job.ended or 0.0, reverse=True)
         oldest = await self._jobs.now() - self._jobs.params.keep_seconds
@@ -204,10 +210,10 @@ class JobKeeper:
             await clean(self._jobs, job, await self._place())
             await self._jobs.forget(job)
         if old:
-            log.info("forgot jobs that ended long ago", jobs=len(old[:FORGOTTEN_AT_ONCE]))
+            log.info("deleted the records of old jobs", jobs=len(old[:FORGOTTEN_AT_ONCE]))
 
     async def _place(self) -> Artifacts | None:
-        """The artifact store, joined."""
+        """Return the artifact store, joined; None if none is configured."""
         place = self._settings.artifacts_place()
         if self._artifacts is None and place is not None:
             artifacts = Artifacts(place, patience=PATIENCE_SECONDS)

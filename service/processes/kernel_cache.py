@@ -1,10 +1,10 @@
-"""Where compiled kernels are kept: one directory for each version of the kernels' source.
+"""The directory of compiled kernels: one for each version of the kernels' source.
 
-numba looks only at the file of a kernel itself when it decides whether a compiled one is still good, not at the files
-of the kernels that are inlined into it. After an upgrade it could so mix old and new ones, which would disagree on the
-layout of memory. A directory named after all of the source makes that impossible.
+To decide whether a compiled kernel is current, numba looks only at that kernel's own file, not at the files of
+inlined kernels. After an upgrade it could mix old and new kernels that disagree on the memory layout. A directory
+named after a digest of all sources makes that impossible.
 
-``place`` must run before numba is imported; every entry point calls it first.
+``set_cache_dir`` must run before numba is imported; every entry point calls it first.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ VARIABLE = "NUMBA_CACHE_DIR"
 SOURCE = Path(__file__).parents[2] / "core" / "kernels"
 
 COMPLETE = "complete"
-"""The file that says that every group is compiled."""
+"""Name of the file that marks a cache with all groups of kernels."""
 
 KEPT_SECONDS = 30 * 86_400
-"""Directories of other versions go when they have not been used for so long."""
+"""Directories of other versions are deleted when they were not used for this long."""
 
 
 def place(environment: MutableMapping[str, str] = os.environ) -> Path:
-    """Make the directory for this version of the kernels and name it in ``environment``, unless one is named there.
+    """Create the directory for this version of the kernels and name it in ``environment``.
 
-    It is below the user's cache directory, or below the temporary one where that cannot be written.
+    A directory that ``environment`` names already is left as it is. Otherwise the directory is below the user's
+    cache directory, or below the temporary directory if the former is not writable.
 
     Raises
     ------
     CannotStart
-        Neither can be written, or the one in the temporary directory is not ours alone.
+        Neither directory is writable, or the one in the temporary directory is accessible to other users.
     """
     if given := environment.get(VARIABLE):
         return Path(given)
@@ -54,14 +55,14 @@ def place(environment: MutableMapping[str, str] = os.environ) -> Path:
         if not path.is_absolute() or not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(path)
     except OSError:
-        # What is compiled is also run: the directory must not be one that others can write.
+        # Cached code is executed, so other users must not be able to write to the directory.
         home = Path(tempfile.gettempdir(), f"abound-{os.getuid()}-cache")
         prepare_runtime_dir(home)
         path = home / name
         try:
             path.mkdir(exist_ok=True)
         except OSError as error:
-            raise CannotStart(f"no place for compiled kernels, set {VARIABLE}: {error}") from None
+            raise CannotStart(f"no directory for compiled kernels; set {VARIABLE} to a writable one: {error}") from None
     with contextlib.suppress(OSError):
         os.utime(path)
         _forget_others(path)
@@ -70,7 +71,7 @@ def place(environment: MutableMapping[str, str] = os.environ) -> Path:
 
 
 def is_complete() -> bool:
-    """Return whether all groups are compiled: by these versions of Python and numba, for this processor."""
+    """Return whether all groups are compiled for this processor and these versions of Python and numba."""
     try:
         return (place() / COMPLETE).read_text() == _compiled_for()
     except OSError:
@@ -78,13 +79,13 @@ def is_complete() -> bool:
 
 
 def complete() -> None:
-    """Note in the cache that every group of kernels is in it."""
+    """Mark the cache as complete."""
     (place() / COMPLETE).write_text(_compiled_for())
 
 
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
-    """Hold a lock of this name among all processes that use the cache."""
+    """Hold a named lock among all processes that use the cache."""
     path = place()
     path.mkdir(parents=True, exist_ok=True)
     with open(path / f"{name}.lock", "wb") as file:
@@ -93,7 +94,7 @@ def lock(name: str) -> Iterator[None]:
 
 
 def _compiled_for() -> str:
-    """What numba asks before it takes a kernel from the cache: processor, versions, and the files of the kernels."""
+    """Return the inputs of numba's own cache check: processor, versions, and the files of the kernels."""
     import numba
     from numba.core.registry import cpu_target
 

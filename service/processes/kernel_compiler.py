@@ -1,15 +1,16 @@
-"""Loading kernels: what the default model uses before the replica is ready, other groups when a model needs them.
+"""Loading of kernels: those of the default model before the replica is ready, other groups when a model needs them.
 
 At the first start on a machine they are compiled:
 
-1. Two processes compile the kernels of ``abound.core.model.live_model.FIRST``, a group each, and share numba's cache on
-disk.
-2. The replica gets ready. A process of low priority compiles the other groups, one after the other, then the kernels
-   of batch methods; a thread of the replica loads each group once it is compiled.
+1. Two processes compile the groups of ``abound.core.model.live_model.FIRST``, one each, and share numba's cache on
+   disk.
+2. The replica gets ready. A process of low priority compiles the other groups, one after the other, then the
+   kernels of batch methods. A thread of the replica loads each group once it is compiled.
 
-Requests and log entries that need a group wait for it (``loaded``), so that the event loop never compiles. Once all
-kernels are compiled, the cache says so (``kernel_cache.is_complete``), and later starts load a group when it is needed.
-Each process of a machine that compiles the other groups holds a lock meanwhile, so that no kernel is compiled twice.
+Requests and log entries that need a group wait for it (``wait_until_loaded``), so that the event loop never
+compiles. Once all kernels are compiled, the cache is marked as complete (``kernel_cache.is_complete``), and later
+starts load a group when it is needed. A process that compiles the other groups holds a lock, so that no kernel of a
+machine is compiled twice.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ log = structlog.get_logger(__name__)
 NICE = 10
 
 PATIENCE_SECONDS = 45.0
-"""So long a request waits for kernels; clients give up after a minute."""
+"""How long a request waits for kernels; clients give up after one minute."""
 
 LATER = [group for group in GROUPS if group not in FIRST]
 
@@ -47,18 +48,19 @@ _context = multiprocessing.get_context("fork")
 """A forked process has all modules loaded. No thread may run yet when it is started."""
 
 _coming: dict[str, Future[None]] = {}
-"""The groups that this process has loaded in the background, or is loading."""
+"""The groups that this process loads, or has loaded, in the background."""
 
 
 def load() -> None:
-    """Compile or load the kernels that must be there before anything is served."""
+    """Compile or load the kernels that must be present before anything is served."""
     warmup(*FIRST)
 
 
 def load_all() -> None:
-    """Compile the kernels of all groups and methods, or wait until another process has, and load what all models use.
+    """Compile the kernels of all groups and methods, and load those that all models use.
 
-    Call it from the main thread, before there is any other.
+    If another process compiles them already, wait for it. Call this from the main thread, before any other thread
+    is started.
     """
     if not kernel_cache.is_complete():
         with _compiling_alone():
@@ -69,9 +71,10 @@ def load_all() -> None:
 
 
 def load_first() -> None:
-    """Compile or load what the default model uses, and begin to compile the rest if it is not compiled yet.
+    """Load the kernels of the default model.
 
-    Call it from the main thread, before there is any other.
+    If they are not compiled yet, compile them, and start compiling the rest in the background. Call this from the
+    main thread, before any other thread is started.
     """
     if kernel_cache.is_complete():
         load()
@@ -85,7 +88,7 @@ def load_first() -> None:
 
 
 async def loaded(config: ModelConfig, timeout: float | None = None) -> None:  # noqa: ASYNC109
-    """Wait until the kernels that a model uses are there; NotReady when they are not after ``timeout`` seconds."""
+    """Wait for the kernels that a model uses; raise NotReady if they are missing after ``timeout`` seconds."""
     for group in groups_of(config):
         if group not in _coming:
             _load_behind([group])
@@ -94,11 +97,13 @@ async def loaded(config: ModelConfig, timeout: float | None = None) -> None:  # 
         return
     _, left = await asyncio.wait(coming, timeout=timeout)
     if left:
-        raise NotReady("the kernels that this model needs are being compiled, at the first start only", 5.0)
+        raise NotReady(
+            "the kernels of this model are being compiled, at the first start only; try again in a minute", 5.0
+        )
 
 
 def _start(work: Callable[..., None], *arguments: Any) -> BaseProcess:
-    """Do some work in another process, which ends with this one."""
+    """Run a function in another process, which ends with this one."""
     process = _context.Process(target=_run, args=(dies_with_parent(), work, *arguments), daemon=True)
     process.start()
     return process
@@ -121,7 +126,7 @@ def _compile_methods() -> None:
 
 
 def _compile_rest() -> None:
-    """Begin to compile the other groups in a process, and to load them in a thread of this one."""
+    """Start a process that compiles the other groups, and a thread of this process that loads them."""
     receiving, sending = _context.Pipe(duplex=False)
     _start(_compile_others, sending)
     sending.close()
@@ -144,7 +149,10 @@ def _load_behind(groups: list[str], compiled: Connection | None = None) -> None:
 
 
 def _load_groups(groups: list[str], compiled: Connection | None) -> None:
-    """Load groups: with ``compiled``, each when the other process has compiled it, or has ended and never will."""
+    """Load groups of kernels.
+
+    With ``compiled``, each group is loaded when the other process has compiled it, or has ended.
+    """
     for group in groups:
         if compiled is not None:
             with contextlib.suppress(EOFError):
@@ -158,7 +166,10 @@ def _load_groups(groups: list[str], compiled: Connection | None) -> None:
 
 @contextlib.contextmanager
 def _compiling_alone() -> Iterator[None]:
-    """Keep other processes from compiling all groups meanwhile, unless they are compiled already."""
+    """Hold the lock for compiling all groups, unless they are compiled already.
+
+    Mark the cache as complete at the end.
+    """
     if kernel_cache.is_complete():
         yield
         return
@@ -169,10 +180,10 @@ def _compiling_alone() -> Iterator[None]:
 
 
 def _save_one_at_a_time() -> None:
-    """Let no two processes save a compiled kernel at the same time.
+    """Make processes save compiled kernels one at a time.
 
-    Numba names the file by the index of a kernel's signatures that it has read before: two processes that save two
-    signatures of one kernel could write them to the same file.
+    Numba names a file by the index of the kernel's signatures, which it has read before. Two processes that save
+    two signatures of one kernel could therefore write to the same file.
     """
     save = IndexDataCacheFile.save
 

@@ -1,12 +1,11 @@
-"""Children that do not outlive their parent.
+"""Lifetime of processes: children that end with their parent, and safe ways to end a recorded process.
 
-On Linux the kernel sends SIGKILL to a child when the *thread* that started it ends, so children are started from the
-main thread, or from one that lives as long as they shall. Elsewhere a child can look at its parent's pid by itself.
+On Linux the kernel sends SIGKILL to a child when the *thread* that started it ends. Children are therefore started
+from the main thread, or from one that lives as long as they should. On other systems a child polls its parent's
+pid.
 
-Which process a recorded pid stands for, so that nobody ends a stranger who was given the same number.
-
-A process is known by its pid and the moment it was started: on Linux in clock ticks since this boot, with the boot's
-id; elsewhere as ``ps`` prints it.
+A pid may be reused, so a process is identified by its pid and its start time. On Linux the start time is in clock
+ticks since boot, together with the boot's id; elsewhere it is the output of ``ps``.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ _PR_SET_PDEATHSIG = 1
 
 
 def dies_with_parent() -> Callable[[], None]:
-    """What to run in a child between fork and exec (``preexec_fn``)."""
+    """Return a function to run in a child between fork and exec (``preexec_fn``)."""
     parent = os.getpid()
     prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
     def arrange() -> None:
         if prctl is not None:
             prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent went before the signal was arranged
+        if os.getppid() != parent:  # the parent ended before the signal was set
             os._exit(1)
 
     return arrange
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process soon after its parent has: where the kernel does not do it."""
+    """Exit this process soon after its parent has ended; for systems whose kernel does not do it."""
     while os.getppid() == parent:
         threading.Event().wait(PARENT_SECONDS)
     os._exit(1)
@@ -52,9 +51,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def started(pid: int) -> str | None:
-    """When process ``pid`` was started, as text that no later process of the same pid has; None when it is gone.
+    """Return the start time of process ``pid`` as a text; None if it is gone.
 
-    A zombie counts as gone: it holds neither files nor memory.
+    No later process with the same pid has the same text. A zombie counts as gone, since it holds neither files nor
+    memory.
     """
     if sys.platform != "linux":
         return _started_by_ps(pid)
@@ -62,7 +62,7 @@ def started(pid: int) -> str | None:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name in parentheses may hold anything, so fields count from the last parenthesis: 3 state, 22 start time.
+    # The name in parentheses may contain anything, so count fields from the last parenthesis: 3 state, 22 start time.
     state, *rest = stat[stat.rindex(b")") + 1 :].split()
     if state in (b"Z", b"X"):
         return None
@@ -76,9 +76,10 @@ def _started_by_ps(pid: int) -> str | None:
 
 
 def end(pid: int, start: str, patience: float) -> bool:
-    """End process ``pid`` if it is still the one started at ``start``: SIGTERM, and SIGKILL after ``patience`` seconds.
+    """End process ``pid`` if it still has the start time ``start``.
 
-    Blocks until it is gone, at most ``patience`` + 5 seconds. Returns whether there was anything to end.
+    It gets SIGTERM, then SIGKILL after ``patience`` seconds. Blocks until it is gone, at most ``patience`` + 5
+    seconds. Returns whether there was a process to end.
     """
     if started(pid) != start:
         return False

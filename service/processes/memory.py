@@ -1,4 +1,4 @@
-"""How much memory a fit may take: what the machine and its control group have left; and the refusal of more."""
+"""Memory of the machine: total and free bytes, the default bound for models, and the refusal of larger work."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ _GROUPS = (
 )
 
 SHARE = 0.8
-"""Of the machine's memory that everything made of the models may take where nothing else is said."""
+"""Fraction of the machine's memory for everything that is made of the models, if no bound is set."""
 
 WORKER_SHARES = 4
-"""What a worker takes, in times the model: twice to make a snapshot, and twice in the process that follows contests.
+"""Memory of a worker, in multiples of the model.
 
-Each of them builds the model once more, beside the parts of a snapshot.
+Making a snapshot takes twice the model, and so does the process that evaluates challengers: each builds the model
+once more, beside the parts of a snapshot.
 """
 
 STORE_SHARES = 3
-"""What the store takes, likewise: three snapshots at most, each up to nine tenths of the model, and log."""
+"""Memory of the store, in multiples of the model: three snapshots at most, each up to nine tenths of the model, and
+log.
+"""
 
 
 def memory_of_models(processes: int, *, worker: bool = False, store: bool = False) -> int | None:
-    """Bytes that all models of one replica may take where no bound is set; None where the system does not tell.
+    """Return the default bound in bytes for all models of one replica; None if the total memory is unknown.
 
     Parameters
     ----------
     processes : int
         Replicas on this machine; each has all models.
     worker, store : bool
-        A worker, the store, run on this machine too.
+        Whether a worker, or the store, runs on this machine too.
     """
     whole = whole_memory()
     if whole is None:
@@ -43,7 +46,7 @@ def memory_of_models(processes: int, *, worker: bool = False, store: bool = Fals
 
 
 def whole_memory() -> int | None:
-    """Bytes that the machine has, or its control group may take; None where the system does not tell."""
+    """Return the bytes of the machine, or of its control group; None if the system does not report them."""
     whole = []
     if _MEMINFO.exists():
         fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
@@ -53,7 +56,7 @@ def whole_memory() -> int | None:
 
 
 def free_memory() -> int | None:
-    """Bytes that can still be taken without swapping; None where the system does not tell."""
+    """Return the bytes that can be allocated without swapping; None if the system does not report them."""
     left = []
     if _MEMINFO.exists():
         fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
@@ -65,16 +68,16 @@ def free_memory() -> int | None:
 
 
 def refuse_beyond(name: str, parts: Mapping[str, int], about: str, free: int, whose: str) -> None:
-    """NeedsMemory when ``parts`` are more than ``free`` bytes in all, with the arithmetic.
+    """Raise InsufficientMemory, with the calculation, if ``parts`` are more than ``free`` bytes in total.
 
     Parameters
     ----------
     name : str
-        Of what needs it.
+        What needs the memory.
     about : str
-        The sizes that the arithmetic is of.
+        The sizes that the calculation is based on.
     whose : str
-        Whose memory it is.
+        The owner of the memory.
     """
     needed = sum(parts.values())
     if needed > free:
@@ -85,7 +88,7 @@ def refuse_beyond(name: str, parts: Mapping[str, int], about: str, free: int, wh
 
 
 def in_bytes(n: int) -> str:
-    """``1.5 GiB``."""
+    """Return a number of bytes as text: ``1.5 GiB``."""
     size = float(n)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:

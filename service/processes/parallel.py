@@ -2,11 +2,12 @@
 
 On a cluster:
 
-1. The work travels once to each worker, with all that it refers to; a piece is a number or two. Kernels travel by name.
+1. The work is sent once to each worker, with all its data; a piece is only a number or two. Kernels are sent by
+   name.
 2. When a worker dies, Dask runs its pieces on another one.
-3. When all workers that had the work are gone, or the scheduler is, the finished results are kept and the other
-   pieces are sent again as soon as there is a worker. The executor waits ``BACK_SECONDS`` for one, and sends the work
-   ``TRIES`` times at most; after that it raises ClusterUnavailable and the caller may start again.
+3. When all workers that had the work are gone, or the scheduler is, the finished results are kept, and the other
+   pieces are sent again once there is a worker. The executor waits ``BACK_SECONDS`` for a worker, and sends the
+   work ``MAX_ATTEMPTS`` times. After that it raises ClusterUnavailable, and the caller may start again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ LOOK_SECONDS = 1.0
 
 
 def as_if(cluster: str | None, threads: int) -> contextlib.AbstractContextManager[Any]:
-    """As ``parallel``, to reckon with what it would take: nothing is connected, and what is done elsewhere is not."""
+    """Return a joblib context with the settings of ``parallel``, to compute what the work would need.
+
+    Nothing is connected. Work that would run on the cluster counts as running on one thread.
+    """
     from joblib import parallel_config
 
     context: contextlib.AbstractContextManager[Any]
@@ -44,25 +48,26 @@ def as_if(cluster: str | None, threads: int) -> contextlib.AbstractContextManage
 
 @contextlib.contextmanager
 def parallel(cluster: str | None, threads: int) -> Iterator[None]:
-    """Run the pieces of batch work there while the context lasts, each on one thread.
+    """Run batch work on the threads or the cluster while the context lasts, each piece on one thread.
 
-    So a seed gives one model, to the bit, whatever the number of threads.
+    A seed therefore gives the same model to the bit, whatever the number of threads.
 
     Parameters
     ----------
     cluster : str or None
-        ``dask://host:port`` of a scheduler, whose workers run this very release. None: ``threads`` threads here.
+        ``dask://host:port`` of a scheduler, whose workers must run the same release. None: ``threads`` threads
+        here.
 
     Raises
     ------
     CannotStart
-        It is no such address, or Dask is not installed.
+        The address is malformed, or Dask is not installed.
     ClusterUnavailable
         The scheduler cannot be reached, or has no worker.
     """
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(threadpool_limits(1))  # BLAS adds up in another order where it has more
+        stack.enter_context(threadpool_limits(1))  # with more threads BLAS sums in another order
         stack.enter_context(as_if(cluster, threads))
         if cluster is not None:
             if not cluster.startswith(SCHEME):
@@ -82,7 +87,7 @@ def parallel(cluster: str | None, threads: int) -> Iterator[None]:
 
 
 class DaskExecutor:
-    """The workers of a Dask cluster.
+    """Executor for the workers of a Dask cluster.
 
     Parameters
     ----------
@@ -97,12 +102,12 @@ class DaskExecutor:
     def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: Told | None) -> list[T]:
         """Return ``work(*piece)`` for each piece, in the order of the pieces.
 
-        ``told`` is called with the number of the piece that is waited for, at least every ``LOOK_SECONDS``.
+        ``told`` is called with the number of finished pieces at least every ``LOOK_SECONDS``.
 
         Raises
         ------
         ClusterUnavailable
-            The cluster lost the work. Whatever ``work`` and ``told`` raise besides.
+            The cluster lost the work. Errors of ``work`` and ``told`` are raised as they are.
         """
         import cloudpickle  # a dependency of Dask
         from distributed.scheduler import KilledWorker
@@ -115,16 +120,18 @@ class DaskExecutor:
             try:
                 self._go_on(packed, pieces, found, told)
             except KilledWorker as error:
-                raise ClusterUnavailable(f"workers of the cluster died over a piece of work: {error}") from None
+                raise ClusterUnavailable(
+                    f"workers of the cluster died while they ran a piece of work: {error}"
+                ) from None
             except _lost() as error:
                 why = f"{type(error).__name__}: {error}"
                 self._wait_for_worker(why)
             else:
                 return found
-        raise ClusterUnavailable(f"the cluster lost its work {TRIES} times, the last time by {why}"[:1000])
+        raise ClusterUnavailable(f"the cluster lost its work {TRIES} times, last because of {why}"[:1000])
 
     def _go_on(self, packed: bytes, pieces: Sequence[tuple[Any, ...]], found: list[T], told: Told | None) -> None:
-        """Run the pieces that have no result yet; ``found`` grows."""
+        """Run the pieces that have no result yet, and append their results to ``found``."""
         client = self._client
         shared = client.scatter([packed], broadcast=True, hash=False)[0]
         waiting = [client.submit(_apply, shared, *piece, pure=False) for piece in pieces[len(found) :]]
@@ -136,14 +143,14 @@ class DaskExecutor:
                 client.cancel([*waiting, shared])
 
     def _result(self, one: Any, tell: Callable[[], None]) -> Any:
-        """Return the result of a piece; TimeoutError when there has been no worker for a while."""
+        """Return the result of a piece; raise TimeoutError if the cluster has no worker for a while."""
         alone = 0
         while True:
             tell()
             try:
                 return one.result(timeout=LOOK_SECONDS)
             except TimeoutError:
-                if one.status == "error":  # the work's own
+                if one.status == "error":  # raised by the work itself
                     raise
             alone = 0 if self._client.nthreads() else alone + 1
             if alone * LOOK_SECONDS > BACK_SECONDS:
@@ -153,11 +160,11 @@ class DaskExecutor:
         try:
             self._client.wait_for_workers(1, timeout=BACK_SECONDS)
         except (OSError, TimeoutError, RuntimeError) as error:
-            raise ClusterUnavailable(f"the cluster is gone ({why}), and did not come back: {error}"[:1000]) from None
+            raise ClusterUnavailable(f"the cluster was lost ({why}) and is not back: {error}"[:1000]) from None
 
 
 def _lost() -> tuple[type[Exception], ...]:
-    """Return what is raised where a worker, or the scheduler, is gone."""
+    """Return the types of errors that mean a lost worker or scheduler."""
     from distributed.client import FutureCancelledError
 
     return (FutureCancelledError, OSError, TimeoutError)
@@ -169,7 +176,10 @@ def _apply(packed: bytes, *piece: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def unpacked(packed: bytes) -> Callable[..., Any]:
-    """Unpack the work on a worker, once: arrays as Dask gives them are read-only, and kernels would be recompiled."""
+    """Unpack the work on a worker, once per process.
+
+    The arrays that Dask passes are read-only, and kernels would be recompiled for them.
+    """
     import cloudpickle
 
     work: Callable[..., Any] = cloudpickle.loads(packed)
@@ -177,7 +187,7 @@ def unpacked(packed: bytes) -> Callable[..., Any]:
 
 
 def _named(kernel: Any) -> tuple[Callable[[str, str], Any], tuple[str, str]]:
-    """Pickle a kernel by its name; sent as what it is, each worker would compile it again."""
+    """Pickle a kernel by its name. Otherwise each worker would compile it again."""
     return _kernel, (kernel.py_func.__module__, kernel.py_func.__qualname__)
 
 

@@ -1,7 +1,8 @@
 """The runtime directory: sockets and other files that need not outlive the service.
 
-Mode 0700, named after the user and the real path of the data directory, so that every way of writing one data directory
-leads to one runtime directory; and short, because the path of a unix socket is bounded at about 100 bytes.
+It has mode 0700. Its name contains the user and a digest of the real path of the data directory, so that all
+spellings of that path lead to the same runtime directory. The name is short, because the path of a unix socket is
+limited to about 100 bytes.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from pathlib import Path
 from abound.core.errors import CannotStart
 
 LONGEST_PATH = 60
-"""Bytes; leaves room for the socket's name within what a socket address holds (104 bytes on macOS)."""
+"""In bytes; leaves space for the socket's name in a socket address (104 bytes on macOS)."""
 
 
 def runtime_dir(data_dir: Path) -> Path:
-    """Where the short-lived files for ``data_dir`` belong. Makes nothing; CannotStart when no place is fit."""
+    """Return the runtime directory of ``data_dir``, without creating it.
+
+    Raise CannotStart if no base directory is suitable.
+    """
     owned = f"{os.getuid()}:{os.path.realpath(data_dir)}".encode(errors="surrogateescape")
     name = f"abound-{os.getuid()}-{hashlib.sha256(owned).hexdigest()[:12]}"
     given = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -33,7 +37,7 @@ def runtime_dir(data_dir: Path) -> Path:
 
 
 def prepare_runtime_dir(path: Path) -> None:
-    """Make ``path`` with mode 0700; CannotStart when it is there and somebody else's or open to others."""
+    """Create ``path`` with mode 0700; raise CannotStart if it exists and other users own it or can access it."""
     with refusing(f"cannot make the runtime directory {path}"), contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     found = path.lstat()
@@ -43,7 +47,7 @@ def prepare_runtime_dir(path: Path) -> None:
 
 @contextlib.contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Turn an OSError inside into CannotStart with ``what`` in front."""
+    """Turn an OSError inside the block into CannotStart, with ``what`` in front of its message."""
     try:
         yield
     except OSError as error:

@@ -1,10 +1,10 @@
-"""What the parent answers on the service's port while no replica does.
+"""The startup server: what the supervisor answers on the service's port while no replica does.
 
-``/livez`` is 200; everything else, ``/readyz`` among it, is 503 with how far the start is: ``/`` in words for people,
-as a document that asks again by itself until the page is there. One request a connection, and nothing of the body is
-kept.
+``/livez`` answers 200. Everything else, including ``/readyz``, answers 503 with the progress of the start; ``/`` is
+an HTML page that reloads until the service is ready. Each connection serves one request, and request bodies are
+discarded.
 
-The one socket that the parent binds and every replica accepts from.
+This module also creates the listening socket, which the supervisor binds and every replica accepts from.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ MOST_CONNECTIONS = 512
 
 DISCARD_SECONDS = 2.0
 DISCARD_BYTES = 2**24
-"""How long and how much of a body is read and thrown away: closing on unread bytes would tear down the answer."""
+"""Bounds in time and size for reading and discarding a body: closing on unread bytes would reset the connection."""
 
 
 RELOAD = "setTimeout(() => location.reload(), 1000 * document.documentElement.dataset.again)"
-"""A script, for what a document that refreshes itself does where its address names a view (``/#labels``) is nothing."""
+"""Reloads the page.
+
+A script is needed: an HTML refresh does nothing for an address with a fragment, such as ``/#labels``.
+"""
 
 PAGE = """<!doctype html>
 <html lang="en" data-again="{again}">
@@ -48,7 +51,7 @@ PAGE = """<!doctype html>
 <body>
 <h1>Abound is starting</h1>
 <p>{stage} <progress max="1" value="{progress}">{percent:.0f} %</progress></p>
-<p>This page asks again by itself.</p>
+<p>This page reloads automatically.</p>
 <script>{script}</script>
 </body>
 </html>
@@ -63,7 +66,7 @@ PAGE_HEADERS = [
 
 
 class Status(NamedTuple):
-    """What to tell: the stage in words, how much of it is done (0..1), when to ask again (seconds)."""
+    """The current stage of the start, how much of it is done (0..1), and when to ask again (in seconds)."""
 
     stage: str
     progress: float
@@ -71,7 +74,7 @@ class Status(NamedTuple):
 
 
 class Doorkeeper:
-    """Answers on ``listening`` between ``open`` and ``close``, any number of times."""
+    """Answers requests on ``listening`` between ``open`` and ``close``, any number of times."""
 
     def __init__(self, listening: socket.socket, status: Callable[[], Status]) -> None:
         self._listening = listening
@@ -80,14 +83,14 @@ class Doorkeeper:
         self._connections = 0
 
     async def open(self) -> None:
-        """Accept connections, if that is not being done."""
+        """Start to accept connections, unless already started."""
         if self._server is None:
-            # A copy of the socket: closing it leaves the one that the replicas accept from as it is.
+            # A copy of the socket: closing it does not affect the one that the replicas accept from.
             copy = self._listening.dup()
             self._server = await asyncio.start_server(self._serve, sock=copy, limit=HEAD_BYTES, backlog=BACKLOG)
 
     def close(self) -> None:
-        """Accept no more; what is being answered is answered."""
+        """Stop accepting connections; requests in progress are still answered."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -98,9 +101,9 @@ class Doorkeeper:
             if self._connections <= MOST_CONNECTIONS:
                 await self._answer(reader, writer)
         except asyncio.CancelledError:
-            pass  # the parent ends: a connection that is left is closed, and that is all
+            pass  # the parent ends: just close the connection
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client went away, was too slow or sent no head of a request
+            pass  # the client disconnected, was too slow or sent no request head
         finally:
             self._connections -= 1
             writer.close()
@@ -123,7 +126,7 @@ class Doorkeeper:
 
 
 def answer(path: bytes, status: Status, with_body: bool = True) -> bytes:
-    """The whole HTTP/1.1 response to a request for ``path``."""
+    """Return the whole HTTP/1.1 response to a request for ``path``."""
     again = max(1, math.ceil(status.retry_after))
     if path == b"/livez":
         body = msgspec.json.encode({"status": "alive"})
@@ -159,9 +162,9 @@ BACKLOG = 2048
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening, non-blocking TCP socket that nobody shares; ``port`` 0 takes a free one.
+    """Return a listening, non-blocking TCP socket of our own; ``port`` 0 takes a free port.
 
-    ``::`` takes IPv4 too. A name is looked up; of several addresses, IPv4 goes first.
+    ``::`` accepts IPv4 too. A name is resolved; of several addresses, IPv4 is preferred.
 
     Raises
     ------
@@ -175,7 +178,7 @@ def listen(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     listening = socket.socket(family, kind, protocol)
     try:
-        # Lets a port be taken again while old connections on it time out; two listeners never share it.
+        # Allows reuse of a port with old connections in TIME_WAIT. Two listeners still cannot share it.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
@@ -189,7 +192,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listening: socket.socket) -> str:
-    """``http://host:port`` of a listening socket, as a client on this machine may write it."""
+    """Return ``http://host:port`` of a listening socket, as a client on this machine can use it."""
     host, port = listening.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

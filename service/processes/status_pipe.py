@@ -1,15 +1,15 @@
-"""What a child tells the parent that started it: one JSON object a line, over a pipe that the child inherits.
+"""Status reports of a child to its parent: one JSON object a line, over a pipe that the child inherits.
 
 ========  ==========================================================================================
 field     meaning
 ========  ==========================================================================================
-stage     what it is doing, in words for people
-progress  how much of that is done, 0..1
-warm      true: the kernels of the default model are compiled, so that other children find them compiled
-ready     true: connections are accepted here; false: no longer
-unready   why ``/readyz`` is 503 here all the same; empty: it is not
-warning   what the person who started the service should know
-error     why it refuses to start, in words for people; it exits with ``REFUSED`` after that
+stage     the current step, in words for people
+progress  how much of that step is done, 0..1
+warm      true: the kernels of the default model are compiled, so other children find them compiled
+ready     true: the child accepts connections; false: it no longer does
+unready   why ``/readyz`` of the child answers 503 nevertheless; empty: it does not
+warning   a message for the person who started the service
+error     why the child refuses to start, in words for people; it then exits with ``EXIT_REFUSED``
 ========  ==========================================================================================
 """
 
@@ -21,13 +21,13 @@ import os
 import msgspec
 
 REFUSED = 3
-"""Exit code of a child that said ``error``: starting it again by itself will hardly help."""
+"""Exit code of a child that reported ``error``. A restart alone is unlikely to help."""
 
 LONGEST_LINE = 65_536
 
 
 class Report(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """One line. A field that is None says nothing."""
+    """One line of the pipe. A field that is None is not reported."""
 
     stage: str | None = None
     progress: float | None = None
@@ -39,9 +39,9 @@ class Report(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, kw_
 
 
 class Reporter:
-    """The child's end of the pipe; ``fd`` None: there is nobody to tell.
+    """The child's end of the pipe; with ``fd`` None, reports are discarded.
 
-    Calling it is the callback ``(stage, progress)`` that the parts of a start report through.
+    Calling a reporter is the callback ``(stage, progress)`` for the steps of a start.
     """
 
     def __init__(self, fd: int | None) -> None:
@@ -51,11 +51,11 @@ class Reporter:
             os.set_blocking(fd, False)
 
     def __call__(self, stage: str, progress: float) -> None:
-        """Say what is being done and how much of it is done."""
+        """Report the current step and how much of it is done."""
         self.say(Report(stage=stage, progress=progress))
 
     def say(self, report: Report) -> None:
-        """Send one line. A parent that does not read loses it; the child goes on."""
+        """Send one line. If the parent does not read, the line is lost and the child continues."""
         if self._fd is not None:
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 os.write(self._fd, msgspec.json.encode(report) + b"\n")

@@ -1,21 +1,23 @@
-"""The parent process of ``abound serve``: binds the port, starts everything else, and keeps it running.
+"""The supervisor, the parent process of ``abound serve``.
 
-It is small on purpose: it holds the port, the lock of the data directory and the children, and does no work that
-could fail. When it ends, in whatever way, the kernel ends all its children, so that the port and the data directory
-are free again.
+It binds the port, starts all other processes and restarts them. It is small on purpose: it holds the port, the lock
+of the data directory and the children, and does no work that could fail. When it ends in any way, the kernel ends
+all its children, so that the port and the data directory are free again.
 
-The start
----------
+Start
+-----
 1. Bind the port, and answer on it (``service/processes/startup_page.py``) until a replica does.
-2. Start the embedded store, unless there is another, and wait until it has loaded.
-3. Start the first replica. On a new machine it compiles the kernels of the default model, and the others behind it
-   (``service/processes/kernel_compiler.py``).
-4. When it is past that, start the other replicas and the worker: they find the kernels compiled, the worker waits
-   until all are.
+2. Start the embedded store, unless another store is configured, and wait until it has loaded.
+3. Start the first replica. On a new machine it compiles the kernels of the default model, and the others in the
+   background (``service/processes/kernel_compiler.py``).
+4. When it reports ``warm``, start the other replicas and the worker. They find the kernels compiled; the worker
+   waits until all are.
 5. When a replica is ready, leave the port to it.
 
-The end, on SIGTERM, SIGINT or SIGHUP, is the other way round: the replicas finish what they are answering, then the
-worker, then the store. A second signal ends everything at once.
+Stop
+----
+On SIGTERM, SIGINT or SIGHUP the order is reversed: the replicas finish their requests, then the worker stops, then
+the store. A second signal ends everything at once.
 """
 
 from __future__ import annotations
@@ -47,29 +49,32 @@ REPLICA = "abound.service.api.server"
 WORKER = "abound.service.worker"
 
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Where prometheus-client keeps the values of several processes."""
+"""The directory where prometheus-client keeps the values of several processes."""
 
 WATCH_SECONDS = 0.1
-"""How often the store's process is looked at."""
+"""How often the store's process is checked."""
 
 LOADING_SECONDS = 0.02
 
 SPARE_SECONDS = 5.0
-"""What a child gets beyond its own bound before it is killed."""
+"""Time beyond its own bound that a child gets before it is killed."""
 
 STEP = 0.1
-"""A stage is told again each time when so much more of it is done."""
+"""A stage is printed again each time its progress has grown by this much."""
 
 
 def serve(settings: Settings) -> int:
-    """Run the service until it is told to stop; the exit code: 0 stopped, 1 could not start or go on, 2 wrong use."""
+    """Run the service until it is stopped and return the exit code.
+
+    The code is 0 after a stop, 1 if the service could not start or continue, 2 for a wrong setting.
+    """
     teller = Teller(settings.log_format == "json")
     for sentence in unknown_variables(os.environ, groups=False):
         teller.say(sentence, level="warning")
     try:
         place()
         may_have_keys = settings.redis_url is not None or EmbeddedStore(settings.data_dir).has_files()
-        settings.check_exposure(may_have_keys)  # a replica looks whether it has
+        settings.check_exposure(may_have_keys)  # a replica checks whether there are keys
         with contextlib.closing(listen(settings.host, settings.port)) as listening:
             asyncio.run(Supervisor(settings, listening, teller).run())
     except CannotStart as error:
@@ -79,24 +84,24 @@ def serve(settings: Settings) -> int:
 
 
 class Teller:
-    """Writes to standard error what the person who started the service wants to know."""
+    """Writes messages for the person who started the service to standard error."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
 
     def say(self, sentence: str, level: str = "info") -> None:
-        """One line: text, or a JSON object with ``timestamp``, ``level`` and ``event``."""
+        """Write one line: text, or a JSON object with ``timestamp``, ``level`` and ``event``."""
         line = f"abound: {sentence}" if level == "info" else f"abound: {level}: {sentence}"
         if self._as_json:
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             line = json.dumps({"timestamp": now, "level": level, "event": sentence})
-        with contextlib.suppress(OSError):  # the terminal may be gone; the service is not
-            sys.stderr.write(f"{line}\n")  # in one piece: other processes write there as well
+        with contextlib.suppress(OSError):  # the terminal may be gone while the service goes on
+            sys.stderr.write(f"{line}\n")  # in one call: other processes write there too
             sys.stderr.flush()
 
 
 class Supervisor:
-    """Starts, watches and stops the processes of one service; ``run`` is all there is to call."""
+    """Starts, watches and stops the processes of one service. Call ``run``."""
 
     def __init__(self, settings: Settings, listening: socket.socket, teller: Teller) -> None:
         self._settings = settings
@@ -126,7 +131,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._on_signal)
         loop.add_signal_handler(signal.SIGINT, self._on_signal)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it, and means it
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # set by nohup, which is respected
             loop.add_signal_handler(signal.SIGHUP, self._on_signal)
         await self._doorkeeper.open()
         self._say(f"listening on {self._url}, process {os.getpid()}")
@@ -146,14 +151,14 @@ class Supervisor:
         self._say("stopped")
 
     def status(self) -> Status:
-        """What is being done before a replica answers."""
+        """Return the current stage of the start or stop, while no replica answers."""
         if self._stopping.is_set():
             return Status("stopping", 0.0)
         if not self._replicas:
             return Status("loading the store", self._loading)
         nearest = max(self._replicas, key=lambda child: (child.warm, child.progress))
-        if nearest.ready:  # a connection from before
-            return Status("a replica is ready by now and answers on a new connection", 1.0)
+        if nearest.ready:  # the connection is older than the ready replica
+            return Status("a replica is ready and answers on a new connection", 1.0)
         return Status(nearest.stage, nearest.progress)
 
     async def _start_store(self) -> str:
@@ -168,7 +173,7 @@ class Supervisor:
         return store.url
 
     async def _until_loaded(self, store: EmbeddedStore) -> None:
-        """Wait until the store answers, or the service is to stop; CannotStart when the store ends instead."""
+        """Wait until the store answers or the service stops; raise CannotStart if the store ends."""
         while (loaded := store.loaded()) < 1.0 and not self._stopping.is_set():
             self._loading = loaded
             if not self._replicas:
@@ -176,7 +181,7 @@ class Supervisor:
             await asyncio.sleep(LOADING_SECONDS)
 
     async def _keep_store(self, store: EmbeddedStore) -> None:
-        """Start the store again whenever it ends: a full disk or a lack of memory may pass."""
+        """Restart the store whenever it ends; a full disk or a lack of memory may be temporary."""
         failures = 0
         while not self._stopping.is_set():
             if store.pid is not None:
@@ -198,12 +203,12 @@ class Supervisor:
                 await asyncio.sleep(delay)
 
     def _environment(self, store_url: str, metrics: Path) -> dict[str, str]:
-        """The environment of the children: ours, with the effective settings in the place of ours."""
+        """Return the environment of the children: that of this process, with the effective settings."""
         port = self._listening.getsockname()[1]
         effective = self._settings.model_copy(update={"redis_url": SecretStr(store_url), "port": port})
         if (artifacts := self._settings.artifacts_place()) is not None:
             effective = effective.model_copy(update={"artifacts_url": SecretStr(artifacts)})
-        if effective.max_memory is None:  # replicas do not know what else runs here
+        if effective.max_memory is None:  # replicas do not know which other processes run here
             bound = memory_of_models(effective.processes, worker=effective.worker, store=self._store is not None)
             effective = effective.model_copy(update={"max_memory": bound})
         return effective.child_environment() | {METRICS_VARIABLE: str(metrics)}
@@ -242,7 +247,7 @@ class Supervisor:
             self._in_background(child.keep())
 
     async def _watch(self) -> None:
-        """Leave the port to the replicas while one accepts, and tell how far things are; until the end."""
+        """Leave the port to the replicas while one accepts connections, and print progress, until the stop."""
         told = ""
         while not self._stopping.is_set():
             self._changed.clear()
@@ -255,10 +260,10 @@ class Supervisor:
             await self._changed.wait()
             for task in [task for task in self._tasks if task.done()]:
                 self._tasks.discard(task)
-                task.result()  # raises what ended it
+                task.result()  # raises the error that ended it
 
     def _tell_ready(self, told: str) -> str:
-        """Say how many replicas are ready, as ``/readyz`` of each says it, where that is news; the news."""
+        """Print how many replicas are ready, as their ``/readyz`` says, if that changed; return the last news."""
         ready = sum(child.ready and not child.unready for child in self._replicas)
         reason = next((child.unready for child in self._replicas if child.ready and child.unready), "")
         if ready:
@@ -275,7 +280,7 @@ class Supervisor:
         return f", {ready} of {len(self._replicas)} replicas" if len(self._replicas) > 1 else ""
 
     async def _stop(self) -> None:
-        """End the replicas, the worker and the store, in this order; the port answers 503 meanwhile."""
+        """Stop the replicas, the worker and the store, in this order. The port answers 503 meanwhile."""
         self._stopping.set()
         if self._starting is not None:
             self._starting.cancel()
@@ -298,14 +303,14 @@ class Supervisor:
     def _on_signal(self) -> None:
         self._changed.set()
         if not self._stopping.is_set():
-            self._say("stopping; once more to stop at once")
+            self._say("stopping; send the signal again to stop at once")
             self._stopping.set()
             return
         self._in_a_hurry = True
         for child in [*self._replicas, *([self._worker] if self._worker else [])]:
             child.signal(signal.SIGKILL)
         if self._store is not None and self._store.process is not None:
-            self._store.process.kill()  # what it has acknowledged is on disk
+            self._store.process.kill()  # acknowledged writes are on disk
 
     def _in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -314,7 +319,7 @@ class Supervisor:
         return task
 
     def _tell_stage(self, stage: str, progress: float) -> None:
-        """Say how far the start is: each stage once, and then at each further tenth."""
+        """Print the progress of the start: each stage once, and then at each further tenth."""
         if stage != self._told[0] or progress >= self._told[1] + STEP:
             self._told = (stage, progress)
             self._say(f"{stage}, {progress:.0%}" if progress else stage)
@@ -324,7 +329,7 @@ class Supervisor:
 
 
 def _prepare_metrics(runtime: Path, metrics: Path) -> None:
-    """Make the directory that the processes' metrics meet in, and remove those of services that are gone."""
+    """Create the directory for the metrics of all processes, and delete those of services that are gone."""
     prepare_runtime_dir(runtime)
     for left_over in runtime.glob("metrics-*"):
         pid = left_over.name.partition("-")[2]
@@ -344,6 +349,6 @@ def _is_running(pid: int) -> bool:
 
 
 def _forget_metrics(metrics: Path, pid: int) -> None:
-    """Remove the gauges of a process that has ended; its counters still count."""
+    """Delete the gauges of a process that has ended; its counters still count."""
     for gauge in metrics.glob(f"gauge_live*_{pid}.db"):
         gauge.unlink(missing_ok=True)

@@ -128,7 +128,7 @@ def test_a_job_that_does_not_fit_is_refused_with_the_arithmetic(place: Office) -
     said = problem(answer, 422, "needs-memory")["detail"]
     assert said.startswith("ending would need 1024.0 TiB of memory (what it asks for 1024.0 TiB + features 16 bytes;")
     assert "for 1 instances, 2 features, 2 classes, 4 connections" in said
-    assert "this machine, in the place of a worker, has" in said
+    assert "this machine (no worker is registered) has" in said
 
 
 def test_the_memory_that_counts_is_the_worker_s(place: Office) -> None:

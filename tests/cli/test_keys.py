@@ -60,7 +60,7 @@ def test_a_key_is_made_before_there_is_a_service(run: Run, tmp_path: Path) -> No
     [key] = listed(run, *where)
     assert (key["scopes"], key["description"], key["state"], key["used"]) == (["admin"], "mine", "valid", None)
     assert key["id"] in err
-    assert f"a new store is made in {tmp_path / 'data'}" in err
+    assert f"creating a new store in {tmp_path / 'data'}" in err
     assert secret.startswith(f"abk_{key['id']}_")
     code, out, err = run("keys", "list", *where)
     assert secret[-43:] not in out + err

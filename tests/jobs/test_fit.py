@@ -247,7 +247,7 @@ def test_an_imported_model_has_nothing_to_fit_on_before_it_learns(place: Place) 
     place.client.import_("imported", place.client.export("exported"))
     job = place.done("ind", "imported")
     assert job["state"] == "failed"
-    assert job["error"].startswith("the model imported has learned nothing of which there is more than an index")
+    assert job["error"].startswith("the model imported has learned nothing that history still contains as events")
 
 
 def test_parameters_are_searched_for(place: Place) -> None:

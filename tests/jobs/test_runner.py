@@ -64,8 +64,8 @@ def test_what_is_not_committed_is_deleted_although_the_job_succeeds(place: Offic
     ("how", "error"),
     [
         ("error", "it cannot be done"),
-        ("bug", "an error of the service: TypeError: nobody meant this"),
-        ("memory", "there was not enough memory"),
+        ("bug", "internal error: TypeError: nobody meant this"),
+        ("memory", "the job ran out of memory"),
     ],
 )
 def test_a_job_that_fails_says_why_and_is_not_begun_again(place: Office, how: str, error: str) -> None:
@@ -94,7 +94,7 @@ def test_a_job_that_cannot_be_begun_says_so_and_waits_until_it_can(
     finally:
         breaking.unlink()
     assert job["error"].startswith(error)
-    assert (job["state"], job["stage"]) == ("queued", "waiting to be begun again")
+    assert (job["state"], job["stage"]) == ("queued", "waiting for the next attempt")
     job = place.ended(job_id)
     assert (job["state"], job["error"]) == ("succeeded", None)
 
@@ -250,7 +250,7 @@ def test_a_record_names_nothing_that_is_run(place: Office, tmp_path: Path) -> No
     job = place.ended(second)
     assert (job["state"], job["error"]) == (
         "failed",
-        "this worker does not know the method os.mkdir; it is of another release",
+        "this worker does not know the method os.mkdir; run the same release on all hosts",
     )
     assert not (tmp_path / "mark").exists()
 

@@ -124,7 +124,7 @@ async def test_a_silent_job_is_cleaned_up_and_waits_again(settings: Settings, st
         again = await claimed_again(jobs, job)
         assert again.started - waits.started > RETRY_SECONDS  # type: ignore[operator]
         failed = await reached(jobs, job, "failed")
-        assert (failed.attempt, failed.error) == (2, "its worker fell silent; it was begun 2 times")
+        assert (failed.attempt, failed.error) == (2, "its worker sent no heartbeat; it was started 2 times")
 
 
 async def test_a_committed_job_does_not_fail_and_says_why_it_waits(settings: Settings, store: Store) -> None:
@@ -144,7 +144,7 @@ async def test_a_committed_job_does_not_fail_and_says_why_it_waits(settings: Set
             if attempt == 1:
                 assert await jobs.claim("rebuild", "dead:2") is not None
             else:
-                assert waits.error.endswith(f"it was begun {attempt} times, and can only be finished")
+                assert waits.error.endswith(f"it was started {attempt} times, and can only be finished")
             if attempt == 2:
                 await claimed_again(jobs, job)
     given_up = await jobs.cancel(job.id, "not wanted")

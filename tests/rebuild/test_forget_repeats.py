@@ -136,7 +136,7 @@ async def test_what_comes_again_all_the_time_does_not_keep_a_forgetting_for_ever
     await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"))
     context = Repeating(house, await house.living(), MOST_ROUNDS)
     outcome = await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
-    assert "forget it once more" in outcome["sent_again"]
+    assert "run forget once more" in outcome["sent_again"]
     last = house.past[-3][0]
     again = [at for at, event in house.past if isinstance(event, Learn) and event.units[0].source == "bad"][-10]
     await teach(house, *events(3, 9))
@@ -148,7 +148,7 @@ async def test_what_comes_again_all_the_time_does_not_keep_a_forgetting_for_ever
 
 @pytest.mark.parametrize(
     "stage",
-    ["searching: at", "writing the index", "making a snapshot", "deleting stored predictions", "making the store"],
+    ["searching: at", "writing the state file", "making a snapshot", "deleting stored predictions", "making the store"],
 )
 async def test_what_came_again_is_forgotten_by_the_one_who_goes_on(house: House, stage: str) -> None:
     one = await house.replica()

@@ -175,7 +175,7 @@ async def test_what_a_forgetting_has_left_in_history_does_not_come_back(house: H
         (refit, RefitParams(search={}, passes=1)),
         (restore, RestoreParams(to=str(at[-1]), reason="back")),
     ):
-        with pytest.raises(Conflict, match="the job forget has not taken"):
+        with pytest.raises(Conflict, match="the job forget has not removed"):
             await run(house, method, params, job="between")
     await teach(house, *events(5, 7, "bad"))  # sent anew, after it was forgotten
     await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
@@ -255,7 +255,7 @@ async def test_who_goes_on_with_a_prepared_index_says_what_it_forgets(
     adopted = [event for event in await of_history(house) if isinstance(event, Adopt)]
     assert len(adopted) == rounds
     assert (await erasures.unfinished(house.store, keys))["forget"].after == adopted[-1].after
-    with pytest.raises(Conflict, match="the job forget has not taken"):
+    with pytest.raises(Conflict, match="the job forget has not removed"):
         await run(house, refit, RefitParams(search={}, passes=1), job="between")
     await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
     await same(house, one, await without(house, lambda unit, at: unit.source in ("bad", "other")))
@@ -276,7 +276,7 @@ async def test_a_forgetting_that_older_code_has_finished_does_not_stop_the_other
         await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget")
     if not says_complete:
         await house.store.client.delete(keys.of("forgotten"))
-    with pytest.raises(Conflict, match="the job forget has not taken"):
+    with pytest.raises(Conflict, match="the job forget has not removed"):
         await run(house, refit, RefitParams(search={}, passes=1), job="refit")
     await run(house, forget, ForgetParams(source="bad", reason="r"), job="the same once more")
     assert not await erasures.unfinished(house.store, keys)

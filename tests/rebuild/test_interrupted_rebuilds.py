@@ -95,7 +95,7 @@ async def test_of_two_rebuilds_at_one_time_one_waits_and_can_be_cancelled(house:
     living = await house.living()
     await house.store.client.set(living.keys.of("adopting"), b'{"adoption":"one that died"}', px=1500)
     context = Context(house, living)
-    context.stop_at = "waiting until another index"
+    context.stop_at = "waiting for another rebuild"
     with pytest.raises(Cancelled):
         await refit(cast("Any", context), RefitParams(), context.progress)
     await run(house, refit, RefitParams(), job="another")
