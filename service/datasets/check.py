@@ -39,9 +39,7 @@ from abound.service.settings import Settings
 from abound.service.store.client import Store, StoreParams
 
 NAME_BYTES = 2**29
-"""Maximum bytes of the names of a file's features and labels together; each label counts ``NAME_COST`` bytes
-extra.
-"""
+"""Maximum bytes of the names of a file's features and labels together; each label counts ``NAME_COST`` bytes extra."""
 
 NAME_COST = 100
 

@@ -26,9 +26,7 @@ from abound.service.processes.memory import free_memory
 from abound.service.processes.parallel import as_if, parallel
 
 DEPTH = 100
-"""Default number of labels ranked per instance. MRR counts a true label further down as one that is not
-ranked.
-"""
+"""Default number of labels ranked per instance. MRR counts a true label further down as one that is not ranked."""
 
 OF_VECTORS = ("analyzer", "negative")
 """Fields of a model's configuration that determine its vectors."""

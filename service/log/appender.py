@@ -7,8 +7,7 @@ longer wait delays no other request.
 
     1. A request waits in its queue. The queue is bounded by bytes and number; excess requests are refused
        (Overloaded).
-    2. When no append is running, the waiting requests become a group (bounded again). The group goes out as
-       one
+    2. When no append is running, the waiting requests become a group (bounded again). The group goes out as one
        XADD; on the careful queue WAITAOF and WAIT follow directly, before anything is answered.
     3. The replies confirm how durable the group is. The next group goes out.
     4. The follower reads the entry from the log, recognizes it by origin and sequence, and hands over its
@@ -155,8 +154,9 @@ class Appender:
         return future
 
     def event(self, event: Control, timeout: float) -> asyncio.Future[Offset]:
-        """Append a control event. The future returns its offset once it is applied here. Raise what ``learn``
-        raises.
+        """Append a control event. The future returns its offset once it is applied here.
+
+        Raise what ``learn`` raises.
         """
         self._facts()
         future: asyncio.Future[Offset] = self._loop.create_future()
@@ -193,8 +193,9 @@ class Appender:
     # called by the append queues
 
     def take(self, queue: deque[Waiting]) -> Group | None:
-        """Return the next group of a queue: requests up to the bounds, or one control event. None if the
-        queue is empty.
+        """Return the next group of a queue: requests up to the bounds, or one control event.
+
+        Return None if the queue is empty.
         """
         group: Group | None = None
         n = n_bytes = n_units = 0

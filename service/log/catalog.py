@@ -41,9 +41,7 @@ CATALOG_KEY = b"abound:catalog"
 DEFAULT_MODEL = "default"
 
 GROWN_ENTRIES = 1000
-"""The stream is compacted after it has grown by this many entries, or by twice the number of models if that
-is more.
-"""
+"""The stream is compacted after it has grown by this many entries, or by twice the number of models if that is more."""
 
 _SHORTEN = """
 -- KEYS: stream. ARGV: its last entry and that one's checksum, payload and checksum of the next, first one to stay or ''
@@ -155,8 +153,9 @@ async def read_catalog(store: Store) -> Catalog:
 
 
 async def read_on(store: Store, known: Catalog) -> Catalog:
-    """Return all models that exist now: ``known`` itself if it ends where the stream does. Raise what
-    read_catalog raises.
+    """Return all models that exist now: ``known`` itself if it ends where the stream does.
+
+    Raise what ``read_catalog`` raises.
     """
     with reaching():
         last = await store.client.xrevrange(CATALOG_KEY, count=1)

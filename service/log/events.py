@@ -5,15 +5,13 @@
         ConfigureEvent(changes)                        configuration fields that change here
         MarkEvent(token)                               an offset at which every replica publishes its digest
         PrepareEvent(adoption, index, after, digest)   every replica prepares a state file that may be adopted
-        AdoptEvent(adoption, index, after, digest)     from here on: that state file + everything after
-        ``after``
+        AdoptEvent(adoption, index, after, digest)     from here on: that state file + all that follows ``after``
         PrepareVersionEvent(activation, version, digest)   every replica loads a version that may be activated
         ActivateEvent(activation, version, digest)     from here on this version answers
         WeighEvent(version, weights)                   from here on the blend weights of index and version
     CatalogEntry{version, event}                       one element of the catalog stream
         ModelCreated(name, config)  ModelDeleted(name, incarnation)
-        KnownModels(models)                            all models at this point: earlier entries are not
-        needed
+        KnownModels(models)                            all models at this point; earlier entries are not needed
 
 A stream element has two fields: ``e``, the msgpack payload, and ``c``, its CRC-32 in hex. A reader checks
 everything, because it will apply the entry: checksum, version, types, counts and the shape of every record.
@@ -39,15 +37,14 @@ from abound.core.types import Offset
 from abound.service.log.stream import Element
 
 APPLY_VERSION = 2
-"""Version of the log's meaning that this release applies. Any change of how an event changes a model
-increments it.
-"""
+"""Version of the log's meaning that this release applies. Any change of how an event changes a model increments it."""
 
 _VERSION = re.compile(r"[0-9a-z]{1,64}")
 
 MOST_POSITIONS = 2**26
-"""Maximum number of positions in an entry: the store accepts no element over 512 MiB, and a record has at
-least 8 bytes.
+"""Maximum number of positions in an entry.
+
+The store accepts no element over 512 MiB, and a record has at least 8 bytes.
 """
 
 
@@ -250,18 +247,14 @@ def encode(entry: Entry | CatalogEntry) -> tuple[bytes, bytes]:
 
 
 def checksum_of(fields: Sequence[bytes]) -> bytes:
-    """Return the checksum that a stream element carries (field ``c``), unverified. Raise Damaged if it has
-    none.
-    """
+    """Return the checksum that a stream element carries (field ``c``), unverified. Raise Damaged if it has none."""
     if len(fields) == 4 and fields[0] == b"e" and fields[2] == b"c":
         return fields[3]
     raise Damaged("it lacks the two fields of an entry")
 
 
 def check(fields: Sequence[bytes]) -> None:
-    """Raise Damaged unless a stream element has its two fields and its checksum matches. Reads the payload
-    once.
-    """
+    """Raise Damaged unless a stream element has its two fields and its checksum matches. Reads the payload once."""
     checksum = checksum_of(fields)
     if b"%08x" % zlib.crc32(fields[1]) != checksum:
         raise Damaged("its checksum is wrong")

@@ -178,9 +178,7 @@ class Pace:
 
 
 def xadd(key: bytes, payload: bytes, checksum: bytes, begun: bool = False) -> bytes:
-    """Return the packed command that appends an entry. With ``begun``, a log that does not exist gives None
-    instead.
-    """
+    """Return the packed command that appends an entry. With ``begun``, a log that does not exist gives None instead."""
     there = (b"NOMKSTREAM",) if begun else ()
     return packed((b"XADD", key, *there, b"*", b"e", payload, b"c", checksum))
 
@@ -191,9 +189,7 @@ def trimmed_key(key: bytes) -> bytes:
 
 
 def mended_key(key: bytes) -> bytes:
-    """Return the key of the copy that a repair makes of the log ``key``. Deleting this key ends a running
-    repair.
-    """
+    """Return the key of the copy that a repair makes of the log ``key``. Deleting this key ends a running repair."""
     return key + b":mended"
 
 
@@ -202,8 +198,9 @@ ROLE = ("ROLE",)
 
 
 def check_primary(said: Reply) -> None:
-    """Raise StoreUnavailable unless the reply to ``ROLE`` is that of a primary. A replica's log may be
-    replaced by another.
+    """Raise StoreUnavailable unless the reply to ``ROLE`` is that of a primary.
+
+    The log of a replica may be replaced by another one.
     """
     if not isinstance(said, list) or said[:1] != [b"master"]:
         raise StoreUnavailable("the server at this address is a replica of another one now")
@@ -296,9 +293,7 @@ async def holds(store: Store, key: bytes, offset: Offset, checksum: bytes) -> bo
 
 
 async def holds_over(link: Link, key: bytes, offset: Offset, checksum: bytes, seconds: float) -> bool:
-    """Return the same as ``continues_from``, asked over this connection: another one may end at another
-    server.
-    """
+    """Return the same as ``continues_from``, asked over this connection: another one may end at another server."""
     with reaching():
         if offset != START:
             found = await link.call("XRANGE", key, offset.entry, offset.entry, seconds=seconds)

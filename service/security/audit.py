@@ -31,8 +31,9 @@ MOST_TEXT = 512
 """Maximum characters of one text in the details; the rest is cut off."""
 
 MOST_BYTES = 4096
-"""Maximum bytes of an act's details. If they take more, each large value is replaced by the beginning of its
-JSON text.
+"""Maximum bytes of an act's details.
+
+If they take more, each large value is replaced by the beginning of its JSON text.
 """
 
 DONE, REFUSED, UNKNOWN = "done", "refused", "unknown"
@@ -151,9 +152,7 @@ async def act(store: Store, actor: Actor, action: str, **details: Any) -> AsyncI
 
 
 async def acts(store: Store, limit: int = 100, before: str | None = None) -> list[Act]:
-    """Return the newest acts, newest first. With ``before``, only acts older than this id. Raise
-    StoreUnavailable.
-    """
+    """Return the newest acts, newest first. With ``before``, only acts older than this id. Raise StoreUnavailable."""
     if before is not None and not before.strip("0-"):
         return []  # nothing is older than the first id, and the store refuses it as an exclusive end
     with reaching():

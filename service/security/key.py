@@ -79,9 +79,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return _first(self.revoked, self.expires)
 
     def ended_as(self, known: Key | None) -> Key:
-        """Return the key with the earlier of its own end and that of ``known``; the key itself if nothing
-        changes.
-        """
+        """Return the key with the earlier of its own end and that of ``known``; the key itself if nothing changes."""
         if known is None:
             return self
         revoked, expires = _first(self.revoked, known.revoked), _first(self.expires, known.expires)

@@ -74,9 +74,7 @@ class Grant:
         return self._models is None or model in self._models
 
     def check(self, scope: str | None, model: str | None) -> None:
-        """Raise Forbidden unless the key has the scope (None: any) and is valid for the model (None: for
-        all).
-        """
+        """Raise Forbidden unless the key has the scope (None: any) and is valid for the model (None: for all)."""
         if scope is not None and scope not in self._scopes:
             raise Forbidden(f"this key does not have the scope {scope}", scope, None)
         if self._models is not None and model not in self._models:

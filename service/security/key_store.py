@@ -43,9 +43,7 @@ T = TypeVar("T")
 
 
 class Revoked(NamedTuple):
-    """A revoked key. ``copied``: a replica of the store has the revocation, or the store has no replica
-    connected.
-    """
+    """A revoked key. ``copied``: a replica of the store has the revocation, or the store has no replica connected."""
 
     key: Key
     copied: bool
@@ -69,8 +67,9 @@ class Kept(NamedTuple):
 
 
 class Change(NamedTuple, Generic[T]):
-    """Keys to write, the result for the caller, and ids of keys to delete. Without keys to write, nothing is
-    changed.
+    """Keys to write, the result for the caller, and ids of keys to delete.
+
+    Without keys to write, nothing is changed.
     """
 
     keys: list[Key]
@@ -119,9 +118,7 @@ async def rotate(store: Store, key_id: str, grace: float) -> Made:
 
 
 async def revoke(store: Store, key_id: str) -> Revoked:
-    """Revoke a key permanently. Raise UnknownKey if there is none, and StoreUnavailable (then revoke it
-    again).
-    """
+    """Revoke a key permanently. Raise UnknownKey if there is none, and StoreUnavailable (then revoke it again)."""
 
     def revoked(kept: Kept) -> Change[Key]:
         key = next((key for key in kept.keys if key.id == key_id), None)
@@ -243,9 +240,7 @@ def _made(kept: Kept, terms: Terms, replaces: str | None) -> Change[Made]:
 
 
 def _dropped(kept: Kept, but: str | None) -> list[str]:
-    """Return the ids of the keys to delete when one is created; never that of ``but``, the key that it
-    replaces.
-    """
+    """Return the ids of the keys to delete when one is created; never that of ``but``, the key that it replaces."""
     ended = sorted((key.end, key.id) for key in kept.keys if key.end is not None and key.end <= kept.now)
     n_over = len(kept.keys) + 1 - MOST_KEYS
     old = [(end, key_id) for end, key_id in ended if key_id != but]

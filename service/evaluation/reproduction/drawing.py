@@ -91,9 +91,7 @@ def _points(line: Line, measure: str, kept: Kept) -> tuple[list[Any], list[float
 
 
 def _named_points(axes: Any, lines: list[tuple[str, list[Any], list[float]]]) -> None:
-    """Draw a marker for each point, with a legend at the side, best first: labels at the points would
-    overlap.
-    """
+    """Draw a marker for each point, with a legend at the side, best first: labels at the points would overlap."""
     for number, (label, xs, ys) in enumerate(sorted(lines, key=lambda line: -line[2][0])):
         axes.plot(xs, ys, MARKERS[number % len(MARKERS)], color=f"C{number % 10}", label=label, linestyle="none")
 

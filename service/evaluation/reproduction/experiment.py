@@ -97,9 +97,7 @@ class Bound:
     above: bool = False
 
     def value(self, own: Mapping[str, float], other: Mapping[str, float]) -> float | None:
-        """Return the bounded value, from the figures of the experiment and of ``than``; None if they are not
-        known.
-        """
+        """Return the bounded value, from the figures of the experiment and of ``than``; None if they are not known."""
         if self.measure not in own or (self.than is not None and self.measure not in other):
             return None
         if self.than is None:

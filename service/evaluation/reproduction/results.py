@@ -52,9 +52,7 @@ class Kept:
         return "refused" not in figures or had is None or (memory is not None and memory <= had)
 
     def keep(self, figures: Figures) -> None:
-        """Store figures together with those that another run has written meanwhile. The file is replaced as a
-        whole.
-        """
+        """Store figures together with those that another run has written meanwhile. The file is replaced as a whole."""
         self._all = self._read()
         self._all[figures["id"]] = {name: _rounded(value) for name, value in figures.items()}
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -192,9 +192,7 @@ def _live(experiment: Experiment, held: Held, seed: int, progress: Progress) -> 
 
 
 def _proportions(experiment: Experiment) -> Figures:
-    """Run FSU alone. The parameter ``classes`` is a number, ``few`` (1 / p*, rounded up) or ``drawn`` (figure
-    22).
-    """
+    """Run FSU alone. The parameter ``classes`` is a number, ``few`` (1 / p*, rounded up) or ``drawn`` (figure 22)."""
     w_min, classes = float(experiment.params["w_min"]), experiment.params["classes"]
     trials = int(experiment.params.get("trials", TRIALS))
     rng = np.random.default_rng(experiment.seeds[0])
