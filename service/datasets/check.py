@@ -7,7 +7,7 @@ standard output. The object holds the counts, or one of these keys:
     too_large   the file has more than BYTES, decompressed, or too many names
     away        the file cannot be read now
 
-The process keeps every name in memory once. The operating system limits its memory to ``ROOM_BYTES``.
+The process keeps every name in memory once. The operating system limits its memory to ``MAX_EXTRA_BYTES``.
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ async def holds(store: Store, key: bytes, offset: Offset, checksum: bytes) -> bo
 
 
 async def holds_over(link: Link, key: bytes, offset: Offset, checksum: bytes, seconds: float) -> bool:
-    """Return the same as ``continues_from``, asked over this connection: another one may end at another server."""
+    """Return the same as ``holds``, asked over this connection: another one may end at another server."""
     with reaching():
         if offset != START:
             found = await link.call("XRANGE", key, offset.entry, offset.entry, seconds=seconds)

@@ -109,7 +109,7 @@ async def record(
     action : str
         A noun and a verb: ``model.delete``.
     details : mapping
-        JSON values under a few names. Texts are cut at ``MOST_TEXT`` characters, the whole at ``MOST_BYTES``.
+        JSON values under a few names. Texts are cut at ``MAX_TEXT`` characters, the whole at ``MAX_DETAILS_BYTES``.
         No secrets.
     """
     plain = {name: _short(value) for name, value in details.items()}

@@ -9,7 +9,7 @@ oldest end first, if there would be too many keys.
 
 A failover may lose a change. If it loses a new key, the caller finds that the key is refused. A caller that
 revokes a key gets an error unless a replica of the store has the change. Service replicas write lost ends of
-keys again (``end_again``).
+keys again (``restore_ends``).
 """
 
 from __future__ import annotations
