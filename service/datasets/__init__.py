@@ -1,1 +1,1 @@
-"""Data sets: uploaded and built-in ones, their formats, and checking them."""
+"""Data sets: uploaded and built-in ones, their file formats, and the check of uploads."""

@@ -1,8 +1,9 @@
-"""Jane Austen's novels as a stream: predict each word from the words around it.
+"""Jane Austen's novels as a stream of instances: predict each word from the words around it.
 
-One instance a word, and the word is its class (Madani, Connor and Greiner, JMLR 2009, section 6, "Jane Austen").
-Fifteen features: the three words on each side with their offset, and the five pairs and four triples of neighbours
-among them, named so that an explanation can be read: ``-1=very``, ``-2,-1=of the``, ``-1,+1,+2=very of the``.
+Each word is one instance, and its class is the word itself (Madani, Connor and Greiner, JMLR 2009, section 6,
+"Jane Austen"). An instance has fifteen features: the three words on each side with their offsets, and the
+five pairs and four triples of neighbours among them. Their names make explanations readable: ``-1=very``,
+``-2,-1=of the``, ``-1,+1,+2=very of the``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 from abound.core.instances.data_formats import Instance
 
 END = "|"
-"""Stands before the first and after the last word of a novel."""
+"""Placeholder before the first and after the last word of a novel."""
 
 SINGLES = (-3, -2, -1, 1, 2, 3)
 PAIRS = ((-3, -2), (-2, -1), (-1, 1), (1, 2), (2, 3))
@@ -36,13 +37,13 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, lower-cased: runs of letters with apostrophes allowed inside."""
+    """Return the words of a text in lower case: runs of letters, with apostrophes allowed inside."""
     return _WORD.findall(text.lower())
 
 
 @lru_cache(maxsize=1)
 def novels() -> tuple[tuple[str, ...], ...]:
-    """The words of each of the six novels, in order of publication."""
+    """Return the words of each of the six novels, in order of publication."""
     folder = resources.files("abound.service.datasets") / "novels"
     files = sorted(file.name for file in folder.iterdir() if file.name.endswith(".txt.gz"))
     texts = (gzip.decompress((folder / name).read_bytes()).decode() for name in files)
@@ -50,22 +51,22 @@ def novels() -> tuple[tuple[str, ...], ...]:
 
 
 def features_of(padded: list[str], place: int) -> dict[str, str]:
-    """The features of the word at ``place``: ``{"-1": "very", "-2,-1": "of the", ...}``, name and words.
+    """Return the features of the word at ``place``, by name: ``{"-1": "very", "-2,-1": "of the", ...}``.
 
-    ``padded`` has at least three words before and after it.
+    ``padded`` needs at least three words before and after it.
     """
     return {name: " ".join(padded[place + offset] for offset in offsets) for name, offsets in TEMPLATES}
 
 
 def context(before: str, after: str) -> Instance:
-    """The instance of a gap between two pieces of text: what would stand there?"""
+    """Return the instance of a gap between two pieces of text, to predict the missing word."""
     left, right = words_of(before), words_of(after)
     padded = [*[END] * _REACH, *left, "", *right, *[END] * _REACH]
     return Instance(features=msgspec.json.encode(features_of(padded, _REACH + len(left))))
 
 
 def stream(seed: int | None = None) -> Iterator[Instance]:
-    """All 724,858 instances, novel by novel, or in a random order fixed by ``seed``."""
+    """Yield all 724,858 instances, novel by novel, or in a random order determined by ``seed``."""
     padded: list[str] = []
     places: list[int] = []
     for novel in novels():

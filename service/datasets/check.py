@@ -1,9 +1,13 @@
-"""Checking a data set: ``python -m abound.service.datasets.check FILE BYTES``, in a process of its own.
+"""The process that checks a data set: ``python -m abound.service.datasets.check FILE BYTES``.
 
-Reads a file of the artifact store line by line, as a job would, and says on standard output, as JSON, what is in it, or
-what is wrong with it (``error``, with the number of the line), that it has more than BYTES unpacked, or more names
-than there may be (``too_large``), or that it cannot be had now (``away``). What it takes of memory is every name once;
-the system holds it to ``ROOM_BYTES``.
+The process reads a file of the artifact store line by line, as a job would, and writes one JSON object to
+standard output. The object holds the counts, or one of these keys:
+
+    error       the file is invalid; the message gives the number of the line
+    too_large   the file has more than BYTES, decompressed, or too many names
+    away        the file cannot be read now
+
+The process keeps every name in memory once. The operating system limits its memory to ``MAX_EXTRA_BYTES``.
 """
 
 from __future__ import annotations
@@ -35,21 +39,21 @@ from abound.service.settings import Settings
 from abound.service.store.client import Store, StoreParams
 
 NAME_BYTES = 2**29
-"""Most that the names of a file's features and labels may have together, each with ``NAME_COST`` besides its bytes."""
+"""Maximum bytes of the names of a file's features and labels together; each label counts ``NAME_COST`` bytes extra."""
 
 NAME_COST = 100
 
 ROOM_BYTES = 2**32
-"""Memory that the process may take besides what it has at its start."""
+"""Memory that the process may allocate in addition to what it has mapped at the start."""
 
 
 def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[str, int]:
-    """What is in a file.
+    """Return the counts of a file.
 
     Raises
     ------
     Malformed
-        A line is wrong; the sentence begins with ``line <number>`` where there is one.
+        A line is invalid; the message begins with ``line <number>`` where there is one.
     TooLarge
     """
     vectorize = Vectorizer(ModelConfig(), LIMITS).vectorize
@@ -100,7 +104,7 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[s
 
 
 async def check(name: str, plain_bytes: int) -> dict[str, Any]:
-    """What is in a file of the artifact store, or what is wrong with it."""
+    """Return the counts of a file in the artifact store, or the reason why there are none."""
     settings = Settings.load()
     store = Store(settings.store_url(), settings.group(StoreParams))
     try:
@@ -109,7 +113,7 @@ async def check(name: str, plain_bytes: int) -> dict[str, Any]:
         async with local_file(artifacts, name) as path:
             return dict(counts(path, plain_bytes))
     except MemoryError:
-        return {"too_large": "checking the file takes more memory than it may"}
+        return {"too_large": "checking the file exceeds the memory limit; split the file"}
     except TooLarge as error:
         return {"too_large": str(error)}
     except (ArtifactsUnavailable, StoreUnavailable) as error:
@@ -121,7 +125,7 @@ async def check(name: str, plain_bytes: int) -> dict[str, Any]:
 
 
 def hold(room: int) -> None:
-    """Let this process take at most so many bytes of memory more than it has mapped; no less than it was held to."""
+    """Limit this process to ``room`` bytes of memory more than it has mapped; an existing lower limit stays."""
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else None
     if pages is not None:
         _, most = resource.getrlimit(resource.RLIMIT_AS)
@@ -130,7 +134,7 @@ def hold(room: int) -> None:
 
 
 def main() -> int:
-    """Run the process; returns its exit code."""
+    """Run the process; return its exit code."""
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     place()
     hold(ROOM_BYTES)

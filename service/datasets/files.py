@@ -1,9 +1,10 @@
-"""Data set files: opened by name, read as a stream with bounded memory.
+"""Data set files: opened by name and read as a stream, in bounded memory.
 
-The end of the name says the format (``.txt``, ``.svm``, ``.jsonl``; see ``core/instances/data_formats.py``) and the
-compression (nothing, ``.gz`` or ``.zst``). ``-`` is standard input, as JSON lines.
+The extension gives the format (``.txt``, ``.svm``, ``.jsonl``; see ``core/instances/data_formats.py``) and
+the compression (none, ``.gz`` or ``.zst``). The name ``-`` is standard input, read as JSON lines.
 
-The file of a data set, read where it lies, or from a copy where it does not lie on this machine.
+``local_file`` gives the file of an uploaded data set: the artifact itself, or a copy if it is not on this
+machine.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 MAX_LINE_BYTES = 16 * 2**20
-"""Longer lines are refused: they are no instance that the service would take."""
+"""Longer lines are refused: the service would accept no such instance."""
 
 STANDARD_INPUT = "-"
 
 LINES_A_REPORT = 256
-"""After so many lines each the progress is told."""
+"""Progress is reported each time that this many lines were read."""
 
 
 class _Readable(Protocol):
@@ -41,12 +42,12 @@ class _Readable(Protocol):
 
 
 def format_of(name: str) -> tuple[Format, str]:
-    """Format and compression (empty, ``gz`` or ``zst``) that the end of a file's name says.
+    """Return the format and compression (empty, ``gz`` or ``zst``) that a file's extension gives.
 
     Raises
     ------
     Malformed
-        The name ends in none of the known ways.
+        The extension is unknown.
     """
     if name == STANDARD_INPUT:
         return "jsonl", ""
@@ -66,22 +67,23 @@ def format_of(name: str) -> tuple[Format, str]:
 def read_file(
     name: str, progress: Callable[[int], None] | None = None, plain_bytes: int | None = None
 ) -> Iterator[Instance]:
-    """The instances of a file, one at a time.
+    """Yield the instances of a file.
 
     Parameters
     ----------
     name : str
     progress : callable or None
-        Told now and then how many bytes of the file, as it lies on the disk, have been read; see :func:`size_of`.
+        Called from time to time with the number of bytes read, as stored on the disk; see :func:`size_of`.
     plain_bytes : int or None
-        Most bytes of all its lines together, unpacked; None: no bound.
+        Maximum size of all its lines together, decompressed; None: unlimited.
 
     Raises
     ------
     TooLarge
-        It has more than ``plain_bytes``.
+        The file has more than ``plain_bytes``.
     Malformed
-        The file cannot be opened or read, is damaged, or a line is not of its format; names the file and the line.
+        The file cannot be opened or read, is damaged, or a line is invalid; the message names the file and
+        the line.
     """
     form, compression = format_of(name)
     shown = shown_name(name)
@@ -96,21 +98,21 @@ def read_file(
 
 
 def shown_name(name: str) -> str:
-    """How messages call a file."""
+    """Return the name of a file for messages."""
     return "standard input" if name == STANDARD_INPUT else name
 
 
 def size_of(name: str) -> int | None:
-    """Bytes of the file as it lies on the disk; None for standard input and what is no regular file."""
+    """Return the size of a file on the disk; None for standard input and anything but a regular file."""
     path = Path(name)
     return path.stat().st_size if name != STANDARD_INPUT and path.is_file() else None
 
 
 @contextmanager
 def _opened(name: str, compression: str) -> Iterator[tuple[_Readable, Callable[[], int]]]:
-    """The plain bytes of a file, and a function that tells how far it is read."""
+    """Open a file; yield its decompressed bytes, and a function that returns the position in the file."""
     if name == STANDARD_INPUT:
-        # Not sys.stdin itself: a thread that waits in it would keep the interpreter from ending.
+        # Not sys.stdin itself: a thread blocked in it would keep the interpreter from exiting.
         with open(sys.stdin.fileno(), "rb", closefd=False) as piped:
             yield piped, int
         return
@@ -126,9 +128,9 @@ def _opened(name: str, compression: str) -> Iterator[tuple[_Readable, Callable[[
 
 
 class _Zstandard(io.RawIOBase):
-    """What zstandard frames hold, one after the other; EOFError when the last one is cut off."""
+    """The contents of consecutive zstandard frames. Reading raises EOFError if the last one is cut off."""
 
-    # A frame expands up to 32,768 times: fed in pieces of this size, at most 32 MiB are in memory.
+    # A frame expands up to 32,768 times: pieces of this size need at most 32 MiB of memory.
     _PIECE = 1024
 
     def __init__(self, raw: BinaryIO) -> None:
@@ -145,7 +147,7 @@ class _Zstandard(io.RawIOBase):
             piece = self._raw.read(self._PIECE)
             if not piece:
                 if self._within:
-                    raise EOFError("the last frame does not end")
+                    raise EOFError("the last frame is incomplete")
                 return 0
             self._ready = memoryview(self._decompressed(piece))
         target = memoryview(into).cast("B")
@@ -171,7 +173,7 @@ def _lines(stream: _Readable, tell: Callable[[], None] | None, shown: str, plain
         number += 1
         size += len(line)
         if plain_bytes is not None and size > plain_bytes:
-            raise TooLarge(f"the file has over {plain_bytes} bytes, unpacked")
+            raise TooLarge(f"the file has over {plain_bytes} bytes, decompressed")
         if len(line) > MAX_LINE_BYTES:
             raise Malformed(f"{shown}: line {number}: longer than {MAX_LINE_BYTES} bytes")
         if tell is not None and number % LINES_A_REPORT == 0:
@@ -181,7 +183,7 @@ def _lines(stream: _Readable, tell: Callable[[], None] | None, shown: str, plain
 
 @asynccontextmanager
 async def local_file(artifacts: Artifacts, name: str) -> AsyncIterator[Path]:
-    """A file of this machine with the bytes of an artifact, under a name that ends as its own. UnknownArtifact."""
+    """Yield the path of a local file with the bytes and extension of an artifact. Raise UnknownArtifact."""
     await artifacts.size(name)
     path = artifacts.path(name)
     if path is not None:

@@ -1,17 +1,18 @@
-"""Data sets: files that jobs can learn from in the place of history.
+"""Data sets: uploaded files that jobs can learn from instead of history.
 
     abound:datasets             hash: name -> JSON of ``DatasetCard``: the pointer
-    abound:datasets:writing     hash: the files that are being written (``service/artifacts/write_marks.py``)
-    <artifacts>/datasets/<id>.<format>[.gz|.zst]     the file, as it came
+    abound:datasets:writing     hash: files that are being written (``service/artifacts/write_marks.py``)
+    <artifacts>/datasets/<id>.<format>[.gz|.zst]     the uploaded file, unchanged
 
-1. the file is written under a name of its own, as it comes; bounded, nothing of it is held
-2. another process reads it line by line (``service/datasets/check.py``), as a job would, and counts; what is wrong is
-refused
-   with the number of its line, and the file goes
-3. the pointer is set, in one script with the quota; then the file that it pointed to before goes
+An upload has three steps:
 
-So a name has its old file or its new one, and both are whole. Files that nothing points to and nobody writes any more
-are swept by the worker.
+1. The file is written under a new name as it arrives. Its size is bounded, and it is not held in memory.
+2. Another process reads and counts it line by line, as a job would (``service/datasets/check.py``). An
+   invalid file is refused, with the number of the wrong line, and deleted.
+3. One script checks the quota and sets the pointer. Then the file of the previous pointer is deleted.
+
+A name therefore has either its old file or its new one, and both are complete. The worker deletes files that
+have no pointer and no writer.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 RESERVED = ("history", "import")
 
 AT_ONCE = 2
-"""Files that one process checks at one time."""
+"""Maximum number of files that one process checks at a time."""
 
 _SET = """
 local total = tonumber(ARGV[3])
@@ -78,15 +79,15 @@ class DatasetParams:
     Attributes
     ----------
     max_bytes : int
-        Of one file, as it comes.
+        Maximum size of one uploaded file.
     plain_bytes : int
-        Of one file, unpacked.
+        Maximum size of one file, decompressed.
     total_bytes : int
-        Of all files together, as they came.
+        Maximum size of all uploaded files together.
     most : int
-        How many there can be.
+        Maximum number of data sets.
     check_seconds : float
-        Longest time that checking one may take.
+        Longest time that the check of one file may take.
     """
 
     max_bytes: int = 4 * 2**30
@@ -102,7 +103,7 @@ class DatasetParams:
 
 
 class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A data set.
+    """The record of a data set.
 
     Attributes
     ----------
@@ -112,11 +113,12 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
     format : ``txt`` | ``svm`` | ``jsonl``
     compression : ``""`` | ``gz`` | ``zst``
     bytes : int
-        As it came.
+        Size as uploaded.
     instances, labelled, features, classes, nnz, assertions : int
-        Instances, those with a label, and of all together: different features and labels, active features, labels.
+        Number of instances, of instances with a label, of distinct features, of distinct labels, of active
+        features over all instances, and of labels over all instances.
     pairs, label_pairs, feature_labels : int or None
-        See ``abound.core.methods.training.matrices.Sizes``; None on a card that was written before they were counted.
+        See ``abound.core.methods.training.matrices.Sizes``; None on a card written before they were counted.
     created : float
         Seconds since 1970.
     """
@@ -139,7 +141,7 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def upload(self) -> str:
-        """Which of all files that were ever taken under the name this is."""
+        """Id of the upload; it differs from every other upload under this name."""
         return self.file.rpartition("/")[2].partition(".")[0]
 
 
@@ -147,7 +149,7 @@ _card = msgspec.json.Decoder(DatasetCard)
 
 
 class Datasets:
-    """The data sets of a store."""
+    """Repository of the uploaded data sets of a store."""
 
     def __init__(self, store: Store, params: DatasetParams | None = None) -> None:
         self._store = store
@@ -155,7 +157,7 @@ class Datasets:
         self._checking = 0
 
     async def get(self, name: str) -> DatasetCard:
-        """A data set; UnknownDataset, StoreUnavailable."""
+        """Return a data set. Raise UnknownDataset, StoreUnavailable."""
         with reaching():
             packed = await self._store.client.hget(KEY, name)
         if packed is None:
@@ -163,7 +165,7 @@ class Datasets:
         return _decoded(packed)
 
     async def all(self) -> list[DatasetCard]:
-        """All of them, by name."""
+        """Return all data sets, ordered by name."""
         with reaching():
             found = await self._store.client.hvals(KEY)
         return sorted((_decoded(packed) for packed in found), key=lambda card: card.name)
@@ -171,28 +173,28 @@ class Datasets:
     async def put(
         self, artifacts: Artifacts, name: str, filename: str, pieces: AsyncIterator[bytes], environment: dict[str, str]
     ) -> tuple[DatasetCard, bool]:
-        """Take a file as a data set, in the place of the one of this name; it, and whether the name is new.
+        """Store a file as a data set, replacing the one of this name. Return it, and whether the name is new.
 
         Parameters
         ----------
         filename : str
-            Whose end tells the format; see ``files.format_of``.
+            Its extension gives the format; see ``files.format_of``.
         environment : dict
-            Of the process that checks it.
+            Environment of the process that checks the file.
 
         Raises
         ------
         InvalidInstance
-            A line is wrong (named by its number), or nothing can be learned from the file.
+            A line is invalid (the message gives its number), or nothing can be learned from the file.
         TooLarge, Conflict
-            It is over a limit; there are as many data sets, or bytes of them, as there can be.
+            The file is over a limit; the number or total size of data sets would be.
         Overloaded, ArtifactsUnavailable, StoreUnavailable
         """
         form, compression = format_of(filename)
         if name in RESERVED:
-            raise InvalidInstance(f"name: {name} is no name for a data set", "name")
+            raise InvalidInstance(f"name: {name} is reserved; choose another name", "name")
         if self._checking >= AT_ONCE:
-            raise Overloaded(f"{AT_ONCE} data sets are being taken already", retry_after=10.0)
+            raise Overloaded(f"{AT_ONCE} data sets are being uploaded already; try again later", retry_after=10.0)
         file = f"{FOLDER}/{secrets.token_hex(8)}.{form}{'.' + compression if compression else ''}"
         self._checking += 1
         try:
@@ -216,7 +218,9 @@ class Datasets:
                 )
                 try:
                     before = await self._point(card)
-                except Conflict:  # whatever else ends it: the pointer may be set, and what nothing points to is swept
+                except (
+                    Conflict
+                ):  # after other errors the pointer may be set; garbage collection deletes the file if not
                     await artifacts.delete(file)
                     raise
         finally:
@@ -226,14 +230,14 @@ class Datasets:
         return card, before is None
 
     async def delete(self, artifacts: Artifacts, name: str) -> None:
-        """Take a data set away; UnknownDataset, ArtifactsUnavailable, StoreUnavailable."""
+        """Delete a data set. Raise UnknownDataset, ArtifactsUnavailable, StoreUnavailable."""
         card = await self.get(name)
         with reaching():
             await self._store.client.hdel(KEY, name)
         await artifacts.delete(card.file)
 
     async def sweep(self, artifacts: Artifacts) -> int:
-        """Take away files that nothing points to and nobody writes; how many."""
+        """Delete files that have no pointer and no writer. Return their number."""
         there = await artifacts.names(FOLDER)
         if not there:
             return 0
@@ -252,7 +256,9 @@ class Datasets:
             async for piece in pieces:
                 size += len(piece)
                 if size > self._params.max_bytes:
-                    raise TooLarge(f"the file is over {self._params.max_bytes} bytes")
+                    raise TooLarge(
+                        f"the file is over {self._params.max_bytes} bytes; split it or raise ABOUND_DATASETS_MAX_BYTES"
+                    )
                 if piece:
                     yield piece
 
@@ -260,7 +266,7 @@ class Datasets:
         return size
 
     async def _counts(self, file: str, environment: dict[str, str]) -> dict[str, int]:
-        """What is in a file, read by another process."""
+        """Check a file in another process, and return its counts."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -275,7 +281,10 @@ class Datasets:
             async with asyncio.timeout(self._params.check_seconds):
                 said, _ = await process.communicate()
         except TimeoutError:
-            raise TooLarge(f"checking the file takes more than {self._params.check_seconds:g} s") from None
+            raise TooLarge(
+                f"checking the file takes more than {self._params.check_seconds:g} s; "
+                "split it or raise ABOUND_DATASETS_CHECK_SECONDS"
+            ) from None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -284,7 +293,9 @@ class Datasets:
         try:
             found: dict[str, Any] = json.loads(said)
         except ValueError:
-            raise Overloaded("the process that checks the file has died, perhaps for lack of memory") from None
+            raise Overloaded(
+                "the process that checks the file has died, perhaps for lack of memory; try again"
+            ) from None
         if "too_large" in found:
             raise TooLarge(found["too_large"])
         if "away" in found:
@@ -300,9 +311,9 @@ class Datasets:
                 _SET, 1, KEY, card.name, msgspec.json.encode(card), card.bytes, params.total_bytes, params.most
             )
         if answer == -1:
-            raise Conflict(f"the data sets would have over {params.total_bytes} bytes; delete one before")
+            raise Conflict(f"all data sets together would exceed {params.total_bytes} bytes; delete one first")
         if answer == -2:
-            raise Conflict(f"there are {params.most} data sets already; delete one before")
+            raise Conflict(f"there are {params.most} data sets already; delete one first")
         return _decoded(answer) if isinstance(answer, bytes) else None
 
 

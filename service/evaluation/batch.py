@@ -1,4 +1,4 @@
-"""``abound evaluate --method M``: fit a batch method on one file, evaluate it on another, in this process."""
+"""``abound evaluate --method M``: fit a batch method on one file and evaluate it on another, in this process."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from abound.service.processes.memory import free_memory
 from abound.service.processes.parallel import as_if, parallel
 
 DEPTH = 100
-"""Labels ranked for each instance, unless told: MRR takes a true label further down for one that is not there."""
+"""Default number of labels ranked per instance. MRR counts a true label further down as one that is not ranked."""
 
 OF_VECTORS = ("analyzer", "negative")
-"""Fields of a model's configuration that say what a vector is."""
+"""Fields of a model's configuration that determine its vectors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What is to be tried.
+    """The settings of a batch evaluation.
 
     Attributes
     ----------
     method : str
     params : Params of the method, or ``auto``
     config : ModelConfig
-        For its vectors.
+        Determines the vectors.
     idf : bool or None
-        None: for text.
+        None: for text only.
     seed : int
     jobs : int
         Threads.
     hidden : float
         Share of the training labels that is hidden, 0 to 1.
     memory : int or None
-        Bytes that may be used; None: what is free.
+        Bytes that may be used; None: the free memory.
     depth : int
-        Labels ranked for each instance.
+        Labels ranked per instance.
     hierarchy : tuple of (str, str)
         Child and parent: of labels, and of classes above them.
     """
@@ -70,12 +70,13 @@ class Trial:
 
     @classmethod
     def of(cls, method: str, changes: dict[str, Any], **others: Any) -> Trial:
-        """From fields as a user gives them: of the method, of the analyzer, ``idf``, or ``params=auto``.
+        """Create the settings from user-supplied fields: of the method, of the analyzer, ``idf``, or
+        ``params=auto``.
 
         Raises
         ------
         InvalidInstance
-            A field is unknown or out of range; names it.
+            A field is unknown or out of range; the error names it.
         """
         config = ModelConfig.from_dict({name: changes[name] for name in OF_VECTORS if name in changes})
         rest = {name: value for name, value in changes.items() if name not in OF_VECTORS}
@@ -83,7 +84,7 @@ class Trial:
         if idf not in (None, True, False):
             raise InvalidInstance("idf must be true, false or null", "idf")
         if auto is not None and (auto != "auto" or rest):
-            raise InvalidInstance("params can only be auto, and then no parameter is given", "params")
+            raise InvalidInstance("params can only be auto, and then no other parameter may be given", "params")
         params = "auto" if auto else registry.params_of(method, rest)
         if auto and registry.method_of(method).search is None:
             raise InvalidInstance(f"{method} has no parameters that can be searched for", "params")
@@ -103,18 +104,19 @@ def evaluate_method(
     Returns
     -------
     dict
-        As of ``abound.service.evaluation.live.evaluate``. ``connections`` is how many numbers the model holds,
-        ``work_per_feature`` is None; besides, ``method``, ``params`` (as used), ``idf``, what the method tells of its
-        model, ``memory_needed`` (bytes that a fit takes at most, told to ``progress`` before it starts),
-        ``cpu_seconds`` of this process, all its threads together, and ``milliseconds_per_query`` (of wall time).
-        Ranking is timed after a first row, so that nothing is compiled in that time.
+        As returned by ``abound.service.evaluation.live.evaluate``, with these differences: ``connections`` is
+        the number of values in the model's arrays, ``work_per_feature`` is None. Further keys: ``method``,
+        ``params`` (as used), ``idf``, the method's facts about its model, ``memory_needed`` (maximum bytes of
+        a fit, also reported to ``progress`` before the fit), ``cpu_seconds`` (of this process, all threads
+        together), ``milliseconds_per_query`` (wall time). One row is ranked before the timed ranking, so that
+        compilation is not timed.
 
     Raises
     ------
     Malformed
-        An instance is not valid.
+        An instance is invalid.
     InvalidInstance
-        The data have nothing to learn, the parameters do not suit them, or memory would not suffice.
+        The data have nothing to learn, the parameters do not suit them, or the memory is insufficient.
     """
     read, test = _read(train_instances, test_instances, trial)
     return evaluate_matrices(read, test, trial, propensity=propensity, progress=progress)
@@ -128,7 +130,7 @@ def evaluate_matrices(
     propensity: Propensity | None = None,
     progress: Progress = quietly,
 ) -> dict[str, Any]:
-    """The same for data that were read before; ``test`` has the columns of ``read``."""
+    """Do the same with matrices; ``test`` has the columns of ``read``."""
     if trial.hierarchy:
         read = _below(read, trial.hierarchy)
     rng = np.random.default_rng(trial.seed)
@@ -173,7 +175,7 @@ def evaluate_matrices(
 
 
 def search_live(instances: Iterable[Instance], config: ModelConfig, seed: int) -> tuple[int, float]:
-    """Passes and margin that suit the live index, found on a part of the instances that is held out.
+    """Search for the passes and the margin that suit the live index, on a held-out part of the instances.
 
     Raises
     ------
@@ -186,13 +188,13 @@ def search_live(instances: Iterable[Instance], config: ModelConfig, seed: int) -
 
 
 def _needed(trial: Trial, data: Matrices, params: Any) -> int:
-    """Bytes that a fit takes at most, besides the data: those that it is refused for where there are fewer."""
+    """Return the maximum bytes of a fit, besides the data. With less memory, the fit is refused."""
     with as_if(None, trial.jobs):
         return sum(registry.method_of(trial.method).needs_of(data, params).values())
 
 
 class _Clock:
-    """Wall and processor seconds of a part."""
+    """Measures the wall and processor seconds of a block."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = 0.0

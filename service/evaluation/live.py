@@ -1,4 +1,4 @@
-"""``abound evaluate``: fit on one file, evaluate on another, in this process."""
+"""``abound evaluate``: fit the live index on one file and evaluate it on another, in this process."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def evaluate(
     config : ModelConfig
     passes : int
     shuffle : int or None
-        Seed of the order in which the training instances are learned, another one each pass; None: as they come.
+        Seed of a random training order, which is different in each pass; None: the given order.
     propensity : Propensity or None
         None: its defaults.
     progress : callable
-        Told how many instances were learned or ranked since the last time.
+        Called with the number of instances learned or ranked since the last call.
 
     Returns
     -------
     dict
-        ``metrics`` (HR is None where MRR is 0), ``connections``, ``work_per_feature`` (connections that voted per
-        active feature while classifying), ``bytes`` (memory of the model), ``seconds`` (``fit`` and ``rank``, without
-        reading and vectorizing, which are ``vectorize``), ``instances`` (all that the files hold), ``learned``
-        (training instances that have labels and active features), ``features``, ``classes``, and
-        ``digest``, which after one pass is that of a service that learned the same instances in the same order. Of a
-        model that calibrates also ``calibration``: see ``abound.core.evaluation.evaluate.calibrated``.
+        ``metrics`` (HR is None where MRR is 0), ``connections``, ``work_per_feature`` (connections that voted
+        per active feature while classifying), ``bytes`` (memory of the model), ``seconds`` (``vectorize``,
+        which includes reading, ``fit`` and ``rank``), ``instances`` (all in the files), ``learned`` (training
+        instances with labels and active features), ``features``, ``classes``, ``digest``. After one pass, the
+        digest equals that of a service that learned the same instances in the same order. A calibrated model
+        also has ``calibration``: see ``abound.core.evaluation.evaluate.calibrated``.
 
     Raises
     ------
     Malformed
-        An instance is not valid.
+        An instance is invalid.
     InvalidInstance
-        There are training instances, and none of them can be learned.
+        There are training instances, but none of them can be learned.
     """
     clock = time.perf_counter
     started = clock()

@@ -1,4 +1,4 @@
-"""Requests to learn on their way into the log: drafts, the groups that they travel in, and what comes of them."""
+"""Requests to append: drafts of learn requests, the groups that share a log entry, and their results."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from abound.service.store.server_info import LEVELS
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """One request to learn, checked and vectorized: an instance, or a batch that is learned whole or not at all.
+    """One checked and vectorized learn request: an instance, or a batch that is learned as a whole or not at
+    all.
 
     Attributes
     ----------
     records : bytes
-        ``n`` records (vector + labels part), one after the other.
+        ``n`` records (vector + labels part), concatenated.
     n : int
     key : str or None
         Idempotency key.
     body : bytes
-        Hash of the request's body; needed with a key.
+        Hash of the request's body; required with a key.
     source : str or None
     batch : int
-        Drafts from this one on that are learned whole or not at all: said by the first.
+        Number of drafts, from this one on, that are learned all or none. Set in the first draft of a batch.
     """
 
     records: bytes
@@ -42,22 +43,23 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
 
 class Learned(msgspec.Struct, frozen=True, gc=False):
-    """What came of a draft.
+    """The result of a draft.
 
     Attributes
     ----------
     offset : Offset
-        Of its first instance; the others follow it position by position.
+        Of its first instance; the others follow position by position.
     n : int
     ranks : list of int, or None
-        Rank of the best true label before learning, from 1; 0 when not retrieved. None when not applied in time.
+        Rank of the best true label before learning, from 1; 0 if none was retrieved. None if not applied in
+        time.
     updated : list of bool, or None
         Whether the index changed.
     applied : bool
     durability : ``log`` | ``fsync`` | ``replica``
-        The level that was asked for if it was reached, else the highest below it that was.
+        The requested level if it was reached, else the highest lower level that was.
     is_of_another_body : bool
-        Its key came before with another body; nothing was learned.
+        The key was used before with another body; nothing was learned.
     """
 
     offset: Offset
@@ -70,32 +72,36 @@ class Learned(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def refused(self) -> InvalidInstance | None:
-        """Why nothing was learned. Made when asked for: one that was raised holds the frames that it came through."""
+        """The reason why nothing was learned, or None.
+
+        A new exception on each access: a raised exception keeps references to the frames that it passed
+        through.
+        """
         if not self.is_of_another_body:
             return None
         return InvalidInstance("this idempotency key came before with another body", "key")
 
 
 class Waiting(msgspec.Struct, gc=False):
-    """A request on its way: from its lane, through a group, to its end.
+    """A pending request, from its append queue through its group to its end.
 
     Attributes
     ----------
     future : Future
     level : int
-        Durability asked for, as a place in ``LEVELS``.
+        Requested durability, as an index into ``LEVELS``.
     wait : bool
-        Until it is applied. Who does not wait is never told what came of it, also when that is known by chance: the
-        answer to a request depends on the request.
+        Whether the request waits until it is applied. A request that does not wait never gets the result,
+        even if it happens to be known: the answer depends only on the request.
     deadline : float
-        Of the event loop's clock.
-    drafts : sequence of Draft
+        In the event loop's clock.
+    drafts : sequence of LearnDraft
     n, n_bytes : int
-        Instances and bytes of all drafts.
-    event : Control or None
-        In the place of drafts.
+        Number of instances and bytes of all drafts.
+    event : ControlEvent or None
+        A control event instead of drafts.
     first, first_unit : int
-        Places of its first instance and its first draft in the group.
+        Indexes of its first instance and its first draft in the group.
     """
 
     future: asyncio.Future[Any]
@@ -110,10 +116,10 @@ class Waiting(msgspec.Struct, gc=False):
     first_unit: int = 0
 
     def result(self, group: Group, reached: int) -> Offset | list[Learned]:
-        """What the request is told, once its group is in the log."""
+        """Return the answer to the request, once its group is in the log."""
         entry, applied, first = group.entry, group.applied if self.wait else None, self.first
         if entry is None:
-            raise AssertionError("a group ends in the log or not at all")
+            raise AssertionError("a result was requested of a group that is not in the log")
         if self.event is not None:
             return entry
         durability = LEVELS[min(self.level, reached)]
@@ -137,23 +143,24 @@ class Waiting(msgspec.Struct, gc=False):
 
 
 class Group:
-    """The requests of one entry, from the append until all of them have ended.
+    """The requests that share one log entry, from the append until all of them have ended.
 
     Attributes
     ----------
     sequence : int
-    waiting : list of Waiting
-        Those that have not ended.
+    waiting : list of PendingRequest
+        The requests that have not ended.
     patient : bool
-        All of them wait until they are applied.
+        Whether all of them wait until they are applied.
     entry : Offset or None
-        Where it is, once that is known.
+        Offset of the entry, once known.
     reached : int or None
-        Durability that the store has confirmed, as a place in ``LEVELS``.
+        Durability confirmed by the store, as an index into ``LEVELS``.
     lost : bool
-        The connection went before the store had answered.
+        Whether the connection was lost before the store answered.
     sighted : bool
-        The follower has applied it; ``applied``, ``ranks`` and ``updated`` say what came of it.
+        Whether the follower has applied the entry; ``applied``, ``ranks`` and ``updated`` then hold the
+        outcome.
     """
 
     __slots__ = ("applied", "entry", "lost", "patient", "ranks", "reached", "sequence", "sighted", "updated", "waiting")
@@ -171,7 +178,7 @@ class Group:
         self.updated: list[bool] = []
 
     def event(self) -> Learn | Control:
-        """What its entry says."""
+        """Return the event of the group's entry."""
         event = self.waiting[0].event
         if event is not None:
             return event

@@ -1,4 +1,4 @@
-"""A lane: requests in a row, of which one group at a time is being appended."""
+"""Append queues: each appends one group of requests at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Lane:
-    """A queue of requests, of which one group at a time is being appended over one line."""
+    """A queue of requests, of which one group at a time is appended over one connection."""
 
     def __init__(self, appender: Appender, line: Line, careful: bool) -> None:
         self.queue: deque[Waiting] = deque()
@@ -34,9 +34,10 @@ class Lane:
         self._loop = asyncio.get_running_loop()
 
     def put(self, waiting: Waiting) -> None:
-        """Queue a request. It goes out with all others that come before the event loop's next turn.
+        """Queue a request. It is sent together with all others that arrive before the event loop's next turn.
 
-        Where the request before it went alone there are no others to wait for, and it goes out at once.
+        If the previous group held a single request, there are no others to wait for and the request is sent
+        at once.
         """
         self.queue.append(waiting)
         if self._busy:
@@ -48,13 +49,13 @@ class Lane:
             self._loop.call_soon(self._send)
 
     def _send(self) -> None:
-        """Append what waits as one entry, or rest."""
+        """Append the waiting requests as one entry, or become idle if there are none."""
         link, facts = self.line.link, self.line.facts
         if link is None or facts is None:
             self._busy = False
-            if self._careful and self._appender.is_connected:  # a careful line is opened when it is first needed
+            if self._careful and self._appender.is_connected:  # the second connection is opened when first needed
                 return
-            self._appender.refuse(self.queue, "the store is away")
+            self._appender.refuse(self.queue, "the store is unreachable")
             return
         group = self._appender.take(self.queue)
         if group is None:
@@ -105,32 +106,32 @@ class Lane:
             self._appender.fail(group, StoreUnavailable("the store has lost the log; nothing was appended"))
         else:
             if str(reply).startswith("READONLY") and self.line.link is not None:
-                self.line.link.close()  # a failover: the primary is to be found behind the same address, by a new link
+                self.line.link.close()  # after a failover, a new connection to the same address reaches the new primary
             self._appender.fail(group, StoreUnavailable(f"the store refused to append: {reply}"))
         self._send()
 
     def _appended(
         self, group: Group, entry: Offset, said: list[Reply], facts: Facts, asked: Sequence[Words], began: float
     ) -> None:
-        """The store has a group in its log: promise as much of it as it says."""
+        """Record that the store has the group in its log, and promise only the durability that it confirmed."""
         self.timer.note(self._loop.time() - began)
         group.entry = entry
         now = seen(facts, asked, said)
         if now is None:
-            group.lost = True  # the connection went behind the append, or the store does not tell any more
+            group.lost = True  # the connection was lost after the append, or the store no longer tells
         elif now.danger is None:
             group.reached = reached(asked, said) if len(asked) > 1 else 0
         else:
             if self.line.facts is facts:
-                self.line.facts = now  # nothing more is appended until it says otherwise
+                self.line.facts = now  # refuses all appends until the store is safe again
             self._appender.fail(
-                group, OutcomeUnknown(f"the event is in the log, and may get lost: the store {now.danger}")
+                group, OutcomeUnknown(f"the event is in the log but may get lost: the store {now.danger}")
             )
             return
         self._appender.settle(group)
 
     async def open(self) -> None:
-        """Open the line if it is not, and go on with what waits."""
+        """Open the connection if it is closed, and continue with the waiting requests."""
         self.line.start()
         await self.line.opened()
         if not self._busy and self.queue:

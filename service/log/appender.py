@@ -1,24 +1,28 @@
-"""Appending: requests that come at the same time share one entry, one round trip and one fsync.
+"""Appending events to a model's log: concurrent requests share one entry, one round trip and one fsync.
 
-**group**: the requests of one entry. **lane**: a queue and a line to the store, on which one group at a time is
-under way. Each model has a fast lane and a careful one, for those who ask to know more than that the store has the
-event in its log, so that their wait is nobody else's.
+An **append group** is the requests of one entry. An **append queue** holds requests and a connection, and
+appends one group at a time. Each model has two append queues. The first serves requests that only need the
+event in the store's log. The second, careful one serves requests for a higher durability, so that their
+longer wait delays no other request.
 
-    1. a request waits in its lane, bounded by bytes and by number; what is over the bounds is refused (Overloaded)
-    2. when no append is under way, what waits (bounded again) becomes a group and goes out as one XADD, on the
-       careful lane with WAITAOF and WAIT right behind it, before anything is answered
-    3. the replies say that the group is durable, and how much so; the next group goes out
-    4. the follower meets the entry in the log, knows it by its origin and sequence, and hands over what came of it
-    5. a request ends when it is durable and, unless it asked for less, applied
+    1. A request waits in its queue. The queue is bounded by bytes and number; excess requests are refused
+       (Overloaded).
+    2. When no append is running, the waiting requests become a group (bounded again). The group goes out as one
+       XADD; on the careful queue WAITAOF and WAIT follow directly, before anything is answered.
+    3. The replies confirm how durable the group is. The next group goes out.
+    4. The follower reads the entry from the log, recognizes it by origin and sequence, and hands over its
+       outcome.
+    5. A request ends when it is durable and, unless it does not wait for that, applied.
 
-Behind each XADD the store is asked, in the same piece, whether it would still keep the log
-(``service/store/durability.py``). Where it would not, or not any more, the event is in the log and may get lost: its
-requests end as :class:`OutcomeUnknown`.
+In the same write as each XADD, the appender asks whether the store would still keep the log
+(``service/store/durability.py``). If it would not, the event is in the log but may get lost, and its requests
+end as :class:`OutcomeUnknown`.
 
-A group whose reply is lost is never sent again. If the follower meets it all the same, it is in the log, and as soon
-as the store says again that it keeps it, its requests end well; otherwise they end as :class:`OutcomeUnknown` when
-their time is over. A client that goes away
-leaves its group alone: the other requests in it do not notice.
+A group whose reply is lost is never sent again. The follower may still find it in the log. Its requests then
+succeed as soon as the store confirms again that it keeps the log. Otherwise they end as
+:class:`OutcomeUnknown` at their deadline.
+
+A client that disconnects does not change its group, and the other requests of the group are unaffected.
 """
 
 from __future__ import annotations
@@ -45,20 +49,21 @@ SWEEP_SECONDS = 0.05
 
 
 class Appender:
-    """Appends events to the log of one model and tells each request what came of it.
+    """Appends events to the log of one model and returns the outcome to each request.
 
     Parameters
     ----------
     key : bytes
         Of the model's stream.
     origin : bytes
-        Of this process.
+        Id of this process.
     sequences : iterator of int
         Shared by all appenders of the process.
     line, careful_line : Line
-        The first is shared by all models; the second is this model's own and opened when it is first needed.
+        Connections. The first is shared by all models; the second belongs to this model and is opened on
+        first use.
     log_bytes : callable
-        Size of the log now.
+        Returns the current size of the log.
     """
 
     def __init__(
@@ -83,7 +88,7 @@ class Appender:
         self._groups: dict[int, Group] = {}
         self._n_waiting = 0
         self._n_bytes = 0
-        self._safe: Facts | None = None  # looked at already
+        self._safe: Facts | None = None  # last checked server info
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -95,24 +100,24 @@ class Appender:
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Requests that have no answer yet, and their bytes."""
+        """Number of unanswered requests, and their bytes."""
         return self._n_waiting, self._n_bytes
 
     def timers(self) -> dict[str, Timer]:
-        """How long appending takes, by lane: ``log``, and ``confirmed`` for those who ask for more."""
+        """Return the append durations by queue: ``log``, and ``confirmed`` for higher durability."""
         return {"log": self._fast.timer, "confirmed": self._careful.timer}
 
     def learn(self, drafts: Sequence[Draft], level: str, wait: bool, timeout: float) -> asyncio.Future[list[Learned]]:
-        """Append drafts; the future has a ``Learned`` for each of them.
+        """Append drafts. The future returns one ``LearnOutcome`` for each of them.
 
-        Raises (at once, nothing is appended)
+        Raises (immediately; nothing is appended)
         ------
         StoreUnavailable
-            The store is away, or has been changed to one that could lose the log.
+            The store is unreachable, or was changed so that it could lose the log.
         TooLarge
             The request is over ``request_bytes``.
         Overloaded
-            Too much waits already, or the log is full.
+            Too much is waiting already, or the log is full.
         InvalidInstance
             The store cannot confirm this level of durability.
         """
@@ -126,7 +131,7 @@ class Appender:
             n, n_bytes = sum([draft.n for draft in drafts]), sum([len(draft.records) for draft in drafts])
         if n_bytes > self.params.request_bytes:
             raise TooLarge(
-                f"the request is {n_bytes} bytes in the log, of at most {self.params.request_bytes}; "
+                f"the request takes {n_bytes} bytes in the log, over the limit of {self.params.request_bytes}; "
                 "send it in smaller batches or raise ABOUND_LOG_REQUEST_BYTES"
             )
         if self._log_bytes() + n_bytes > self.params.max_log_bytes:
@@ -149,7 +154,10 @@ class Appender:
         return future
 
     def event(self, event: Control, timeout: float) -> asyncio.Future[Offset]:
-        """Append a control event; the future has its offset once it is applied here. Raises what ``learn`` does."""
+        """Append a control event. The future returns its offset once it is applied here.
+
+        Raise what ``learn`` raises.
+        """
         self._facts()
         future: asyncio.Future[Offset] = self._loop.create_future()
         waiting = Waiting(future, 0, True, self._loop.time() + timeout, (), 0, 0, event)
@@ -158,7 +166,7 @@ class Appender:
         return future
 
     def sighted(self, sequence: int, entry: Offset, applied: Applying | None) -> None:
-        """The follower met and applied an entry of this process. ``applied``: None for a control event."""
+        """Accept an entry of this process that the follower applied. ``applied`` is None for a control event."""
         group = self._groups.get(sequence)
         if group is None:
             return
@@ -171,21 +179,24 @@ class Appender:
         self.settle(group)
 
     async def stop(self, reason: str) -> None:
-        """End every request: what was not sent is refused, the outcome of the rest is unknown."""
+        """End every request: unsent ones are refused, the outcome of the others is unknown."""
         for lane in (self._fast, self._careful):
             self.refuse(lane.queue, reason)
         for group in list(self._groups.values()):
-            self.fail(group, OutcomeUnknown(f"{reason} before the store had answered"))
+            self.fail(group, OutcomeUnknown(f"{reason} before the store answered"))
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._opening is not None:
             await end(self._opening)
         await self._careful.line.stop()
 
-    # what the lanes call
+    # called by the append queues
 
     def take(self, queue: deque[Waiting]) -> Group | None:
-        """The next group of a queue: requests up to the bounds, or one control event; None when nothing waits."""
+        """Return the next group of a queue: requests up to the bounds, or one control event.
+
+        Return None if the queue is empty.
+        """
         group: Group | None = None
         n = n_bytes = n_units = 0
         most_events, most_bytes = self.params.group_events, self.params.group_bytes
@@ -214,15 +225,16 @@ class Appender:
         return group
 
     def command(self, group: Group) -> bytes:
-        """The packed command that appends a group.
+        """Return the packed command that appends a group.
 
-        A log that had something begins only once: a store that was emptied has no model that a new one would belong to.
+        A log that once had an entry is never created again. If it is missing, the store was emptied, and a
+        new log would belong to no model.
         """
         entry = Entry(APPLY_VERSION, self._origin, group.sequence, group.event())
         return xadd(self.key, *encode(entry), begun=self._log_bytes() > 0)
 
     def settle(self, group: Group) -> None:
-        """End the requests of a group that have what they wait for."""
+        """End the requests of a group that have everything they wait for."""
         reached = group.reached
         if reached is None:
             if not (group.lost and group.sighted and self._is_safe()):
@@ -253,7 +265,7 @@ class Appender:
         group.waiting = []
 
     def refuse(self, queue: deque[Waiting], reason: str) -> None:
-        """End everything in a queue; nothing of it was sent."""
+        """End all requests in a queue with an error; none of them was sent."""
         while queue:
             self._end(queue.popleft(), StoreUnavailable(f"{reason}; nothing was appended"))
 
@@ -263,14 +275,14 @@ class Appender:
         line = self._fast.line
         facts = line.facts
         if line.link is None or facts is None:
-            raise StoreUnavailable("the store is away; nothing was appended")
+            raise StoreUnavailable("the store is unreachable; nothing was appended")
         if facts is not self._safe:
             facts.check_safe()
             self._safe = facts
         return facts
 
     def _is_safe(self) -> bool:
-        """Whether there is a store, and it says that what is in its log stays there."""
+        """Return whether a store is connected and keeps everything in its log."""
         line = self._fast.line
         return line.link is not None and line.facts is not None and line.facts.danger is None
 
@@ -279,7 +291,7 @@ class Appender:
         if self._n_waiting >= params.waiting_requests or (
             self._n_waiting and self._n_bytes + waiting.n_bytes > params.waiting_bytes
         ):
-            raise Overloaded("too many events wait to be appended")
+            raise Overloaded("too many events wait to be appended; try again later")
         self._n_waiting += 1
         self._n_bytes += waiting.n_bytes
         if self._sweeper is None:
@@ -295,7 +307,7 @@ class Appender:
         self._leave(waiting)
 
     def _sweep(self) -> None:
-        """End the requests whose time is over, each according to how far it got."""
+        """End the requests whose deadline has passed, each according to how far it got."""
         self._sweeper = None
         now = self._loop.time()
         for lane in (self._fast, self._careful):
@@ -304,7 +316,7 @@ class Appender:
                 lane.queue.remove(waiting)
                 self._end(waiting, Overloaded("the event could not be appended in time; nothing was appended"))
         for group in list(self._groups.values()):
-            if group.lost:  # the store that has it in its log may be another one by now
+            if group.lost:  # the store may have become safe again, or been replaced
                 self.settle(group)
             if any(waiting.deadline < now for waiting in group.waiting):
                 self._end_late(group, now)
@@ -317,11 +329,11 @@ class Appender:
             if waiting.deadline >= now:
                 left.append(waiting)
             elif group.entry is None or group.reached is None:
-                self._end(waiting, OutcomeUnknown("the store did not answer"))
+                self._end(waiting, OutcomeUnknown("the store did not answer in time; the event may be in the log"))
             elif waiting.event is not None:
-                self._end(waiting, NotReady("the change is in the log; this replica has not come to it yet"))
+                self._end(waiting, NotReady("the change is in the log, but this replica has not applied it yet"))
             elif any(draft.key is not None for draft in waiting.drafts):
-                self._end(waiting, OutcomeUnknown("the event is in the log but was not applied in time"))
+                self._end(waiting, OutcomeUnknown("the event is in the log, but was not applied in time"))
             else:
                 if not waiting.future.done():
                     waiting.future.set_result(waiting.result(group, group.reached or 0))

@@ -1,12 +1,13 @@
-"""The catalog: which models there are, as a stream of their comings and goings.
+"""The catalog: the stream of model creations and deletions, and the models that result from it.
 
-A model's **incarnation** is the id of the entry that created it. It is part of all keys of the model, so a name
-that is used again shares nothing with the one before. All keys of an incarnation carry one hash tag and lie
+A model's **incarnation** is the id of the entry that created it. It is part of all keys of the model, so a
+reused name shares nothing with the previous model. All keys of an incarnation carry one hash tag and lie
 together on a cluster; nothing spans two models.
 
-The stream is bounded. Once it has grown by many entries, a worker appends all that it says as one entry (``Known``), if
-nothing was appended meanwhile, and in the same moment takes out what is before the one of the last time. A reader that
-is behind that finds all it needs in the entry that it comes to next.
+The stream is bounded. Once it has grown by many entries, a worker appends one entry with all models
+(``KnownModels``), provided nothing else was appended meanwhile. The same script removes the entries before
+the previous ``KnownModels``. A reader that has fallen further behind finds everything in the next entry it
+reads.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CATALOG_KEY = b"abound:catalog"
 DEFAULT_MODEL = "default"
 
 GROWN_ENTRIES = 1000
-"""The stream is made shorter when it has grown by so many entries, or by twice the models that there are."""
+"""The stream is compacted after it has grown by this many entries, or by twice the number of models if that is more."""
 
 _SHORTEN = """
 -- KEYS: stream. ARGV: its last entry and that one's checksum, payload and checksum of the next, first one to stay or ''
@@ -53,13 +54,13 @@ return 1
 
 
 class Living(NamedTuple):
-    """A model that there is.
+    """A model that exists.
 
     Attributes
     ----------
     keys : ModelKeys
     config : ModelConfig
-        As it was created; later changes stand in its own log.
+        The configuration at creation; later changes are in the model's own log.
     """
 
     keys: ModelKeys
@@ -68,18 +69,18 @@ class Living(NamedTuple):
 
 @dataclass
 class Catalog:
-    """The models that there are, as far as the catalog stream has been applied.
+    """The models that exist, as far as the catalog stream has been applied.
 
     Attributes
     ----------
     offset : Offset
-        Of the entry applied last.
+        Of the last applied entry.
     checksum : bytes
         Of that entry.
     known : Offset
-        Of the last entry that said all that there was, START when there is none.
+        Of the last ``KnownModels`` entry, or START if there is none.
     n_since : int
-        Entries after that one.
+        Number of entries after that one.
     """
 
     offset: Offset = START
@@ -95,16 +96,16 @@ class Catalog:
         return len(self._living)
 
     def get(self, name: str) -> Living | None:
-        """The model of this name, or None."""
+        """Return the model of this name, or None."""
         return self._living.get(name)
 
     def apply(self, element: Element) -> None:
-        """Take the next entry of the catalog stream.
+        """Apply the next entry of the catalog stream.
 
         Raises
         ------
         Damaged, UnknownApplyVersion
-            It cannot be read; the catalog stays as it was.
+            The entry cannot be read; the catalog is unchanged.
         """
         entry_id, fields = element
         event = decode_catalog_entry(fields).event
@@ -124,7 +125,7 @@ class Catalog:
 
     @property
     def has_grown(self) -> bool:
-        """Whether it is worth while to make the stream shorter."""
+        """Whether the stream is long enough to be compacted."""
         return self.n_since >= max(GROWN_ENTRIES, 2 * len(self))
 
     def _as_known(self, name: str, incarnation: str, config: dict[str, Any]) -> Living:
@@ -135,7 +136,7 @@ class Catalog:
 
 
 async def read_catalog(store: Store) -> Catalog:
-    """All models that there are now.
+    """Return all models that exist now.
 
     Raises
     ------
@@ -152,7 +153,10 @@ async def read_catalog(store: Store) -> Catalog:
 
 
 async def read_on(store: Store, known: Catalog) -> Catalog:
-    """All models that there are now: ``known`` itself while that ends where the stream does. Raises as read_catalog."""
+    """Return all models that exist now: ``known`` itself if it ends where the stream does.
+
+    Raise what ``read_catalog`` raises.
+    """
     with reaching():
         last = await store.client.xrevrange(CATALOG_KEY, count=1)
     if last and (last[0][0].decode(), last[0][1].get(b"c")) == (known.offset.entry, known.checksum):
@@ -161,10 +165,11 @@ async def read_on(store: Store, known: Catalog) -> Catalog:
 
 
 async def shorten_catalog(store: Store, catalog: Catalog) -> bool:
-    """Say all that a catalog says in one entry more, and take out what is before the last such one.
+    """Append an entry with all models of a catalog, and remove the entries before the previous such entry.
 
-    False, and nothing of it, when the stream does not end where ``catalog`` does. No lease is needed: of two that are
-    at it, or one that comes late, only the first finds the end that it has read to. StoreUnavailable.
+    Return False, and change nothing, if the stream does not end where ``catalog`` does. This makes a lease
+    unnecessary: of two concurrent or late callers, only the first finds the end that it has read. Raise
+    StoreUnavailable.
     """
     models = [(one.keys.name, one.keys.incarnation, one.config.written()) for one in catalog]
     payload, checksum = encode(CatalogEntry(APPLY_VERSION, Known(models)))
@@ -175,23 +180,23 @@ async def shorten_catalog(store: Store, catalog: Catalog) -> bool:
 
 
 async def append_to_catalog(line: Line, event: Created | Deleted, seconds: float) -> Offset:
-    """Append an event to the catalog; the offset of its entry.
+    """Append an event to the catalog and return the offset of its entry.
 
     Raises
     ------
     StoreUnavailable
-        The store is away or refuses; nothing was appended.
+        The store is unreachable or refuses; nothing was appended.
     OutcomeUnknown
-        The store went away before it had answered.
+        The connection was lost before the store answered.
     """
     link = line.link
     if link is None:
-        raise StoreUnavailable("the store is away; nothing was changed")
+        raise StoreUnavailable("the store is unreachable; nothing was changed")
     payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
     try:
         reply = await link.call("XADD", CATALOG_KEY, "*", "e", payload, "c", checksum, seconds=seconds)
     except LinkLost as error:
-        raise OutcomeUnknown("the store went away in the middle of the change") from error
+        raise OutcomeUnknown("the store did not answer; check whether the change was made") from error
     except hiredis.ReplyError as error:
         raise StoreUnavailable(f"the store refused the change: {error}") from error
     return Offset.of_entry(reply)

@@ -1,22 +1,22 @@
-"""What stands in the log: entries, their events, and the bytes they travel as.
+"""The contents of the log: entries, their events, and their encoding.
 
-    Entry{version, origin, sequence, event}      one element of a model's stream: one append group
-        Learn(records, n, units)                 instances with their labels, of one or more requests
-        Configure(changes)                       fields of the configuration that change here
-        Mark(token)                              a place at which every replica publishes its digest
-        Prepare(adoption, index, after, digest)  every replica gets an index ready that may be adopted
-        Adopt(adoption, index, after, digest)    the state from here on is that index + what came after ``after``
-        PrepareVersion(activation, version, digest)   every replica loads a version that may be activated
-        Activate(activation, version, digest)    from here on this version answers
-        Weigh(version, weights)                  how the index and this version are blended from here on
-    CatalogEntry{version, event}                 one element of the catalog stream
-        Created(name, config)  Deleted(name, incarnation)
-        Known(models)                            all models that there are here: what is before it is not needed
+    Entry{version, origin, sequence, event}            one element of a model's stream: one append group
+        LearnEvent(records, n, units)                  labelled instances of one or more requests
+        ConfigureEvent(changes)                        configuration fields that change here
+        MarkEvent(token)                               an offset at which every replica publishes its digest
+        PrepareEvent(adoption, index, after, digest)   every replica prepares a state file that may be adopted
+        AdoptEvent(adoption, index, after, digest)     from here on: that state file + all that follows ``after``
+        PrepareVersionEvent(activation, version, digest)   every replica loads a version that may be activated
+        ActivateEvent(activation, version, digest)     from here on this version answers
+        WeighEvent(version, weights)                   from here on the blend weights of index and version
+    CatalogEntry{version, event}                       one element of the catalog stream
+        ModelCreated(name, config)  ModelDeleted(name, incarnation)
+        KnownModels(models)                            all models at this point; earlier entries are not needed
 
-A stream element has two fields: ``e``, the msgpack payload, and ``c``, its CRC-32 in hex. Reading checks all of it,
-since what is in the log will be applied: checksum, version, types, counts and the shape of every record. An entry
-that fails is :class:`Damaged`; one that a newer release wrote is :class:`UnknownApplyVersion`. No such entry is
-ever skipped.
+A stream element has two fields: ``e``, the msgpack payload, and ``c``, its CRC-32 in hex. A reader checks
+everything, because it will apply the entry: checksum, version, types, counts and the shape of every record.
+An invalid entry raises :class:`Damaged`. An entry of a newer release raises :class:`UnknownApplyVersion`.
+Readers never skip such an entry.
 """
 
 from __future__ import annotations
@@ -37,12 +37,15 @@ from abound.core.types import Offset
 from abound.service.log.stream import Element
 
 APPLY_VERSION = 2
-"""The meaning of the log that this release applies. Any change of what an event does to a model raises it."""
+"""Version of the log's meaning that this release applies. Any change of how an event changes a model increments it."""
 
 _VERSION = re.compile(r"[0-9a-z]{1,64}")
 
 MOST_POSITIONS = 2**26
-"""Positions that an entry can have at most: the store takes no element over 512 MiB, a record has 8 bytes or more."""
+"""Maximum number of positions in an entry.
+
+The store accepts no element over 512 MiB, and a record has at least 8 bytes.
+"""
 
 
 class Learn(msgspec.Struct, array_like=True, tag="learn", frozen=True, gc=False):
@@ -51,7 +54,7 @@ class Learn(msgspec.Struct, array_like=True, tag="learn", frozen=True, gc=False)
     Attributes
     ----------
     records : bytes
-        Records (vector + labels part), one after the other: those of all units that are not emptied.
+        Records (vector + labels part) of all units that are not redacted, concatenated.
     n : int
         Positions of the entry.
     units : list of Unit
@@ -64,12 +67,12 @@ class Learn(msgspec.Struct, array_like=True, tag="learn", frozen=True, gc=False)
 
     @property
     def n_records(self) -> int:
-        """Records that it holds: its positions without the emptied ones."""
+        """Number of records: the positions without the redacted ones."""
         return sum([unit.n for unit in self.units if not unit.emptied])
 
 
 class Configure(msgspec.Struct, array_like=True, tag="configure", frozen=True):
-    """Fields of the model's configuration with the values that they have from here on."""
+    """Fields of the model's configuration, with their values from here on."""
 
     changes: dict[str, Any]
 
@@ -81,18 +84,18 @@ class Mark(msgspec.Struct, array_like=True, tag="mark", frozen=True):
 
 
 class Prepare(msgspec.Struct, array_like=True, tag="prepare", frozen=True):
-    """Changes nothing; says that an index is about to be adopted, so that replicas load it and replay up to here.
+    """Changes nothing; announces an adoption, so that replicas load the state file and replay up to here.
 
     Attributes
     ----------
     adoption : str
         Id of the attempt.
     index : str
-        Id of the index in the artifact store.
+        Id of the state file in the artifact store.
     after : str
-        Offset that the index stands for: what came after it is replayed on top.
+        Offset of the state file: everything after it is replayed on top.
     digest : str
-        Of the index.
+        Of the state file.
     reason : str
     """
 
@@ -104,18 +107,18 @@ class Prepare(msgspec.Struct, array_like=True, tag="prepare", frozen=True):
 
 
 class Adopt(msgspec.Struct, array_like=True, tag="adopt", frozen=True):
-    """The state at this offset is the index with everything after ``after`` replayed on top.
+    """Replaces the model state by a state file with everything after ``after`` replayed on top.
 
-    It says all that is needed, so whoever replays the log needs no ``Prepare``. It is passed over when another index
-    was adopted after ``after``: of two at one time the first one stays.
+    The event is complete: a replay of the log needs no ``PrepareEvent``. It is ignored if another state file
+    was adopted after ``after``: of two concurrent adoptions the first one stays.
 
     Attributes
     ----------
     adoption, index, after, digest, reason : str
-        As in ``Prepare``.
+        As in ``PrepareEvent``.
     padding : bytes
-        As much as the store puts into one node of a stream: so the entry begins a new one, and the nodes before it
-        can be freed with all their bytes.
+        As many bytes as the store puts into one node of a stream. The entry then starts a new node, and
+        trimming can free the nodes before it completely.
     """
 
     adoption: str
@@ -127,14 +130,14 @@ class Adopt(msgspec.Struct, array_like=True, tag="adopt", frozen=True):
 
 
 class PrepareVersion(msgspec.Struct, array_like=True, tag="prepare_version", frozen=True):
-    """Changes nothing; says that a version is about to be activated, so that replicas load it.
+    """Changes nothing; announces an activation, so that replicas load the version.
 
     Attributes
     ----------
     activation : str
         Id of the attempt.
     version, digest : str
-        Id and digest of the version; ``live`` and nothing for the index.
+        Id and digest of the version; ``live`` and an empty digest for the index.
     reason : str
     """
 
@@ -145,9 +148,10 @@ class PrepareVersion(msgspec.Struct, array_like=True, tag="prepare_version", fro
 
 
 class Activate(msgspec.Struct, array_like=True, tag="activate", frozen=True):
-    """From here on the version answers whoever names none. It says all that is needed, as ``PrepareVersion`` does.
+    """Makes a version answer all requests that name none. The event is complete: a replay needs no
+    ``PrepareVersionEvent``.
 
-    Of two with one ``activation`` the second is passed over.
+    A second event with the same ``activation`` is ignored.
     """
 
     activation: str
@@ -157,7 +161,7 @@ class Activate(msgspec.Struct, array_like=True, tag="activate", frozen=True):
 
 
 class Weigh(msgspec.Struct, array_like=True, tag="weigh", frozen=True):
-    """Weights for blending the index with a version; passed over unless it is the active one.
+    """Weights for blending the index with a version; ignored unless that version is the active one.
 
     Attributes
     ----------
@@ -171,33 +175,33 @@ class Weigh(msgspec.Struct, array_like=True, tag="weigh", frozen=True):
 
 
 class Created(msgspec.Struct, array_like=True, tag="created", frozen=True):
-    """A model comes to be, with the whole of its configuration. Nothing happens when the name is in use."""
+    """Creates a model with its complete configuration. Ignored if the name is in use."""
 
     name: str
     config: dict[str, Any]
 
 
 class Deleted(msgspec.Struct, array_like=True, tag="deleted", frozen=True):
-    """The model of this name and incarnation is no more. Nothing happens when it already is not."""
+    """Deletes the model of this name and incarnation. Ignored if it does not exist."""
 
     name: str
     incarnation: str
 
 
 class Known(msgspec.Struct, array_like=True, tag="known", frozen=True):
-    """The models that there are at this place of the catalog: whoever reads it needs nothing of what is before it.
+    """All models at this point of the catalog: a reader needs nothing from earlier entries.
 
     Attributes
     ----------
     models : list of (str, str, dict)
-        Name, incarnation and configuration as it was created, in order of creation.
+        Name, incarnation and configuration at creation, in order of creation.
     """
 
     models: list[tuple[str, str, dict[str, Any]]]
 
 
 Control = Configure | Mark | Prepare | Adopt | PrepareVersion | Activate | Weigh
-"""Events of which an entry has one and no more."""
+"""Events that have an entry of their own."""
 
 Event = Learn | Control
 
@@ -210,9 +214,9 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     version : int
         Apply version.
     origin : bytes
-        Of the process that appended it, so that it knows its own entries again.
+        Id of the process that appended it, which recognizes its own entries by it.
     sequence : int
-        Counts the entries of that process.
+        Number of the entry among those of that process.
     event : Event
     """
 
@@ -237,32 +241,32 @@ _catalog_decoder = msgspec.msgpack.Decoder(CatalogEntry)
 
 
 def encode(entry: Entry | CatalogEntry) -> tuple[bytes, bytes]:
-    """The payload and its checksum, the values of the fields ``e`` and ``c``."""
+    """Return the payload and its checksum, the values of the fields ``e`` and ``c``."""
     payload = _encoder.encode(entry)
     return payload, b"%08x" % zlib.crc32(payload)
 
 
 def checksum_of(fields: Sequence[bytes]) -> bytes:
-    """The checksum that a stream element carries (field ``c``), as it stands there; Damaged when it has none."""
+    """Return the checksum that a stream element carries (field ``c``), unverified. Raise Damaged if it has none."""
     if len(fields) == 4 and fields[0] == b"e" and fields[2] == b"c":
         return fields[3]
-    raise Damaged("it does not have the two fields of an entry")
+    raise Damaged("it lacks the two fields of an entry")
 
 
 def check(fields: Sequence[bytes]) -> None:
-    """Damaged unless a stream element has its two fields and the payload is what was written. One pass over it."""
+    """Raise Damaged unless a stream element has its two fields and its checksum matches. Reads the payload once."""
     checksum = checksum_of(fields)
     if b"%08x" % zlib.crc32(fields[1]) != checksum:
         raise Damaged("its checksum is wrong")
 
 
 def decode_entry(fields: Sequence[bytes]) -> Entry:
-    """An element of a model's stream, given as a flat list of field names and values.
+    """Decode an element of a model's stream, given as a flat list of field names and values.
 
     Raises
     ------
     Damaged
-        A field is missing, the checksum or a type is wrong, or the records are not of their form and number.
+        A field is missing, the checksum or a type is wrong, or the records have the wrong form or number.
     UnknownApplyVersion
         A newer release wrote it.
     """
@@ -274,26 +278,26 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
         for unit in event.units:
             n_unit = unit.n
             if n_unit < 1 or not 1 <= unit.batch <= left:
-                raise Damaged("a request without instances, or a batch that goes on past its entry")
+                raise Damaged("a request without instances, or a batch that extends past its entry")
             left -= 1
             n += n_unit
             if unit.emptied:
                 n_empty += n_unit
         if not 1 <= n == event.n <= MOST_POSITIONS:
-            raise Damaged("its requests do not have as many instances as it says")
+            raise Damaged("its requests do not have as many instances as it states")
         check_records(event.records, n - n_empty)
     elif type(event) is Adopt or type(event) is Prepare:
         try:
             Offset.parse(event.after)
         except ValueError as error:
-            raise Damaged(f"an index to adopt is {error}") from None
+            raise Damaged(f"its offset for an adoption is {error}") from None
     elif type(event) is Activate or type(event) is PrepareVersion:
         if not _is_version(event.version) or (event.version == LIVE) != (not event.digest):
-            raise Damaged("it activates what can be no version")
+            raise Damaged("the name that it activates is no version")
     elif type(event) is Weigh:
         live, batch = event.weights
         if not (_is_version(event.version) and 0 <= live < math.inf and 0 <= batch < math.inf and live + batch > 0):
-            raise Damaged("its weights can be none")
+            raise Damaged("its version or its weights are invalid")
     return entry
 
 
@@ -302,14 +306,14 @@ def _is_version(name: str) -> bool:
 
 
 def decode_catalog_entry(fields: Sequence[bytes]) -> CatalogEntry:
-    """An element of the catalog stream; raises what ``decode_entry`` raises."""
+    """Decode an element of the catalog stream. Raise what ``decode_entry`` raises."""
     entry = _decode(fields, _catalog_decoder)
     if isinstance(entry.event, Known):
         for _, incarnation, _ in entry.event.models:
             try:
                 Offset.of_entry(incarnation.encode())
             except ValueError as error:
-                raise Damaged(f"a model that there is has no incarnation: {error}") from None
+                raise Damaged(f"a model in it has an invalid incarnation: {error}") from None
     return entry
 
 
@@ -327,7 +331,7 @@ def _decode(fields: Sequence[bytes], decoder: msgspec.msgpack.Decoder[_T]) -> _T
 
 
 def _refuse_other_version(payload: bytes) -> None:
-    """UnknownApplyVersion when a payload that this release cannot read says that it is of another version."""
+    """Raise UnknownApplyVersion if an unreadable payload states another apply version."""
     try:
         plain = msgspec.msgpack.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -337,12 +341,12 @@ def _refuse_other_version(payload: bytes) -> None:
 
 
 def _newer(version: int) -> str:
-    return f"it is of apply version {version} and this release applies {APPLY_VERSION}: run the release that wrote it"
+    return f"it has apply version {version}, but this release applies {APPLY_VERSION}: run the release that wrote it"
 
 
 def adoption_after(element: Element) -> Offset | None:
-    """The offset behind which an entry's adoption replays; None when it is no adoption. Damaged as ``decode_entry``."""
-    # An entry of instances may be large; what it is stands in its first bytes.
+    """Return the offset after which an adoption replays the log, or None for any other entry. Raise Damaged."""
+    # An entry with instances may be large; its tag is within its first bytes.
     if b"adopt" not in element[1][1][:64]:
         return None
     event = decode_entry(element[1]).event
@@ -350,8 +354,8 @@ def adoption_after(element: Element) -> Offset | None:
 
 
 def adopted(elements: list[Element]) -> set[str]:
-    """The indexes that adoptions among entries need. Damaged."""
+    """Return the ids of the state files that the adoptions among the entries need. Raise Damaged."""
     for _, fields in elements:
-        check(fields)  # an adoption that is damaged may look like none
+        check(fields)  # a damaged adoption may not look like one
     events = [decode_entry(one[1]).event for one in elements if adoption_after(one) is not None]
     return {event.index for event in events if isinstance(event, Adopt)}

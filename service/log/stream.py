@@ -1,16 +1,20 @@
-"""The log: a stream of the store a model, read in order and never changed, and cut off at its beginning.
+"""The log of a model: an append-only stream in the store, trimmed at its beginning.
 
-This file knows the commands and the form of their replies; what an entry means is in ``events``, who appends is in
-``appender``, who follows is in ``replica``, who archives and trims is in ``archive``.
+This module knows the stream commands and their replies. ``events`` defines what an entry means, ``appender``
+appends, ``service/replica/follower.py`` follows, and ``service/history/archive.py`` archives and trims.
 
     <log>             the stream
-    <log>:trimmed     what was taken out of it since its beginning: id of the last such entry, how many, their bytes
-    <log>:mended      a copy that is about to take its place (``service/history/repair.py``), or is left of that
+    <log>:trimmed     what was trimmed so far: id of the last removed entry, number of entries, their bytes
+    <log>:mended      a repaired copy that is about to replace the log, or was left behind
+                      (``service/history/repair.py``)
 
-A reader that asks for what comes after an entry would not notice that the next ones were trimmed away. So it asks
-for ``:trimmed`` right behind, on the same connection: while that is not past the entry, nothing was missing. Nor would
-it notice that its server was made the copy of another one, and holds what that one has from some moment on: a
-connection outlives it. So it asks for that as well, and takes nothing from a copy.
+Two races could make a reader skip entries without noticing:
+
+- Entries after the one it asks for may be trimmed before it reads them. The reader therefore gets
+  ``:trimmed`` right behind each read, on the same connection. While that record is not past its entry,
+  nothing is missing.
+- Its server may become a replica of another one, and then hold that server's data. A connection survives this
+  change. The reader therefore also asks for the server's role, and takes nothing from a replica.
 """
 
 from __future__ import annotations
@@ -27,19 +31,18 @@ from abound.core.types import START, Offset
 from abound.service.store.client import Store, reaching
 from abound.service.store.connection import Link, Reply, packed
 
-MENDING = "`abound mend` says what can be done about it and what that costs; start the service again after it"
-"""What to do about an entry that cannot be read (``service/history/repair.py``)."""
+MENDING = "`abound mend` lists the possible repairs and what each of them loses; restart the service afterwards"
+"""Advice in errors about an unreadable entry (``service/history/repair.py``)."""
 
 Fields = list[bytes]
 Element = tuple[bytes, Fields]
-"""A stream element: its id and the flat list of its field names and values."""
+"""A stream element: its id, and the flat list of its field names and values."""
 
 MOST_ENTRIES = 64
-"""Entries of a stream that are asked for at a time at most: when all are the largest that there can be, a reply still
-comes in time."""
+"""Maximum number of entries per read. Even a reply of only the largest possible entries then arrives in time."""
 
 ENTRY_OVERHEAD = 64
-"""Bytes that an entry is counted with besides its payload: id, field names, checksum."""
+"""Bytes counted for an entry besides its payload: id, field names, checksum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +54,16 @@ class LogParams:
     max_log_bytes : int
         Size of a model's log at which learning is refused.
     request_bytes : int
-        Largest request, as the records that it becomes; a larger one is refused. With it the size of an entry is
-        bounded: the store takes no element over 512 MiB and ends the connection instead.
+        Largest request, measured as the records made from it; a larger one is refused. This also bounds an
+        entry: the store accepts no element over 512 MiB and closes the connection instead.
     group_bytes, group_events : int
-        Most that one entry takes of several requests; a request that is larger by itself goes alone.
+        Maximum size of an entry that holds several requests; a larger request gets an entry of its own.
     waiting_bytes, waiting_requests : int
-        Most that waits to be appended, a model; beyond it requests are refused.
+        Maximum that waits to be appended, per model; further requests are refused.
     wait_store_seconds : float
         Longest wait for WAITAOF or WAIT.
     read_bytes : int
-        About as much is read at a time.
+        Approximate number of bytes per read.
     slice_events : int
         Events applied before other work of the process gets its turn.
     """
@@ -84,16 +87,16 @@ class LogParams:
 
 
 class Tail(NamedTuple):
-    """The extent of a log as it is in the store.
+    """The extent of a log in the store.
 
     Attributes
     ----------
     last : Offset
-        Entry that was appended last, or START.
+        The last appended entry, or START.
     n_entries : int
-        Entries that are held.
+        Number of entries that the log holds.
     n_removed : int
-        Entries that were taken out of it since its beginning.
+        Number of entries removed since the log began.
     """
 
     last: Offset
@@ -102,14 +105,14 @@ class Tail(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """What was trimmed off a log since its beginning.
+    """A record of what was trimmed off a log since it began.
 
     Attributes
     ----------
     last : Offset
-        The last entry that is gone, or START.
+        The last removed entry, or START.
     n_entries, log_bytes : int
-        How many are gone, and their size.
+        Number of removed entries, and their size.
     """
 
     last: Offset
@@ -117,34 +120,34 @@ class Trim(NamedTuple):
     log_bytes: int
 
     def packed(self) -> bytes:
-        """As it stands in the store."""
+        """Return the record as the store keeps it."""
         return f"{self.last.entry} {self.n_entries} {self.log_bytes}".encode()
 
     def covers(self, offset: Offset) -> bool:
-        """Whether the entry of ``offset`` itself is gone."""
+        """Return whether the entry of ``offset`` is removed."""
         return self.last[:2] >= offset[:2]
 
     def is_past(self, offset: Offset) -> bool:
-        """Whether an entry after ``offset`` is gone."""
+        """Return whether an entry after ``offset`` is removed."""
         return self.last[:2] > offset[:2]
 
     @classmethod
     def parse(cls, text: bytes | None) -> Trim:
-        """From what stands in the store; Damaged when it cannot be read."""
+        """Parse the record that the store keeps. Raise Damaged if it cannot be read."""
         if text is None:
             return UNTRIMMED
         try:
             entry, n_entries, log_bytes = text.split()
             return cls(Offset.of_entry(entry), int(n_entries), int(log_bytes))
         except ValueError:
-            raise Damaged(f"what was trimmed off a log cannot be read: {text[:100]!r}") from None
+            raise Damaged(f"the trim record of a log cannot be read: {text[:100]!r}") from None
 
 
 UNTRIMMED = Trim(START, 0, 0)
 
 
 class Trimmed(Exception):
-    """Entries that were asked for are not in the log any more. ``trim`` says up to where."""
+    """Raised when requested entries are no longer in the log. ``trim`` is the trim record."""
 
     def __init__(self, trim: Trim) -> None:
         super().__init__(f"the log is trimmed up to {trim.last.entry}")
@@ -152,15 +155,16 @@ class Trimmed(Exception):
 
 
 class Pace:
-    """How many entries to ask for, so that a reply stays around ``read_bytes``.
+    """Chooses how many entries to request, so that a reply stays around ``read_bytes``.
 
-    The store bounds a reply by entries only. So the size of those that came last says how many to ask for next, few
-    at first and at most four times as many as came.
+    The store bounds a reply only by its number of entries. The size of the last reply therefore sets the next
+    request. The first one asks for one entry, and each asks for at most four times as many as the last reply
+    held.
 
     Attributes
     ----------
     count : int
-        Entries of each stream to ask for.
+        Number of entries to request from each stream.
     """
 
     def __init__(self, read_bytes: int, most: int = MOST_ENTRIES) -> None:
@@ -169,43 +173,46 @@ class Pace:
         self._most = most
 
     def came(self, longest: int, size: int) -> None:
-        """A reply had so many entries of one stream at most, and so many bytes altogether."""
+        """Adapt to a reply of ``size`` bytes, in which no stream had more than ``longest`` entries."""
         self.count = max(1, min(self._most, longest * 4, longest * self._read_bytes // max(1, size)))
 
 
 def xadd(key: bytes, payload: bytes, checksum: bytes, begun: bool = False) -> bytes:
-    """The packed command that appends an entry. ``begun``: only to a log that is there, else the reply is None."""
+    """Return the packed command that appends an entry. With ``begun``, a log that does not exist gives None instead."""
     there = (b"NOMKSTREAM",) if begun else ()
     return packed((b"XADD", key, *there, b"*", b"e", payload, b"c", checksum))
 
 
 def trimmed_key(key: bytes) -> bytes:
-    """The key of what was trimmed off the log ``key``."""
+    """Return the key of the trim record of the log ``key``."""
     return key + b":trimmed"
 
 
 def mended_key(key: bytes) -> bytes:
-    """The key of the copy that mending makes of the log ``key``. Who takes it away ends a mend that is under way."""
+    """Return the key of the copy that a repair makes of the log ``key``. Deleting this key ends a running repair."""
     return key + b":mended"
 
 
 ROLE = ("ROLE",)
-"""The words that ask a server whether it is a copy."""
+"""The command that asks a server for its role."""
 
 
 def check_primary(said: Reply) -> None:
-    """StoreUnavailable unless a server says (``ROLE``) that it is no copy: a copy's log may come to be another one."""
+    """Raise StoreUnavailable unless the reply to ``ROLE`` is that of a primary.
+
+    The log of a replica may be replaced by another one.
+    """
     if not isinstance(said, list) or said[:1] != [b"master"]:
-        raise StoreUnavailable("the server behind this address copies another one now")
+        raise StoreUnavailable("the server at this address is a replica of another one now")
 
 
 def size_of(fields: Fields) -> int:
-    """Bytes that an entry is counted with."""
+    """Return the number of bytes counted for an entry."""
     return len(fields[1]) + ENTRY_OVERHEAD if len(fields) > 1 else ENTRY_OVERHEAD
 
 
 def between(key: bytes, after: Offset, until: Offset | None, count: int) -> tuple[str | bytes | int, ...]:
-    """The words of XRANGE for entries past ``after``, up to and with ``until``."""
+    """Return the XRANGE command for the entries after ``after``, up to and including ``until``."""
     first = "-" if after == START else f"({after.entry}"
     return "XRANGE", key, first, "+" if until is None else until.entry, "COUNT", count
 
@@ -221,22 +228,23 @@ async def read(
     most: int = MOST_ENTRIES,
     checksum: bytes = b"",
 ) -> AsyncGenerator[list[Element]]:
-    """The entries past ``after``, up to and with ``until`` (default: all there are), up to ``most`` at a time.
+    """Yield the entries after ``after``, up to and including ``until`` (default: all), up to ``most`` at a
+    time.
 
-    The next ones are on their way while the caller is busy with those it was given.
+    The next entries are requested while the caller handles the previous ones.
 
     Parameters
     ----------
     checksum : bytes
-        Of the entry at ``after``. A log in which it is another one does not go on from there: a state that came from
-        elsewhere, a snapshot that another server gave, must not go on with it.
+        Checksum of the entry at ``after``. Reading fails if the log holds another entry there. This protects
+        a state that came from elsewhere, such as a snapshot from another server.
 
     Raises
     ------
-    Trimmed
-        The next entry is not in the log any more.
+    LogTrimmed
+        The next entry is no longer in the log.
     StoreUnavailable
-        The store goes away, is a copy now, or is not the one that ``after`` came from.
+        The store is unreachable, is a replica now, or is not the one that ``after`` came from.
     """
     pace = Pace(read_bytes, most)
 
@@ -250,7 +258,7 @@ async def read(
         if checksum and not await holds_over(link, key, after, checksum, seconds):
             trim = Trim.parse(await link.call("GET", trimmed_key(key), seconds=seconds))
             if not trim.covers(after):
-                raise StoreUnavailable(f"the log does not go on from {after}: the store has lost a tail meanwhile")
+                raise StoreUnavailable(f"the log does not continue from {after}: the store has lost its last entries")
         coming = ask()
         while True:
             elements, text, role = await coming
@@ -267,15 +275,15 @@ async def read(
 
 
 def _forget(future: object) -> None:
-    """Look at the outcome of a reading that nobody may wait for any more."""
+    """Retrieve the outcome of a read that may have no reader left, so that asyncio does not warn about it."""
     if not future.cancelled():  # type: ignore[attr-defined]
         future.exception()  # type: ignore[attr-defined]
 
 
 async def holds(store: Store, key: bytes, offset: Offset, checksum: bytes) -> bool:
-    """Whether a log still goes on from an applied entry: the entry is there, with the same checksum.
+    """Return whether the log still contains an applied entry, with the same checksum.
 
-    For START: whether the log still has its beginning.
+    For START, return whether the log still has its beginning.
     """
     if offset == START:
         return (await tail(store, key)).n_removed == 0
@@ -285,7 +293,7 @@ async def holds(store: Store, key: bytes, offset: Offset, checksum: bytes) -> bo
 
 
 async def holds_over(link: Link, key: bytes, offset: Offset, checksum: bytes, seconds: float) -> bool:
-    """What ``holds`` says, asked over a link: another connection may end at another server."""
+    """Return the same as ``holds``, asked over this connection: another one may end at another server."""
     with reaching():
         if offset != START:
             found = await link.call("XRANGE", key, offset.entry, offset.entry, seconds=seconds)
@@ -301,13 +309,13 @@ async def holds_over(link: Link, key: bytes, offset: Offset, checksum: bytes, se
 
 
 async def trim_of(store: Store, key: bytes) -> Trim:
-    """What was trimmed off a log."""
+    """Return the trim record of a log."""
     with reaching():
         return Trim.parse(await store.client.get(trimmed_key(key)))
 
 
 async def tail(store: Store, key: bytes) -> Tail:
-    """Where a log ends, and how much of it is gone. A log that does not exist is an empty one."""
+    """Return where a log ends, and how much of it was removed. A log that does not exist is empty."""
     trim = await trim_of(store, key)
     with reaching():
         try:
@@ -317,7 +325,7 @@ async def tail(store: Store, key: bytes) -> Tail:
                 raise
             return Tail(START, 0, trim.n_entries)
     length = int(info["length"])
-    removed = int(info.get("entries-added", 0)) - length  # only the store itself sees what others removed, from 7.0 on
+    removed = int(info.get("entries-added", 0)) - length  # entries-added (7.0 and later) reveals what others removed
     return Tail(Offset.of_entry(info["last-generated-id"]), length, max(removed, trim.n_entries))
 
 
@@ -327,7 +335,8 @@ class LastFields(Fields):
     Attributes
     ----------
     log_bytes : int
-        Size of the log up to and with it, as it was appended: what was forgotten in a segment since counts as before.
+        Size of the log up to and including this entry, as it was appended. Entries redacted since keep their
+        old size.
     """
 
     def __init__(self, fields: Fields, log_bytes: int) -> None:
@@ -336,5 +345,5 @@ class LastFields(Fields):
 
 
 def bytes_with(log_bytes: int, fields: Fields) -> int:
-    """Size of a log with one more entry, as it was appended."""
+    """Return the size of a log with one more entry, as it was appended."""
     return fields.log_bytes if isinstance(fields, LastFields) else log_bytes + size_of(fields)

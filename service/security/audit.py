@@ -1,10 +1,11 @@
-"""The audit log: every administrative act, who did it, from where, when by the store's clock, and what came of it.
+"""The audit log: every administrative act with its actor, address, time and outcome.
 
-An act is one entry of the stream ``abound:audit``, bounded in number, and one log line ``audit``. The entry's id is
-the store's clock, so the clocks of the hosts do not matter and nobody can date an act back. With the store away only
-the log line is left, which then says ``stored=False``: an act that is done is never undone for want of its record.
+An act is one entry of the stream ``abound:audit``, which is bounded in number, and one log line ``audit``.
+The id of the entry holds the store's time, so clocks of hosts do not matter and nobody can backdate an act.
+If the store is unreachable, only the log line remains, with ``stored=False``. A completed act is never undone
+because it could not be recorded.
 
-What classify and learn do is no administrative act; what was learned stands in the log of the model itself.
+Classifying and learning are not administrative acts; the log of the model itself records what was learned.
 """
 
 from __future__ import annotations
@@ -24,29 +25,33 @@ log = structlog.get_logger(__name__)
 AUDIT_KEY = b"abound:audit"
 
 MOST_ACTS = 100_000
-"""Acts that are kept; the oldest go first."""
+"""Number of acts that are kept; the oldest are removed first."""
 
 MOST_TEXT = 512
-"""Characters of one text in the details; the rest is cut off."""
+"""Maximum characters of one text in the details; the rest is cut off."""
 
 MOST_BYTES = 4096
-"""Of an act's details. Where they take more, those that are not small are cut as the texts that they are as JSON."""
+"""Maximum bytes of an act's details.
+
+If they take more, each large value is replaced by the beginning of its JSON text.
+"""
 
 DONE, REFUSED, UNKNOWN = "done", "refused", "unknown"
 
 
 class Actor(NamedTuple):
-    """Who acts.
+    """The initiator of an act.
 
     Attributes
     ----------
     key : str or None
-        Id of the key that was shown; None: there was none to show.
+        Id of the key that was used; None if the request had none.
     address : str
-        Where the connection came from; ``user@host`` for the command line, the process for the service itself.
+        Where the connection came from; ``user@host`` for the command line, the process for the service
+        itself.
     request_id : str or None
     forwarded : str or None
-        What the request said of the addresses before the last one (X-Forwarded-For). Not checked.
+        The request's X-Forwarded-For header. Not verified.
     """
 
     key: str | None
@@ -56,18 +61,18 @@ class Actor(NamedTuple):
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry.
+    """One entry of the audit log.
 
     Attributes
     ----------
     id : str
-        Its place in the stream.
+        Id of the entry in the stream.
     at : float
-        Seconds since 1970, of the store's clock.
+        Seconds since 1970, by the store's clock.
     action : str
-        Like ``model.create``, ``key.revoke``, ``job.submit``.
+        For example ``model.create``, ``key.revoke``, ``job.submit``.
     details : dict
-        What it was about. Never holds a secret.
+        Subject of the act. Never holds a secret.
     outcome : ``done`` | ``refused`` | ``unknown``
     reason : str or None
         Why it was refused, or why the outcome is unknown.
@@ -96,15 +101,16 @@ async def record(
     outcome: str = DONE,
     reason: str | None = None,
 ) -> None:
-    """Keep an act. Never raises for want of the store; the log line is written in any case.
+    """Record an act in the store and in the log. An unreachable store raises nothing; the log line is always
+    written.
 
     Parameters
     ----------
     action : str
         A noun and a verb: ``model.delete``.
     details : mapping
-        JSON values, under a few names; texts in it are cut at ``MOST_TEXT`` characters, all of it at ``MOST_BYTES``. No
-        secrets.
+        JSON values under a few names. Texts are cut at ``MAX_TEXT`` characters, the whole at ``MAX_DETAILS_BYTES``.
+        No secrets.
     """
     plain = {name: _short(value) for name, value in details.items()}
     packed = msgspec.json.encode(plain)
@@ -133,7 +139,7 @@ async def record(
 
 @asynccontextmanager
 async def act(store: Store, actor: Actor, action: str, **details: Any) -> AsyncIterator[dict[str, Any]]:
-    """Keep what the block does as one act, with its outcome; the block may add to the details that it is given."""
+    """Record the block as one act, with its outcome. The block may add to the yielded details."""
     try:
         yield details
     except OutcomeUnknown as error:
@@ -146,9 +152,9 @@ async def act(store: Store, actor: Actor, action: str, **details: Any) -> AsyncI
 
 
 async def acts(store: Store, limit: int = 100, before: str | None = None) -> list[Act]:
-    """The newest acts, newest first; ``before``: only those older than this id. StoreUnavailable."""
+    """Return the newest acts, newest first. With ``before``, only acts older than this id. Raise StoreUnavailable."""
     if before is not None and not before.strip("0-"):
-        return []  # nothing is older than the first id, and the store calls it no id to end before
+        return []  # nothing is older than the first id, and the store refuses it as an exclusive end
     with reaching():
         entries = await store.client.xrevrange(AUDIT_KEY, f"({before}" if before else "+", "-", count=limit)
     return [_act(entry_id.decode(), fields) for entry_id, fields in entries]
@@ -171,13 +177,13 @@ def _act(entry_id: str, fields: Mapping[bytes, bytes]) -> Act:
 
 
 def _cut(value: Any) -> Any:
-    """``value``, or its beginning as JSON where that is long."""
+    """Return ``value``, or the beginning of its JSON text if that is long."""
     packed = msgspec.json.encode(value)
     return value if len(packed) <= MOST_TEXT else _short(packed[: MOST_TEXT + 1].decode("ascii", "replace"))
 
 
 def _short(value: Any) -> Any:
-    """``value`` with its texts cut."""
+    """Return ``value`` with its texts cut."""
     if isinstance(value, str):
         return value if len(value) <= MOST_TEXT else value[:MOST_TEXT] + "..."
     if isinstance(value, Mapping):

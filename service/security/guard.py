@@ -1,9 +1,9 @@
-"""Who may do what: what each path asks of a key, and the door that asks for it.
+"""Authorization of requests: the key that each path requires, and the guard that checks it.
 
 =============================================  ==========================================================
-path                                           asks for
+path                                           requires
 =============================================  ==========================================================
-``/livez`` ``/readyz`` ``/openapi.json``       nothing: they tell nothing of what is stored
+``/livez`` ``/readyz`` ``/openapi.json``       no key: they reveal nothing of what is stored
 ``/docs`` ``/`` ``/web/...``
 POST ``.../classify`` and ``.../learn``        that scope, for the model
 GET of a model, its stats, labels, label,      any scope, for the model
@@ -14,12 +14,13 @@ everything else under ``/models/{model}``      ``admin``, for the model
 everything else                                ``admin``, not limited to models
 =============================================  ==========================================================
 
-What is not named here asks for the most: a new route is closed until it is opened.
+A path that is not listed requires the most: a new route is closed until it is opened here.
 
-Without any key nothing is asked for. The service is bound to loopback then, and browsers (they all send
-Accept-Language, and Origin with what changes something) are answered only under names of this machine and addresses,
-and no pages but its own and this machine's. So a page cannot reach it by having its own name resolve to 127.0.0.1,
-nor by sending there what it cannot read the answer of.
+If no key exists, requests need none, and the service is bound to loopback. It then answers a browser only if
+the host is an IP address or a name of this machine, and the page is the service's own or of this machine.
+Browsers are recognized by Accept-Language, which all of them send, and by Origin, which they add to requests
+that change something. A foreign page therefore cannot reach the service by resolving its own name to
+127.0.0.1 (DNS rebinding), nor by sending requests whose answers it cannot read.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ MOST_PATH = 512
 
 
 class Need(NamedTuple):
-    """What a path asks of a key.
+    """The key that a path requires.
 
     Attributes
     ----------
     scope : str or None
-        None: any.
+        None: any scope.
     model : str or None
         None: all models.
     is_list : bool
-        A list of models: a key for some of them will do.
+        Whether the path lists models: a key for some models is enough.
     """
 
     scope: str | None
@@ -67,7 +68,7 @@ class Need(NamedTuple):
 
 
 def need_of(method: str, path: str) -> Need | None:
-    """What ``method`` on ``path`` asks for; None: nothing."""
+    """Return the key that ``method`` on ``path`` requires, or None if it requires none."""
     reads = method in READ
     if reads and (path in OPEN or path.startswith(("/docs/", "/web/"))):
         return None
@@ -89,17 +90,17 @@ def need_of(method: str, path: str) -> Need | None:
 
 
 def _is_card(rest: list[str]) -> bool:
-    """Whether a path below a model is a version; not what is in it."""
+    """Return whether a path below a model is a version itself, not something inside it."""
     return len(rest) == 2 and rest[0] == "versions"
 
 
 class Guard:
-    """The door of a replica.
+    """Checks the keys of all requests of a replica.
 
     Parameters
     ----------
     any_host : bool
-        Answer to any name, as a service must that others reach.
+        Answer under any host name, as a service that other machines reach must.
     """
 
     def __init__(self, ring: KeyRing, any_host: bool) -> None:
@@ -111,7 +112,8 @@ class Guard:
     def admit(
         self, headers: Mapping[bytes, bytes], needed: str, model: str, scope: MutableMapping[str, Any]
     ) -> Grant | None:
-        """Let a hot request in: the grant of its key, None where none is asked for; also left in ``scope``.
+        """Authorize a hot request. Return the grant of its key, or None if none is required; also store it in
+        ``scope``.
 
         Raises
         ------
@@ -127,7 +129,7 @@ class Guard:
         return grant
 
     def grant_of(self, headers: Mapping[bytes, bytes], needed: str, model: str) -> Grant | None:
-        """What ``admit`` returns and raises; nothing is told to anybody."""
+        """Return and raise the same as ``admit``, without logging a refusal."""
         if not self._ring.required:
             if not self._any_host and (b"origin" in headers or b"accept-language" in headers):
                 _check_browser(headers.get(b"host"), headers.get(b"origin"))
@@ -137,7 +139,7 @@ class Guard:
         return grant
 
     def admit_to(self, headers: Mapping[bytes, bytes], scope: MutableMapping[str, Any]) -> Grant | None:
-        """The same for any request, by its method and path."""
+        """Authorize any other request, by its method and path."""
         need = need_of(scope["method"], scope["path"])
         if not self._ring.required:
             if not self._any_host and (b"origin" in headers or b"accept-language" in headers):
@@ -156,7 +158,7 @@ class Guard:
         return grant
 
     def _tell(self, error: Unauthorized | Forbidden, client: Any) -> None:
-        """A line for what is refused: one a second, with how many there were in between."""
+        """Log a refused request: at most one line a second, with the number of refusals since the last line."""
         now = time.monotonic()
         if now - self._told < TELL_SECONDS:
             self._untold += 1
@@ -166,21 +168,21 @@ class Guard:
 
 
 def _check_browser(host: bytes | None, origin: bytes | None) -> None:
-    """Forbidden when the name that was asked for may be anybody's, or a page of somebody else's asks."""
+    """Raise Forbidden if the host is a name that anybody could own, or if the asking page is foreign."""
     name = _name_of(host or b"")
     if not _is_local(name) and not _is_address(name):
         raise Forbidden(
-            f"without any key this service answers browsers as localhost and by addresses, not as {name[:100]!r}. "
-            "Make a key (abound keys create), or say --insecure"
+            f"without any key this service answers browsers as localhost or by IP address, not as {name[:100]!r}. "
+            "Create a key (abound keys create), or start it with --insecure"
         )
     if origin is not None:
         scheme, _, asking = origin.partition(b"://")
         if scheme not in (b"http", b"https") or (asking != host and not _is_local(_name_of(asking))):
-            raise Forbidden(f"without any key this service answers no page of {origin[:100].decode('latin-1')!r}")
+            raise Forbidden(f"without any key this service refuses pages of {origin[:100].decode('latin-1')!r}")
 
 
 def _name_of(location: bytes) -> str:
-    """The name or address in ``name:port``."""
+    """Return the name or address in ``name:port``."""
     name = location.decode("latin-1").lower()
     return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
 
@@ -198,12 +200,12 @@ def _is_address(name: str) -> bool:
 
 
 def address_of(client: Any) -> str:
-    """Where a connection comes from, as ASGI tells it."""
+    """Return the address of a connection, as ASGI gives it."""
     return str(client[0]) if client else "unknown"
 
 
 def tell_of_request(scope: Mapping[str, Any], status: int, seconds: float) -> None:
-    """The log line of a request that was answered. Its query, its headers and its body are left out."""
+    """Log an answered request. The line omits its query, headers and body."""
     grant: Grant | None = scope.get("grant")
     log.info(
         "request",
@@ -217,7 +219,7 @@ def tell_of_request(scope: Mapping[str, Any], status: int, seconds: float) -> No
 
 
 def actor_of(scope: Mapping[str, Any]) -> Actor:
-    """Who sent a request, for the audit log."""
+    """Return the sender of a request, for the audit log."""
     grant: Grant | None = scope.get("grant")
     forwarded = dict(scope["headers"]).get(b"x-forwarded-for")
     return Actor(

@@ -1,8 +1,9 @@
-"""A key: who may do what.
+"""API keys: their scopes, models, lifetime and rates, and how they are created and hashed.
 
-A key is 256 random bits beside a public id: ``abk_<id>_<secret>``. It is shown once, when it is made; the store has
-its SHA-256 and nothing else of it. A slow, salted hash is for passwords, which can be guessed from a list: of 2**256
-equally likely secrets none can be guessed from its hash, so a plain hash is as safe and costs a microsecond a request.
+A key is ``abk_<id>_<secret>``: a public id and 256 random bits. The caller sees it once, when it is created;
+the store holds only its SHA-256. Passwords need slow, salted hashes because an attacker can guess them from a
+list. None of 2**256 equally likely secrets can be guessed from its hash. A plain hash is therefore as safe,
+and costs a microsecond per request.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ LONGEST_WINDOW = 86_400
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of a key.
+    """The stored record of a key.
 
     Attributes
     ----------
     id : str
-        Public; what logs and the audit log name.
+        Public; logs and the audit log show it.
     digest : str
         Hex SHA-256 of the whole key.
     scopes : tuple of ``classify`` | ``learn`` | ``admin``
         ``admin`` includes the other two.
     models : tuple of str or None
-        The models that it is for; None: all of them, and what is about no one model.
+        The models that the key is valid for. None: all of them, and requests that concern no single model.
     created, expires, revoked : float or None
-        Seconds since 1970, of the store's clock.
+        Seconds since 1970, by the store's clock.
     rate, source_rate : str or None
         Instances by this key, and by one ``source`` under it: ``100/second``.
     replaces : str or None
-        Id of the key that it was rotated from.
+        Id of the key from which it was rotated.
     """
 
     id: str
@@ -67,18 +68,18 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     replaces: str | None = None
 
     def state(self, now: float) -> str:
-        """``valid``, ``expired`` or ``revoked`` at ``now``, seconds of the store's clock."""
+        """Return ``valid``, ``expired`` or ``revoked`` at ``now``, in seconds of the store's clock."""
         if self.revoked is not None:
             return "revoked"
         return "expired" if self.expires is not None and self.expires <= now else "valid"
 
     @property
     def end(self) -> float | None:
-        """When it was revoked or ends; None: neither."""
+        """Time of revocation or expiry, whichever is first; None if there is neither."""
         return _first(self.revoked, self.expires)
 
     def ended_as(self, known: Key | None) -> Key:
-        """The key, with the end that it was ``known`` to have where that comes first; itself where it does not."""
+        """Return the key with the earlier of its own end and that of ``known``; the key itself if nothing changes."""
         if known is None:
             return self
         revoked, expires = _first(self.revoked, known.revoked), _first(self.expires, known.expires)
@@ -88,7 +89,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Terms(NamedTuple):
-    """What a new key is to be; ``check`` says whether it can be."""
+    """The requested properties of a new key; ``check`` validates them."""
 
     scopes: Collection[str]
     models: Collection[str] | None = None
@@ -98,7 +99,7 @@ class Terms(NamedTuple):
     source_rate: str | None = None
 
     def check(self) -> None:
-        """InvalidInstance, with the field, when a key cannot be so."""
+        """Raise InvalidInstance, naming the field, if no such key can exist."""
         if not self.scopes or any(scope not in SCOPES for scope in self.scopes):
             raise InvalidInstance("scopes must be one or more of classify, learn and admin", "scopes")
         if self.models is not None:
@@ -106,7 +107,7 @@ class Terms(NamedTuple):
                 raise InvalidInstance(f"models must name 1 to {MOST_MODELS} models", "models")
             for name in self.models:
                 if re.fullmatch(MODEL_NAME[1:-1], name) is None:
-                    raise InvalidInstance(f"models: {name[:64]!r} is no name of a model", "models")
+                    raise InvalidInstance(f"models: {name[:64]!r} is not a valid model name", "models")
         if len(self.description) > MOST_DESCRIPTION or not self.description.isprintable():
             raise InvalidInstance(f"description must be up to {MOST_DESCRIPTION} printable characters", "description")
         if self.seconds is not None and not 1 <= self.seconds <= LONGEST:
@@ -120,14 +121,14 @@ class Terms(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A key that was just made, and the one time that it is shown."""
+    """A newly created key and its secret, which is shown only once."""
 
     key: Key
     secret: str
 
 
 class Listed(NamedTuple):
-    """A key, its state now, and when it was used last (None: never), to some seconds."""
+    """A key, its current state, and when it was last used (None: never), accurate to a few seconds."""
 
     key: Key
     state: str
@@ -135,18 +136,18 @@ class Listed(NamedTuple):
 
 
 def make(terms: Terms, now: float, taken: Container[str], replaces: str | None = None) -> Made:
-    """A new key.
+    """Create a key.
 
     Parameters
     ----------
-    terms : Terms
-        Checked.
+    terms : KeyTerms
+        Validated.
     now : float
-        Seconds since 1970, of the store's clock.
+        Seconds since 1970, by the store's clock.
     taken : container of str
-        Ids that it must not have.
+        Ids that are in use.
     replaces : str, optional
-        Id of the key that it is rotated from.
+        Id of the key from which it is rotated.
     """
     while (key_id := secrets.token_hex(ID_CHARACTERS // 2)) in taken:
         pass
@@ -167,12 +168,12 @@ def make(terms: Terms, now: float, taken: Container[str], replaces: str | None =
 
 
 def digest_of(text: bytes) -> bytes:
-    """SHA-256 of a key."""
+    """Return the SHA-256 of a key."""
     return hashlib.sha256(text).digest()
 
 
 def id_of(text: bytes) -> bytes:
-    """The id that a key names; empty when it does not have the length of a key."""
+    """Return the id within a key; empty if the text does not have the length of a key."""
     return text[4:16] if len(text) == LENGTH else b""
 
 
@@ -181,7 +182,7 @@ def _first(*times: float | None) -> float | None:
 
 
 def rate_of(text: str) -> RateLimitItem:
-    """A rate like ``100/second`` or ``10 per 5 minutes``; ValueError when it is none."""
+    """Parse a rate such as ``100/second`` or ``10 per 5 minutes``. Raise ValueError if it is invalid."""
     try:
         rate = parse(text)
     except ValueError:

@@ -1,15 +1,15 @@
-"""The key ring of a replica: the keys of the store in memory, so that a request is let in without asking anybody.
+"""The key ring of a replica: all keys in memory, so that a request is authorized without asking the store.
 
-    **load**   everything, before the first request is answered
-    **keep**   twice a second, whether there is another version of it; then everything again
+    **load**   reads all keys, before the first request is answered
+    **run**    polls their version twice a second, and reads all keys again when it changes
 
-So a new key opens, and a revoked one no longer does, within about a second. Cut off from the store a replica goes on
-with what it knows; lives still end in time, by a clock that was set by the store's, runs on by itself and never goes
-back. A key that was seen to have an end has it for good: where the store has lost that in a failover, it is written
-there again.
+A new key is therefore accepted, and a revoked key refused, within about a second. A replica that is
+disconnected from the store continues with the keys it knows. Keys still expire in time: the replica sets its
+clock by the store's, continues it locally and never sets it back. Once a replica has seen the end of a key,
+the end is final. If the store loses it in a failover, the replica writes it again.
 
-Whether keys are asked for at all: as soon as there is one, revoked ones counted, or where ``locked``. A ring that has
-asked for keys goes on asking if they vanish from the store, unless they were cleared on purpose.
+Requests must show a key as soon as one exists, even a revoked one, or if the ring is ``locked``. A ring that
+has required keys continues to do so if they vanish from the store, unless they were cleared on purpose.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ BEARER = b"bearer "
 
 
 class Grant:
-    """What one key may do; the form of a key that costs least to ask. ValueError when the key cannot be so.
+    """The rights of one key, in the form that is cheapest to check. The constructor raises ValueError for an
+    invalid key.
 
     Attributes
     ----------
     id : str
     rate, source_rate : RateLimitItem or None
-        Its own.
+        The key's own.
     is_limited : bool
-        Whether it has one of them.
+        Whether the key has one of them.
     used : bool
-        It was shown since that was noted last.
+        Whether the key was used since uses were last stored.
     """
 
     __slots__ = (
@@ -65,15 +66,15 @@ class Grant:
 
     @property
     def scopes(self) -> list[str]:
-        """What it may do; ``admin`` with all that it includes."""
+        """The scopes of the key; ``admin`` with all scopes that it includes."""
         return [scope for scope in SCOPES if scope in self._scopes]
 
     def is_for(self, model: str | None) -> bool:
-        """Whether it is for this model; None: for all models."""
+        """Return whether the key is valid for this model; None: for all models."""
         return self._models is None or model in self._models
 
     def check(self, scope: str | None, model: str | None) -> None:
-        """Forbidden unless it has the scope (None: any) and is for the model (None: for all)."""
+        """Raise Forbidden unless the key has the scope (None: any) and is valid for the model (None: for all)."""
         if scope is not None and scope not in self._scopes:
             raise Forbidden(f"this key does not have the scope {scope}", scope, None)
         if self._models is not None and model not in self._models:
@@ -87,7 +88,7 @@ class KeyRing:
     Parameters
     ----------
     locked : bool
-        Ask for a key even when there is none, so that nobody gets in.
+        Require a key even if none exists, so that every request is refused.
 
     Attributes
     ----------
@@ -101,18 +102,20 @@ class KeyRing:
         self._store = store
         self._version: bytes | None = None
         self._grants: dict[bytes, Grant] = {}
-        self._ended: dict[str, Key] = {}  # those with an end
-        self._heirs: list[Key] = []  # those that were made by a rotation
-        self._ahead = float("-inf")  # of this process's monotonic clock: the store's clock
+        self._ended: dict[str, Key] = {}  # keys with an end
+        self._heirs: list[Key] = []  # keys created by a rotation
+        self._ahead = float("-inf")  # the store's clock minus this process's monotonic clock
 
     def find(self, given: bytes | None) -> Grant:
-        """The grant of the key in a header ``Authorization``; Unauthorized or InvalidKey when it opens nothing.
+        """Return the grant of the key in an ``Authorization`` header. Raise Unauthorized or InvalidKey if
+        there is none.
 
-        The id says which key it must be; the digests are compared in constant time. Costs a microsecond or two, most
-        of it for the digest: keys are not kept by what came, so that they are not in memory.
+        The id selects the key; the digests are compared in constant time. A call takes one or two
+        microseconds, mostly for the digest. Lookup by the secret itself would be faster, but secrets must not
+        stay in memory.
         """
         if given is None:
-            raise Unauthorized("a key is needed: Authorization: Bearer <key>")
+            raise Unauthorized("a key is needed: send the header Authorization: Bearer <key>")
         if given[:7].lower() != BEARER:
             raise InvalidKey("the header Authorization must be: Bearer <key>")
         text = given[7:].strip()
@@ -127,13 +130,14 @@ class KeyRing:
         return grant
 
     def now(self) -> float:
-        """The store's clock, the furthest that is known here."""
+        """Return the store's clock: the latest value known here, continued by the local clock."""
         return time.monotonic() + self._ahead
 
     async def load(self) -> None:
-        """Take up all keys, and write again how they have ended where the store has lost that. StoreUnavailable.
+        """Load all keys, and restore their ends where the store has lost them. Raise StoreUnavailable.
 
-        A key in whose place a rotation had put another one is not ended again without that one: nothing would open.
+        The end of a rotated key is restored together with the key that replaced it. Otherwise neither key
+        would be accepted.
         """
         kept = await key_store.read(self._store)
         self._set_clock(kept.now)
@@ -151,29 +155,29 @@ class KeyRing:
             except ValueError:
                 damaged += 1
         if damaged:
-            log.error("keys in the store cannot be read and open nothing", number=damaged)
+            log.error("some keys in the store cannot be read and are refused; create them again", number=damaged)
         if kept.version == key_store.OPEN:
             self.required = self._locked
         elif kept.keys or kept.damaged:
             self.required = True
         elif self.required and not self._locked:
-            log.error("the keys have gone from the store; all requests are refused until there is one again")
+            log.error("all keys have vanished from the store; requests are refused until a key is created")
         for key_id, grant in grants.items():
             before = self._grants.get(key_id)
             grant.used = before is not None and before.used
         self._grants = grants
-        old = kept.now - key_store.ENDED_SECONDS  # may be gone from the store, and need not be known any more
+        old = kept.now - key_store.ENDED_SECONDS  # older ends may be deleted from the store and need not be remembered
         self._ended = {
             name: key for name, key in self._ended.items() if name.encode() in grants or (key.end or 0.0) > old
         }
         if lost:
             changed = await key_store.end_again(self._store, self._ended, self._heirs)
-            log.warning("the store had lost how keys have ended; that is written again", keys=changed)
+            log.warning("the store had lost ends of keys; they are written again", keys=changed)
         self._heirs = sorted((key for key in kept.keys if key.replaces is not None), key=lambda key: key.created)
         self._version = kept.version
 
     async def start(self, seconds: float) -> None:
-        """``load``, trying so long; CannotStart when the store stays away."""
+        """Load the keys, retrying for ``seconds``. Raise CannotStart if the store stays unreachable."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -185,7 +189,7 @@ class KeyRing:
             await asyncio.sleep(0.2)
 
     async def keep(self) -> None:
-        """Take up what changes, and note which keys are used, for ever."""
+        """Load changes, and store which keys are used, until cancelled."""
         noted = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_SECONDS)

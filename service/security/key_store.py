@@ -1,11 +1,15 @@
-"""The keys that the store keeps: made, rotated, taken back, listed.
+"""API keys in the store: create, rotate, revoke, list.
 
-All keys are one hash, ``abound:{keys}``, and each change gives ``abound:{keys}:version`` another random value in the
-same transaction: replicas look at that and take up what changed. A revoked key stays in the list, so that taking back
-the only key does not open the service; ``clear`` does, on purpose. What has ended goes only when another key is made:
-after ``ENDED_SECONDS``, or sooner, what ended first, where there would be too many. A failover may lose a change:
-whoever makes a key sees that it does not open, whoever takes one back is told unless a copy of the store has that, and
-replicas write the end of a key again (``end_again``).
+All keys are in one hash, ``abound:{keys}``. Each change sets ``abound:{keys}:version`` to a new random value
+in the same transaction. Replicas poll this version and reload the keys when it changes.
+
+A revoked key stays in the list, so that revoking the only key does not open the service. ``clear`` opens it,
+on purpose. An ended key is removed only when another key is created: after ``ENDED_SECONDS``, or sooner,
+oldest end first, if there would be too many keys.
+
+A failover may lose a change. If it loses a new key, the caller finds that the key is refused. A caller that
+revokes a key gets an error unless a replica of the store has the change. Service replicas write lost ends of
+keys again (``restore_ends``).
 """
 
 from __future__ import annotations
@@ -27,34 +31,34 @@ VERSION_KEY = b"abound:{keys}:version"
 USED_KEY = b"abound:{keys}:used"
 
 OPEN = b"open"
-"""The version when all keys were cleared on purpose."""
+"""The version after all keys were cleared on purpose."""
 
 MOST_KEYS = 10_000
 ENDED_SECONDS = 90 * 86_400
 
 CHANGES_TRIED = 100
-"""How often a change is begun that others come before."""
+"""Maximum number of attempts at a change when other changes interfere."""
 
 T = TypeVar("T")
 
 
 class Revoked(NamedTuple):
-    """A key that was taken back; ``copied``: one of the store's copies has that too, or none is connected."""
+    """A revoked key. ``copied``: a replica of the store has the revocation, or the store has no replica connected."""
 
     key: Key
     copied: bool
 
     def check(self) -> None:
-        """StoreUnavailable when a failover could lose it."""
+        """Raise StoreUnavailable if a failover could lose the revocation."""
         if not self.copied:
             raise StoreUnavailable(
-                f"the key {self.key.id} is revoked, but none of the store's copies has said that it has that, so a "
-                "failover to one could lose it; revoke it once more"
+                f"the key {self.key.id} is revoked, but none of the store's copies has confirmed it, so a "
+                "failover could lose the revocation; revoke the key once more"
             )
 
 
 class Kept(NamedTuple):
-    """Everything that the store has of keys at one moment; ``now``: the store's clock."""
+    """All keys in the store at one moment; ``now`` is the store's clock."""
 
     version: bytes | None
     keys: list[Key]
@@ -63,7 +67,10 @@ class Kept(NamedTuple):
 
 
 class Change(NamedTuple, Generic[T]):
-    """Keys to write, what comes of it, and ids of keys to take out. Without any to write nothing is done."""
+    """Keys to write, the result for the caller, and ids of keys to delete.
+
+    Without keys to write, nothing is changed.
+    """
 
     keys: list[Key]
     outcome: T
@@ -74,25 +81,26 @@ _decoder = msgspec.json.Decoder(Key)
 
 
 async def create(store: Store, terms: Terms) -> Made:
-    """Make a key.
+    """Create a key.
 
     Raises
     ------
     InvalidInstance
-        It cannot be so.
+        The terms are invalid.
     Conflict
-        There are too many that have not ended.
+        There are too many keys that have not ended.
     StoreUnavailable
-        It may have been made all the same; nobody knows it then.
+        The key may have been created all the same; its secret is then lost.
     """
     terms.check()
     return await _change(store, lambda kept: _made(kept, terms, None))
 
 
 async def rotate(store: Store, key_id: str, grace: float) -> Made:
-    """Make a key that may do what an other one may, which ends ``grace`` seconds from now.
+    """Create a key with the same rights as another key, which ends ``grace`` seconds from now.
 
-    A bounded life is as long again, from now. Raises what ``create`` raises; UnknownKey, also when it was revoked.
+    A limited lifetime starts again, with the same length. Raise what ``create`` raises, and UnknownKey if the
+    other key does not exist or was revoked.
     """
     if not 0 <= grace <= LONGEST:
         raise InvalidInstance(f"grace must be from 0 to {LONGEST} seconds", "grace")
@@ -110,7 +118,7 @@ async def rotate(store: Store, key_id: str, grace: float) -> Made:
 
 
 async def revoke(store: Store, key_id: str) -> Revoked:
-    """Take a key back for good; UnknownKey when there is none, StoreUnavailable (say it again then)."""
+    """Revoke a key permanently. Raise UnknownKey if there is none, and StoreUnavailable (then revoke it again)."""
 
     def revoked(kept: Kept) -> Change[Key]:
         key = next((key for key in kept.keys if key.id == key_id), None)
@@ -125,15 +133,16 @@ async def revoke(store: Store, key_id: str) -> Revoked:
 
 
 async def end_again(store: Store, known: Mapping[str, Key], heirs: Sequence[Key]) -> list[str]:
-    """Write how keys have ended where the store has lost that, and those of ``heirs`` that rotations made of them.
+    """Restore ends of keys that the store has lost in a failover, and the keys among ``heirs`` that replaced
+    them.
 
-    Ids of what was written. StoreUnavailable.
+    Return the ids of the written keys. Raise StoreUnavailable.
     """
 
     def ended(kept: Kept) -> Change[list[str]]:
         written = [new for old in kept.keys if (new := old.ended_as(known.get(old.id))) is not old]
         there, again = {key.id for key in kept.keys}, {key.id for key in written}
-        for heir in heirs:  # in the order of their making: one may be the heir of another
+        for heir in heirs:  # in order of creation: one may have replaced another
             if heir.replaces in again and heir.id not in there:
                 written.append(heir.ended_as(known.get(heir.id)))
                 again.add(heir.id)
@@ -143,7 +152,7 @@ async def end_again(store: Store, known: Mapping[str, Key], heirs: Sequence[Key]
 
 
 async def clear(store: Store) -> None:
-    """Take out all keys: the service asks for none from then on. StoreUnavailable."""
+    """Delete all keys: the service then requires none. Raise StoreUnavailable."""
     with reaching():
         async with store.client.pipeline(transaction=True) as pipe:
             pipe.delete(KEYS_KEY, USED_KEY)
@@ -152,7 +161,7 @@ async def clear(store: Store) -> None:
 
 
 async def listed(store: Store) -> list[Listed]:
-    """All keys, oldest first. StoreUnavailable."""
+    """Return all keys, oldest first. Raise StoreUnavailable."""
     with reaching():
         used = await store.client.hgetall(USED_KEY)
     kept = await read(store)
@@ -163,7 +172,7 @@ async def listed(store: Store) -> list[Listed]:
 
 
 async def read(store: Store) -> Kept:
-    """What the store has. StoreUnavailable."""
+    """Return all keys in the store. Raise StoreUnavailable."""
     with reaching():
         async with store.client.pipeline(transaction=True) as pipe:
             pipe.get(VERSION_KEY)
@@ -173,7 +182,7 @@ async def read(store: Store) -> Kept:
 
 
 async def version(store: Store) -> tuple[bytes | None, float]:
-    """The version of what the store has, and the store's clock. StoreUnavailable."""
+    """Return the version of the stored keys, and the store's clock. Raise StoreUnavailable."""
     with reaching():
         async with store.client.pipeline(transaction=False) as pipe:
             pipe.get(VERSION_KEY)
@@ -183,7 +192,7 @@ async def version(store: Store) -> tuple[bytes | None, float]:
 
 
 async def note_used(store: Store, used: Mapping[str, float]) -> None:
-    """Keep when keys were used last. StoreUnavailable."""
+    """Store when keys were last used. Raise StoreUnavailable."""
     with reaching():
         await store.client.hset(USED_KEY, mapping={key_id: f"{at:.0f}" for key_id, at in used.items()})
 
@@ -199,7 +208,7 @@ def _decoded(found: bytes | None, packed: Mapping[bytes, bytes], time: tuple[int
 
 
 async def _change(store: Store, change: Callable[[Kept], Change[T]]) -> T:
-    """Do what ``change`` makes of what is kept, unless another change comes in between: then again, and so on."""
+    """Apply ``change`` to the stored keys in a transaction. Retry if another change interferes."""
     with reaching():
         async with store.client.pipeline(transaction=True) as pipe:
             for _ in range(CHANGES_TRIED):
@@ -219,19 +228,19 @@ async def _change(store: Store, change: Callable[[Kept], Change[T]]) -> T:
                     return outcome
                 except redis.exceptions.WatchError:
                     continue
-    raise StoreUnavailable("keys are being changed all the time; try again")
+    raise StoreUnavailable("other changes of keys interfered too often; try again")
 
 
 def _made(kept: Kept, terms: Terms, replaces: str | None) -> Change[Made]:
     dropped = _dropped(kept, replaces)
     if len(kept.keys) - len(dropped) >= MOST_KEYS:
-        raise Conflict(f"there are {len(kept.keys)} keys already that have not ended; revoke some")
+        raise Conflict(f"there are {len(kept.keys)} keys already that have not ended; revoke some and try again")
     made = make(terms, kept.now, {key.id for key in kept.keys}, replaces)
     return Change([made.key], made, dropped)
 
 
 def _dropped(kept: Kept, but: str | None) -> list[str]:
-    """Ids of the keys that go when one is made, without that of ``but``, which it replaces."""
+    """Return the ids of the keys to delete when one is created; never that of ``but``, the key that it replaces."""
     ended = sorted((key.end, key.id) for key in kept.keys if key.end is not None and key.end <= kept.now)
     n_over = len(kept.keys) + 1 - MOST_KEYS
     old = [(end, key_id) for end, key_id in ended if key_id != but]

@@ -1,12 +1,14 @@
-"""Rates: how many instances a key, and a ``source`` under it, may send in a time, over all replicas together.
+"""Rate limits: how many instances a key, and a ``source`` under it, may send in a time, over all replicas
+together.
 
-Counted in the store by the library ``limits``: a sliding window of two counters, whose edges are the store's clock.
-Where that was set back, what was counted before goes. An instance of a batch and a line of NDJSON counts as one. The
+The library ``limits`` counts in the store: a sliding window of two counters, by the store's clock. If that
+clock was set back, earlier counts are deleted. An instance of a batch and a line of NDJSON count as one. The
 store is asked only where a rate is set.
 
-What happens while the store is away, or slow: what cannot be counted is not learned; it waits for the store as long as
-an append does. Classifying goes on from memory, and ``abound_rates_unchecked_total`` says how much. For that a store
-that does not answer is not asked again for a second, so that it slows down one request at most.
+If the store is unreachable or slow, uncounted instances are not learned. A learn request waits for the store
+as long as an append does. Classification continues without counting, and ``abound_rates_unchecked_total``
+counts these instances. To slow down at most one such request, a store that did not answer is not asked again
+for a second.
 """
 
 from __future__ import annotations
@@ -45,22 +47,22 @@ log = structlog.get_logger(__name__)
 PREFIX = "abound:rates"
 
 ANSWER_SECONDS = 0.25
-"""Longest wait for the store to count what is classified."""
+"""Longest wait for the store to count instances to classify."""
 
 REST_SECONDS = 1.0
-"""After it was not there the store is left alone so long."""
+"""Pause before the store is asked again after it did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateParams:
-    """Rates of those keys that have none of their own.
+    """Default rates for keys without their own.
 
     Attributes
     ----------
     key : str
-        Instances by one key, like ``1000/second`` or ``5000/minute``; empty: any number.
+        Instances by one key, like ``1000/second`` or ``5000/minute``; empty: unlimited.
     source : str
-        Instances to learn with one ``source``, by one key; empty: any number.
+        Instances to learn with one ``source``, by one key; empty: unlimited.
     """
 
     key: str = ""
@@ -76,7 +78,7 @@ class RateParams:
 
 
 class Rates:
-    """Counts instances in the store."""
+    """Counts instances in the store and enforces the rate limits."""
 
     def __init__(self, store: Store, params: RateParams | None = None) -> None:
         given = params or RateParams()
@@ -90,25 +92,25 @@ class Rates:
         self._away = False
 
     def let_through(self) -> int:
-        """Instances to classify that the store could not count, since this was last asked."""
+        """Return the number of classified instances that the store could not count since the last call."""
         n, self._unchecked = self._unchecked, 0
         return n
 
     def watches(self, grant: Grant | None) -> bool:
-        """Whether anything of this sender is to be counted."""
+        """Return whether a rate applies to requests of this sender."""
         if self.source is not None:
             return True
         return grant is not None and (self.key is not None or grant.is_limited)
 
     async def admit(self, grant: Grant | None, n: int, source: str | None = None, *, learns: bool = False) -> None:
-        """Count ``n`` instances of one sender and of one source under it. Raises what ``take`` raises."""
+        """Count ``n`` instances of one sender, and of one source under it. Raise what ``count`` raises."""
         if grant is not None and (rate := grant.rate or self.key) is not None:
             await self.take(rate, "key", grant.id, n, learns)
         if source is not None:
             await self._admit_source(grant, n, source)
 
     async def admit_lines(self, grant: Grant | None, lines: list[Line], learns: bool) -> None:
-        """Count lines, as many as may come; the others get the error as theirs."""
+        """Count as many lines as the rates allow; the other lines get the error."""
         if grant is not None and (rate := grant.rate or self.key) is not None:
             await _as_many(lines, lambda n: self.take(rate, "key", grant.id, n, learns))
         if not learns:
@@ -136,23 +138,26 @@ class Rates:
         Parameters
         ----------
         kind : str
-            What is limited, for the sentence: ``key`` or ``source``.
+            ``key`` or ``source``, for messages.
         name : str
-            Who; any text.
+            Name of the key or source; any text.
         learns : bool
-            They are to be learned, and are not where the store does not count them.
+            Whether the instances are to be learned; then they must be counted.
 
         Raises
         ------
         RateLimited
-            They are too many now; none of them is counted.
+            The rate is exceeded now; none of the instances is counted.
         TooLarge
-            They are more than may ever come at once.
+            The instances exceed the rate by themselves, so they can never be admitted at once.
         StoreUnavailable
-            They are to be learned, and the store does not answer in time. They may have been counted.
+            The instances are to be learned, and the store does not answer in time. They may have been
+            counted.
         """
         if n > rate.amount:
-            raise TooLarge(f"{n} instances at once are over the rate of this {kind}, {rate.amount} {_per(rate)}")
+            raise TooLarge(
+                f"{n} instances at once exceed the rate of this {kind}, {rate.amount} {_per(rate)}; send fewer"
+            )
         if not learns and time.monotonic() < self._resting_until:
             self._unchecked += n
             return
@@ -162,7 +167,10 @@ class Rates:
                     wait = await self._hit(rate, (kind, name), n)
         except StoreUnavailable as error:
             if not self._away:
-                log.warning("the store does not count: classifying goes on without rates", reason=str(error))
+                log.warning(
+                    "the store does not count instances; classification continues without rate limits",
+                    reason=str(error),
+                )
             self._away = True
             self._resting_until = time.monotonic() + REST_SECONDS
             if learns:
@@ -171,12 +179,12 @@ class Rates:
             return
         if self._away:
             self._away = False
-            log.info("rates are checked again")
+            log.info("the store counts instances again; rate limits are enforced")
         if wait is not None:
             raise RateLimited(f"this {kind} may send {rate.amount} instances {_per(rate)}; try again later", wait)
 
     async def _hit(self, rate: RateLimitItem, who: tuple[str, str], n: int) -> float | None:
-        """Count; None, or the seconds after which another try makes sense."""
+        """Count the instances. Return None, or the seconds after which a retry makes sense."""
         if self._storage is None:
             self._storage = RedisStorage(
                 "redis://not-used:1", implementation="redispy", key_prefix=PREFIX, connection_pool=self._pool
@@ -185,7 +193,9 @@ class Rates:
         if await limiter.hit(rate, *who, cost=n):
             return None
         counts = await self._storage.get_sliding_window(key, window)
-        if max(counts[1], counts[3]) > 2 * window:  # the clock was set back: they would count until it has caught up
+        if (
+            max(counts[1], counts[3]) > 2 * window
+        ):  # the clock was set back: these counts would stay until it catches up
             await self._storage.clear_sliding_window(key, window)
             if await limiter.hit(rate, *who, cost=n):
                 return None
@@ -194,9 +204,9 @@ class Rates:
 
 
 async def _as_many(lines: list[Line], take: Callable[[int], Awaitable[None]]) -> StoreUnavailable | None:
-    """Take the first lines, as many as there may be; the others get the error as theirs.
+    """Admit as many of the first lines as possible; the others get the error.
 
-    What the store said that could not count them: nobody else needs to wait for it.
+    Return the error if the store could not count, so that the caller does not wait for it again.
     """
     lines = [line for line in lines if line.error is None]
     at, step = 0, len(lines)
@@ -221,7 +231,7 @@ def _refuse(lines: list[Line], error: AboundError) -> None:
 
 
 def _source_of(body: bytes) -> str | None:
-    """The source that a line names; None also when the line is not what it should be, which shows later."""
+    """Return the source that a line names. Return None for an invalid line too; its error is reported later."""
     try:
         return _sourced.decode(body).source
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -229,10 +239,10 @@ def _source_of(body: bytes) -> str | None:
 
 
 def _wait(most: int, window: int, n: int, before: int, before_ends: float, now: int, now_ends: float) -> float:
-    """Seconds until ``n`` more fit below ``most``, if nothing else comes.
+    """Return the seconds until ``n`` more fit below ``most``, if nothing else arrives.
 
-    What came ``before`` this window counts less and less until ``before_ends``; what came ``now`` does so from the
-    window's end, ``now_ends`` less one window, on.
+    The count of the previous window, ``before``, decreases linearly to 0 at ``before_ends``. The count of the
+    current window, ``now``, does so from the window's end on, which is ``now_ends`` minus one window.
     """
     room = most - now - n
     if room >= 0:

@@ -169,8 +169,8 @@ def test_the_page_says_what_is_kept_and_whether_it_is_enough(tmp_path: Path) -> 
     assert "| second |  | 59.00 (58.50 to 59.50) | P@1 - that of first >= 1: yes |" in text
     assert "| third |  | not run |" in text
     assert "| fourth |  | 57.90 | P@1 55 to 57: yes |" in text
-    assert "2 of 4 figures that were to be reached are." in text
-    missed, better = text.split("Better than was expected:")
+    assert "2 of 4 expected figures were reached." in text
+    missed, better = text.split("Better than expected:")
     assert "- Some, first: P@1 >= 58, and it is 57.90" in missed
     assert "- Some, fifth: P@1 55 to 57, and it is 57.90" in missed
     assert "- Some, fourth: P@1 55 to 57, and it is 57.90" in better.split("## Some")[0]

@@ -1,1 +1,1 @@
-"""``abound reproduce``: the comparisons of the papers, from the data sets at hand, and the page made of them."""
+"""``abound reproduce``: runs the comparisons of the papers on available data sets and writes the page."""

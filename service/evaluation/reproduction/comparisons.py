@@ -1,4 +1,4 @@
-"""All tables and plots, and in which order their experiments run."""
+"""All tables and plots, and the order in which their experiments run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ TABLES = (*indexes.TABLES, *neighbors.TABLES, *embeddings.TABLES, *large.TABLES)
 PLOTS = plots.PLOTS
 
 QUICK = 4.0
-"""Seconds that an experiment of ``--quick`` takes at most."""
+"""Longest duration of an experiment that ``--quick`` runs, in seconds."""
 
 
 def wanted(names: Iterable[str], *, quick: bool) -> list[Experiment]:
-    """The experiments of tables and plots with these names, or with these ids; all where no name is given.
+    """Return the experiments with these ids, or of the tables and plots with these names; all if no name is
+    given.
 
-    Each once: cheap ones first, and those on the same data together.
+    Each experiment is returned once: cheap ones first, and those on the same data together.
 
     Raises
     ------
     KeyError
-        There is no such table, plot or experiment; its argument is the name.
+        There is no such table, plot or experiment; the argument of the error is the name.
     """
     sources = {table.name: [row.experiment for row in table.rows] for table in TABLES}
     sources |= {plot.name: plot.experiments for plot in PLOTS}

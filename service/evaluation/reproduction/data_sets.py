@@ -1,4 +1,4 @@
-"""The data sets of the experiments, and how they are split: held vectorized, so that a split costs no reading."""
+"""The data sets of the experiments and their splits. They are kept vectorized, so that a split reads no file."""
 
 from __future__ import annotations
 
@@ -33,27 +33,29 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
-    """Where instances come from, and which are the test part.
+    """The source of a data set, and the choice of its test part.
 
     Attributes
     ----------
     folder : str or None
-        Below the folder of data, with ``train`` and ``test``; None: Jane Austen's novels, which come with the program.
+        Subfolder of the data folder, with ``train`` and ``test``; None: Jane Austen's novels, which come with
+        the program.
     test_share : float or None
-        Of both parts together, at random by the seed; None: the parts as they are stored.
+        Share of both parts together that is drawn as test part, by the seed; None: the stored parts.
     instances : int or None
-        So many instances of the training part at most, the first ones.
+        Maximum number of training instances, from the start.
     queries : int or None
-        So many instances of the test part at most, the first ones.
+        Maximum number of test instances, from the start.
     labels : tuple of str or None
-        Only these labels, and only instances that have ``exactly_one`` of them, or some.
+        Keep only these labels, and only instances with at least one of them, or with ``exactly_one``, exactly
+        one.
     exactly_one : bool
     counts : bool
-        Words as plain counts, instead of 1 + ln of them.
+        Whether the values of words are plain counts, instead of 1 + ln of them.
     min_length : int
-        Words of so many characters at least; 1 is what the service takes, 2 what scikit-learn does.
+        Minimum characters of a word; the service's default is 1, scikit-learn's 2.
     tree : bool
-        With the hierarchy of WordNet's hypernyms over the labels.
+        Whether to put the hierarchy of WordNet's hypernyms over the labels.
     """
 
     folder: str | None
@@ -67,7 +69,7 @@ class DataSet:
     tree: bool = False
 
     def files(self, data: Path) -> tuple[Path, Path] | None:
-        """The two parts; None where one is missing."""
+        """Return the files of the two parts; None if one is missing."""
         if self.folder is None:
             return None
         for ending in ENDINGS:
@@ -78,7 +80,7 @@ class DataSet:
 
     @property
     def stored(self) -> bool:
-        """Whether ``abound evaluate`` can read both parts as they are."""
+        """Whether ``abound evaluate`` can read both parts unchanged."""
         return self == DataSet(folder=self.folder) and self.folder is not None
 
 
@@ -103,7 +105,7 @@ SETS = {
     "yso-finna-en-2000": DataSet(folder="yso-finna-en", queries=2000),
     "yso-counts-2000": DataSet(folder="yso-finna-en", queries=2000, counts=True),
 }
-"""By the name that experiments give them."""
+"""Data sets by the name that experiments use."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -113,12 +115,12 @@ class Held:
     Attributes
     ----------
     train : Dataset
-        All of it where it is to be split.
+        The training part, or all instances if they are still to be split.
     test : Dataset or None
     test_share : float
     text : bool
     pairs : tuple of (str, str)
-        Label or class, and a class above it.
+        A label or class, and a class above it.
     """
 
     train: Dataset
@@ -128,7 +130,7 @@ class Held:
     pairs: tuple[tuple[str, str], ...]
 
     def split(self, seed: int) -> tuple[Dataset, Dataset]:
-        """The two parts."""
+        """Return the training and the test part."""
         if self.test is not None:
             return self.train, self.test
         order = np.random.default_rng(seed).permutation(len(self.train)).tolist()
@@ -136,14 +138,14 @@ class Held:
         return self.train.taken(order[cut:]), self.train.taken(order[:cut])
 
     def matrices(self, seed: int) -> tuple[Matrices, Matrices]:
-        """The same as matrices, the second with the columns of the first."""
+        """Return both parts as matrices, the second with the columns of the first."""
         train, test = self.split(seed)
         read = replace(of_dataset(train, (seed, 1)), text=self.text)
         return read, replace(of_dataset(test, (seed, 1), like=read), text=self.text)
 
 
 def read(source: DataSet, data: Path, *, boolean: bool) -> Held:
-    """Read and vectorize a set whose files are there.
+    """Read and vectorize a data set whose files exist.
 
     Raises
     ------
@@ -167,7 +169,7 @@ def read(source: DataSet, data: Path, *, boolean: bool) -> Held:
 
 
 class _Seen:
-    """Whether some instance came as a text."""
+    """Detects whether any instance is a text."""
 
     def __init__(self) -> None:
         self.text = False
@@ -192,7 +194,9 @@ def _wanted(source: DataSet, instances: Iterable[Instance]) -> Iterator[Instance
 
 
 def _hypernyms(files: Iterable[Path], labels: set[str]) -> tuple[tuple[str, str], ...]:
-    """What is above a label: that of the one synset with the label's word and part of speech. Circles are cut."""
+    """Return each label with its parent: that of the one synset with the label's word and part of speech.
+    Cycles are cut.
+    """
     above: dict[tuple[str, str], set[str]] = defaultdict(set)
     for file in files:
         for line in gzip.decompress(file.read_bytes()).splitlines():

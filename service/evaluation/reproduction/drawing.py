@@ -1,4 +1,4 @@
-"""The pictures, by matplotlib, as SVG: the same figures give the same file."""
+"""Drawing of the plots with matplotlib, as SVG: the same figures give the same file."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from abound.service.evaluation.reproduction.results import Kept
 SIZE = (6.4, 4.0)
 
 FEW = 5
-"""So many lines leave room for their names among them."""
+"""Up to this many lines, the legend is inside the plot."""
 
 MARKERS = "os^vD*P"
-"""Signs of points; with the ten colours there are 70 different ones."""
+"""Markers of points; with the ten colours there are 70 different ones."""
 
 
 def drawing() -> Any:
-    """matplotlib's pyplot, without a screen.
+    """Return matplotlib's pyplot, set up without a screen.
 
     Raises
     ------
     CannotStart
-        It is not installed.
+        matplotlib is not installed.
     """
     try:
         import matplotlib
     except ImportError as error:
         raise CannotStart("the plots need matplotlib: pip install 'abound[bench]'") from error
     matplotlib.use("svg")
-    # Ids and the date of an SVG would be others each time.
+    # By default the ids and the date of an SVG differ each time.
     matplotlib.rcParams |= {"svg.hashsalt": "abound", "svg.fonttype": "none", "font.size": 9}
     from matplotlib import pyplot
 
@@ -39,7 +39,7 @@ def drawing() -> Any:
 
 
 def draw(plots: tuple[Plot, ...], kept: Kept, folder: Path) -> list[str]:
-    """Draw what has figures, into ``folder``; the names of the plots that lie there now."""
+    """Draw all plots that have figures into ``folder``. Return the names of the drawn plots."""
     pyplot = drawing()
     drawn = []
     for plot in plots:
@@ -71,7 +71,7 @@ def draw(plots: tuple[Plot, ...], kept: Kept, folder: Path) -> list[str]:
 
 
 def _points(line: Line, measure: str, kept: Kept) -> tuple[list[Any], list[float]]:
-    """x and y of a line, as far as there are figures."""
+    """Return x and y of a line, as far as there are figures."""
     xs: list[Any] = []
     ys: list[float] = []
     for x, experiment in line.points:
@@ -83,7 +83,7 @@ def _points(line: Line, measure: str, kept: Kept) -> tuple[list[Any], list[float
             xs, ys = [*xs, *across], [*ys, *up]
             continue
         known = figures["measures"] | figures.get("cost", {})
-        shown = measure if measure in known else x  # bars of several measures are named by them
+        shown = measure if measure in known else x  # bars of several measures have the measure as their x
         if shown in known and (not isinstance(x, str) or not x.startswith("cost ") or x[5:] in known):
             xs.append(max(known[x[5:]], 1e-3) if isinstance(x, str) and x.startswith("cost ") else x)
             ys.append(known[shown])
@@ -91,7 +91,7 @@ def _points(line: Line, measure: str, kept: Kept) -> tuple[list[Any], list[float
 
 
 def _named_points(axes: Any, lines: list[tuple[str, list[Any], list[float]]]) -> None:
-    """A sign for each point, best first at the side: beside the points names would lie on each other."""
+    """Draw a marker for each point, with a legend at the side, best first: labels at the points would overlap."""
     for number, (label, xs, ys) in enumerate(sorted(lines, key=lambda line: -line[2][0])):
         axes.plot(xs, ys, MARKERS[number % len(MARKERS)], color=f"C{number % 10}", label=label, linestyle="none")
 

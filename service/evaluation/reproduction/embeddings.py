@@ -9,17 +9,17 @@ from abound.service.evaluation.reproduction.indexes import FIVE
 
 
 def rembrandt(data: str, seconds: float, seeds: tuple[int, ...] = (0,), **params: Any) -> Experiment:
-    """An embedding and a decoder."""
+    """Return an experiment with an embedding and a decoder."""
     return Experiment(data=data, method="rembrandt", params=params, seeds=seeds, seconds=seconds)
 
 
 def exmlds(method: str, data: str, seconds: float, **params: Any) -> Experiment:
-    """One of the embeddings by co-occurrence."""
+    """Return an experiment with one of the co-occurrence embeddings."""
     return Experiment(data=data, method=method, params=params, seconds=seconds)
 
 
 def at_least(*values: float, fit: float | None = None) -> tuple[Bound, ...]:
-    """P@1, P@3, P@5, and at most so many seconds to fit."""
+    """Return lower bounds of P@1, P@3 and P@5, and an upper bound of the seconds to fit."""
     bounds = [Bound(measure=f"P@{k}", least=value) for k, value in zip((1, 3, 5), values, strict=False)]
     return (*bounds, *([] if fit is None else [Bound(measure="fit", most=fit)]))
 
@@ -88,7 +88,7 @@ ALOI = Table(
 SQUARED = Table(
     name="rembrandt",
     title="Rembrandt, squared loss, several labels",
-    note="Not in the paper; against what another implementation had.",
+    note="Not in the paper; compared with another implementation.",
     measures=("P@1", "P@3", "P@5"),
     rows=(
         Row(label="bibtex", experiment=rembrandt("bibtex", 2), before="63.6/39.1/28.8"),

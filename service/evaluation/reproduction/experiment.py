@@ -1,6 +1,7 @@
-"""What is compared: experiments, tables and plots of them, as plain values.
+"""Experiments, and the tables and plots made of them, as plain values.
 
-An experiment is known by what it does, so that one that stands in several tables and plots runs once.
+The id of an experiment describes what it does. An experiment that appears in several tables and plots
+therefore runs once.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ class Experiment:
     Attributes
     ----------
     data : str
-        A name of ``sets.SETS``.
+        A name in ``data_sets.SETS``.
     method : str
-        Of the registry; or ``fsu``, the update alone (``core/evaluation/proportions.py``).
+        A method of the registry, or ``fsu``, the update alone (``core/evaluation/proportions.py``).
     params : mapping
-        As ``abound evaluate --set`` takes them; for ff also ``passes``.
+        As for ``abound evaluate --set``; for ff also ``passes``.
     seeds : tuple of int
-        One run each: of what the method draws, and of the split where it is random. Measures are their mean.
+        One run each. A seed determines the method's random numbers, and the split if that is random. Measures
+        are the mean over the runs.
     hidden : float
         Share of the training labels that is hidden.
     each_pass : bool
@@ -31,7 +33,7 @@ class Experiment:
     depth : int
         Labels ranked.
     seconds : float
-        About how long all runs take; decides on the order, and what ``--quick`` leaves out.
+        Approximate duration of all runs; determines the order, and what ``--quick`` leaves out.
     """
 
     data: str
@@ -45,7 +47,7 @@ class Experiment:
 
     @property
     def id(self) -> str:
-        """Its name, the same for equal experiments."""
+        """The id, equal for equal experiments."""
         parts = [self.data, self.method, *(f"{name}={_plain(value)}" for name, value in self.params.items())]
         if self.hidden:
             parts.append(f"hidden={self.hidden:g}")
@@ -64,26 +66,26 @@ class Experiment:
 
     @property
     def assignments(self) -> list[str]:
-        """The parameters as ``--set`` takes them."""
+        """The parameters in the form of ``--set``."""
         return [f"{name}={_plain(value)}" for name, value in self.params.items() if name != "passes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What a figure has to be: from ``least`` to ``most``.
+    """The range that a figure has to be in, from ``least`` to ``most``.
 
     Attributes
     ----------
     measure : str
-        Or a part of the cost.
+        A measure, or a part of the cost.
     least, most : float
     than : Experiment or None
-        Bounds the difference to the figure of another experiment, or with ``ratio`` the quotient.
+        Bound the difference to the figure of this experiment, or with ``ratio`` the quotient.
     named : str
-        What the page calls the other one.
+        Name of the other experiment on the page.
     ratio : bool
     above : bool
-        Whether a figure beyond ``most`` is no miss: it is better than was expected, and the page says so.
+        Whether a figure above ``most`` is acceptable: the page then lists it as better than expected.
     """
 
     measure: str
@@ -95,7 +97,7 @@ class Bound:
     above: bool = False
 
     def value(self, own: Mapping[str, float], other: Mapping[str, float]) -> float | None:
-        """What is bounded, out of the figures of the experiment and of ``than``; None where they are not known."""
+        """Return the bounded value, from the figures of the experiment and of ``than``; None if they are not known."""
         if self.measure not in own or (self.than is not None and self.measure not in other):
             return None
         if self.than is None:
@@ -105,11 +107,11 @@ class Bound:
         return own[self.measure] - other[self.measure]
 
     def holds(self, value: float) -> bool:
-        """Whether a figure is within, at the digits in which it is shown, or better."""
+        """Return whether a figure is in the range, at the displayed precision, or acceptably above it."""
         return self.least - self._slack <= value and (self.above or not self.exceeds(value))
 
     def exceeds(self, value: float) -> bool:
-        """Whether a figure is beyond ``most``."""
+        """Return whether a figure is above ``most``."""
         return value > self.most + self._slack
 
     @property
@@ -129,16 +131,17 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A line of a table.
+    """A row of a table.
 
     Attributes
     ----------
     label : str
     experiment : Experiment
     paper, rival, before : str
-        The paper's figures; those of what it compares with; those of other implementations on these very data.
+        The paper's figures; those of the methods it compares with; those of other implementations on the same
+        data.
     bounds : tuple of Bound
-        What is to be reached.
+        The expected range of the figures.
     """
 
     label: str
@@ -159,7 +162,7 @@ class Table:
         For ``--only``.
     title, note : str
     measures : tuple of str
-        Shown as "here".
+        Shown in the column "here".
     """
 
     name: str
@@ -171,17 +174,17 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Points of a plot that are joined.
+    """A line of a plot.
 
     Attributes
     ----------
     label : str
     points : tuple of (x, Experiment)
-        Of several experiments; ``x`` a number, or the name of a measure.
+        One experiment per point; ``x`` is a number, or the name of a measure.
     curve : str
-        Of one experiment that has figures for many ``x``: which of them.
+        Name of the figures, if one experiment has figures for many ``x``.
     dashed : bool
-        Drawn with dashes, in the colour of the line before.
+        Whether the line is dashed, in the colour of the previous line.
     """
 
     label: str
@@ -192,7 +195,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A picture.
+    """A plot.
 
     Attributes
     ----------
@@ -200,12 +203,12 @@ class Plot:
         For ``--only``, and of the file.
     title : str
     x, y : str
-        Names of the axes; ``y`` a measure where lines have points of several experiments.
-    lines : tuple of Line
+        Names of the axes; ``y`` is a measure if lines have points of several experiments.
+    lines : tuple of PlotLine
     log : bool
         Whether x is logarithmic.
     bars : bool
-        Bars side by side, a group for each x in words.
+        Whether to draw bars side by side, in one group for each x, which is a word then.
     """
 
     name: str
@@ -218,7 +221,7 @@ class Plot:
 
     @property
     def experiments(self) -> list[Experiment]:
-        """All that it shows."""
+        """All experiments of the plot."""
         return [experiment for line in self.lines for _, experiment in line.points]
 
 

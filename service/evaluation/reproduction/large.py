@@ -1,4 +1,4 @@
-"""Every method on the two large sets: within 20 GB, or refused with the arithmetic."""
+"""All methods on the two large data sets: within 20 GB, or refused with the computed memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METHODS: tuple[tuple[str, str, dict[str, Any], tuple[float, float]], ...] = (
     ("exmlds_joint, 1 learner", "exmlds_joint", {"learners": 1}, (150, 1500)),
     ("exmlds3", "exmlds3", {}, (30, 900)),
 )
-"""Label, method, parameters, and about how many seconds on each set."""
+"""Label, method, parameters, and approximate seconds on each data set."""
 
 
 def _rows() -> list[Row]:
@@ -55,7 +55,7 @@ def _rows() -> list[Row]:
 
 
 def _slow_rows() -> tuple[Row, ...]:
-    """Of what takes hours on all of the data, a part of them."""
+    """Return rows for methods that take hours on all of the data, on a part of them."""
     perceptron = {"kind": "perceptron", "idf": False}
     word, yso = "WordNet, 10,000 instances", "yso, 50,000 instances"
     rest = Experiment(data="wordnet-10000", method="one_vs_rest", params=perceptron, seconds=100)
@@ -91,7 +91,8 @@ TABLES = (
         name="large",
         title="All methods on large data",
         note="WordNet: 85,873 instances, 19,387 labels; yso: 588,314 instances, 24,975 labels, 2,000 queries. A "
-        "method that would need more than 20 GB is refused. What takes long, and did not run, is in the next one.",
+        "method that would need more than 20 GB is refused. Methods that take too long and did not run are in the next "
+        "table.",
         measures=("P@1", "P@3", "P@5", "peak GB"),
         rows=tuple(_rows()),
     ),

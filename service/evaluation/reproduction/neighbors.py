@@ -8,7 +8,7 @@ from abound.service.evaluation.reproduction.experiment import Bound, Experiment,
 from abound.service.evaluation.reproduction.indexes import FIVE
 
 VOTES = ((25, 1, 1), (75, 2, 1))
-"""S, alpha and beta of the paper."""
+"""The paper's values of S, alpha and beta."""
 
 REFERENCE = {
     "bibtex": (("58.01/34.50/25.58", 0.053), ("59.40/35.10/25.97", 0.068)),
@@ -18,18 +18,18 @@ REFERENCE = {
     "wordnet-counts": (("24.75/11.57/7.76", 0.33), ("25.14/11.94/7.94", 0.355)),
     "yso-counts-2000": (("22.55/13.42/9.76", 2.2), ("23.95/14.50/10.44", None)),
 }
-"""P@1/3/5 of the authors' program for each of ``VOTES``, and its milliseconds a query."""
+"""P@1/3/5 of the authors' program for each of ``VOTES``, and its milliseconds per query."""
 
 SECONDS = {"wordnet-counts": 6.0, "yso-counts-2000": 25.0}
 
 
 def swnn(data: str, seconds: float, depth: int = 100, **params: Any) -> Experiment:
-    """Neighbours in the given space."""
+    """Return an experiment with neighbours in the original space."""
     return Experiment(data=data, method="swnn", params=params, depth=depth, seconds=seconds)
 
 
 def ogeec(data: str, seconds: float, seeds: tuple[int, ...] = FIVE, **params: Any) -> Experiment:
-    """Neighbours among random projections."""
+    """Return an experiment with neighbours in random projections."""
     return Experiment(data=data, method="ogeec", params=params, seeds=seeds, seconds=seconds)
 
 
@@ -55,9 +55,9 @@ PLAIN = swnn(YSO, 30, 5, S=25, alpha=1, beta=1, prune=False)
 SWNN = Table(
     name="swnn",
     title="SWNN",
-    note="Before: the authors' program on these data. It takes P over the instances that have labels, so here it is "
-    "taken so, too. `counts`: words as plain counts, without idf; yso: the first 2,000 queries. The paper's sets (P@1 "
-    "of AmazonCat-13K 91.07, Wiki10-31K 84.89, Delicious-200K 48.05) are not at hand.",
+    note="Before: the authors' program on these data. That program computes P over the instances that have labels, "
+    "and so does this table. `counts`: words as plain counts, without idf; yso: the first 2,000 queries. The paper's "
+    "sets (P@1 of AmazonCat-13K 91.07, Wiki10-31K 84.89, Delicious-200K 48.05) are not at hand.",
     measures=("P@1 labelled", "P@3 labelled", "P@5 labelled"),
     rows=(
         *(_of_reference(data, number) for data in REFERENCE for number in (0, 1)),

@@ -1,4 +1,4 @@
-"""What is drawn: accuracy against what can be set, and against time and size."""
+"""The plots: accuracy by parameters, and by time and size."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ MANY: tuple[tuple[str, str, dict[str, Any], dict[str, float]], ...] = (
     ("one_vs_rest, SVM", "one_vs_rest", {}, {"bibtex": 30, "delicious": 400}),
     ("top_down, SVM", "top_down", {}, {"bibtex": 30, "delicious": 300}),
 )
-"""All methods, and about how many seconds they take."""
+"""All methods, and their approximate seconds."""
 
 
 def _all(data: str, cost: str, title: str) -> Plot:

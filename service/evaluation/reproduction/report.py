@@ -1,4 +1,4 @@
-"""``docs/reproduction.md``: the tables with the figures that are kept, and nothing else."""
+"""``docs/reproduction.md``: writes the tables from the stored figures."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ NOT_RUN = "not run"
 
 HEAD = """# Reproduction
 
-Made by `abound reproduce` out of `{folder}/figures.json`, which has more than is shown here; it goes on where it was
-interrupted. Measures are in per cent, but for HR and what is named otherwise. *fit* is seconds of the processor to
-fit, *rank* milliseconds of the processor to rank one instance, *MB* the size of the model's arrays. "Before" is what
-other implementations had on these very data; papers used other data where a note says so. Where there are several
-seeds, measures are their mean, and the range stands in brackets.
+`abound reproduce` writes this page from `{folder}/figures.json`, which holds more than is shown here. An interrupted
+run can be continued. Measures are in per cent, except HR and measures that state another unit. *fit* is processor
+seconds to fit, *rank* processor milliseconds to rank one instance, *MB* the size of the model's arrays. "Before" gives
+the figures of other implementations on the same data; a note says where a paper used other data. With several seeds,
+a measure is the mean over them, with the range in brackets.
 """
 
 DIGITS = {"edges": 0, "HR": 3, "MRR": 3, "peak GB": 2}
-"""Of what is shown; 1 else, and 2 for P and R."""
+"""Decimals of these measures; others have 1, and P, R and error have 2."""
 
 
 def page(tables: Sequence[Table], plots: Sequence[Plot], kept: Kept, folder: str, drawn: Iterable[str]) -> str:
-    """The page as Markdown; ``drawn`` are the names of the plots that lie in ``folder``."""
+    """Return the page as Markdown. ``drawn`` holds the names of the plots that exist in ``folder``."""
     experiments = [row.experiment for table in tables for row in table.rows]
     experiments += [experiment for plot in plots for experiment in plot.experiments]
     ids = {experiment.id: experiment for experiment in experiments}
@@ -51,14 +51,14 @@ def _summary(tables: Sequence[Table], kept: Kept, n: int, found: Sequence[Figure
                     missed.append(line)
                 elif bound.exceeds(value):
                     above.append(line)
-    lines.append(f"{n_bounds - len(missed)} of {n_bounds} figures that were to be reached are.")
+    lines.append(f"{n_bounds - len(missed)} of {n_bounds} expected figures were reached.")
     for what in ("with", "on"):
         values = sorted({figures[what] for figures in found})
         if values:
             lines.append(f"{'With' if what == 'with' else 'On'} {'; '.join(values)}.")
     listed = [
         part
-        for title, found in (("Missed:", missed), ("Better than was expected:", above))
+        for title, found in (("Missed:", missed), ("Better than expected:", above))
         if found
         for part in ("", title, "", *found)
     ]
@@ -99,7 +99,7 @@ _COSTS = (("fit", 1), ("rank", 3), ("megabytes", 1))
 
 
 def _values(row: Row, kept: Kept) -> list[tuple[Bound, float]]:
-    """Each bound with what is bounded, where that is known."""
+    """Return each bound with the value that it bounds, if that is known."""
     own = _known(kept.of(row.experiment))
     values = [
         (bound, bound.value(own, {} if bound.than is None else _known(kept.of(bound.than)))) for bound in row.bounds
@@ -134,9 +134,9 @@ def _plot(plot: Plot, kept: Kept, folder: str, drawn: bool) -> str:
 
 
 def command(experiment: Experiment) -> str:
-    """What runs an experiment by itself."""
+    """Return the shell command that runs one experiment."""
     source = SETS.get(experiment.data)
-    is_batch_ff = experiment.method == "ff" and not experiment.is_live  # ``abound evaluate`` has the live index as ff
+    is_batch_ff = experiment.method == "ff" and not experiment.is_live  # in ``abound evaluate``, ff is the live index
     if source is None or not source.stored or experiment.each_pass or len(experiment.seeds) > 1 or is_batch_ff:
         return f"abound reproduce --only '{experiment.id}'"
     parts = [f"abound evaluate --train {experiment.data}/train.* --test {experiment.data}/test.*"]

@@ -1,4 +1,4 @@
-"""The figures that there are: a file beside the page, written anew after each experiment."""
+"""The results file: figures of all experiments, stored beside the page and rewritten after each experiment."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Kept:
     Parameters
     ----------
     folder : Path
-        Of the file; made when the first figures are kept.
+        Folder of the file; created when the first figures are stored.
 
     Raises
     ------
     Malformed
-        There is such a file, and it cannot be read.
+        The file exists and cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,11 +40,11 @@ class Kept:
             raise Malformed(f"{self._path} cannot be read: {error}") from error
 
     def of(self, experiment: Experiment) -> Figures | None:
-        """Its figures, or why it was refused; None when it did not run."""
+        """Return the figures of an experiment, or the reason why it was refused; None if it did not run."""
         return self._all.get(experiment.id)
 
     def is_done(self, experiment: Experiment, memory: int | None) -> bool:
-        """Whether running it would tell nothing new: also what was refused with less memory runs again."""
+        """Return whether a run would add nothing. An experiment that was refused with less memory runs again."""
         figures = self.of(experiment)
         if figures is None:
             return False
@@ -52,7 +52,7 @@ class Kept:
         return "refused" not in figures or had is None or (memory is not None and memory <= had)
 
     def keep(self, figures: Figures) -> None:
-        """Write them down, beside what another run has written since; the file is replaced as a whole."""
+        """Store figures together with those that another run has written meanwhile. The file is replaced as a whole."""
         self._all = self._read()
         self._all[figures["id"]] = {name: _rounded(value) for name, value in figures.items()}
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Running an experiment: its measures, what it cost, and with what."""
+"""Running an experiment: its measures, its cost, and the environment."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ LIVE, FSU = "ff", "fsu"
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "usearch")
 
 TRIALS = 200
-"""Streams of which appendix B takes the mean."""
+"""Number of streams that appendix B averages over."""
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-"""Values of p* that are tried."""
+"""Tested values of p*."""
 
 WARM = 200
-"""Instances on which a method is run once before it is measured, so that compiling its kernels is not measured."""
+"""Instances of a first, unmeasured run, so that the compilation of kernels is not measured."""
 
 _RESET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
@@ -45,12 +45,12 @@ Figures = dict[str, Any]
 
 
 def run(experiment: Experiment, held: Held | None, memory: int | None, progress: Progress = quietly) -> Figures:
-    """The figures of an experiment, as plain values.
+    """Run an experiment and return its figures, as plain values.
 
     Parameters
     ----------
     experiment : Experiment
-    held : Held or None
+    held : LoadedDataSet or None
         Its data; None for ``fsu``.
     memory : int or None
         Bytes that it may use.
@@ -60,8 +60,9 @@ def run(experiment: Experiment, held: Held | None, memory: int | None, progress:
     -------
     dict
         ``measures`` (P, R, nDCG, PSP, PSnDCG and ``error``, 100 - R@1, in per cent; the mean over the seeds),
-        ``spread`` (of each measure the least and the greatest, where there are several seeds), ``cost``, ``sizes``,
-        ``params``, ``curve`` (figures by name, as long as each other); or ``refused``, a sentence; and with what.
+        ``spread`` (minimum and maximum of each measure, if there are several seeds), ``cost``, ``sizes``,
+        ``params``, ``curve`` (lists of figures by name, all of one length); or ``refused``, a message. Always
+        ``id``, ``on`` (the date), ``with`` (versions) and ``seconds``.
     """
     begun = time.perf_counter()
     figures: Figures = {"id": experiment.id, "on": datetime.now(UTC).date().isoformat(), "with": versions()}
@@ -76,7 +77,7 @@ def run(experiment: Experiment, held: Held | None, memory: int | None, progress:
 
 
 def warm(experiment: Experiment, held: Held | None) -> None:
-    """Compile what the method needs, by a run on a few instances."""
+    """Compile the kernels of the method by a run on a few instances."""
     if held is None:
         return
     train, test = held.split(experiment.seeds[0])
@@ -90,11 +91,11 @@ def warm(experiment: Experiment, held: Held | None) -> None:
     try:
         _one(experiment, few, experiment.seeds[0], None, quietly)
     except InvalidInstance:
-        return  # too few instances for these parameters: then the first run compiles
+        return  # too few instances for these parameters: the measured run compiles
 
 
 def versions() -> str:
-    """Of the program and its libraries, and the processor."""
+    """Return the versions of Python, the program and its libraries."""
     found = [f"Python {platform.python_version()}"]
     for library in ("abound", *LIBRARIES):
         try:
@@ -191,7 +192,7 @@ def _live(experiment: Experiment, held: Held, seed: int, progress: Progress) -> 
 
 
 def _proportions(experiment: Experiment) -> Figures:
-    """Of the update alone: ``classes`` is a number, ``few`` (1 / p*, rounded up) or ``drawn`` (figure 22)."""
+    """Run FSU alone. The parameter ``classes`` is a number, ``few`` (1 / p*, rounded up) or ``drawn`` (figure 22)."""
     w_min, classes = float(experiment.params["w_min"]), experiment.params["classes"]
     trials = int(experiment.params.get("trials", TRIALS))
     rng = np.random.default_rng(experiment.seeds[0])
@@ -210,7 +211,7 @@ def _proportions(experiment: Experiment) -> Figures:
 
 
 def _shown(metrics: dict[str, float | None], label_counts: npt.NDArray[np.int64]) -> dict[str, float]:
-    """Measures in per cent, but for HR and MRR; besides P over those instances only that have labels."""
+    """Return measures in per cent, except HR and MRR; also P over only the instances that have labels."""
     whole = {name: value for name, value in metrics.items() if value is not None}
     shares = {name: value if name in ("HR", "MRR") else 100 * value for name, value in whole.items()}
     labelled = np.count_nonzero(label_counts) / max(len(label_counts), 1)
@@ -234,7 +235,7 @@ def _forget_peak() -> None:
 
 
 def _peak() -> float:
-    """The most memory that this process had at a time since ``_forget_peak``, in GB."""
+    """Return the peak memory of this process since ``_forget_peak``, in GB."""
     if _STATUS.exists():
         for line in _STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):
